@@ -1,0 +1,3 @@
+from dyno.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,52 @@
+"""`dyno engines`: start one in the foreground. (Installing and managing real engines comes with their own files.)"""
+
+import argparse
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser("engines", help="start the fake or the embedded engine")
+    verbs = p.add_subparsers(title="verbs", required=True, metavar="VERB")
+    start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
+        title="engines", required=True, metavar="KIND"
+    )
+    fake = start.add_parser(
+        "fake", help="known times, and faults on demand", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    fake.add_argument("--port", type=int, default=8000)
+    fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
+    fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
+    fake.add_argument("--model", default="fake")
+    fake.add_argument("--max-model-len", type=int, default=131_072)
+    fake.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[@N]",
+        help="strikes every Nth request; --fault help lists them",
+    )
+    fake.set_defaults(command=start_fake)
+    embedded = start.add_parser("embedded", help="llama.cpp with dyno's own small model")
+    embedded.add_argument("--port", type=int, default=8000)
+    embedded.add_argument("--quantization", choices=("F16", "Q8_0", "Q4_0"), default="F16")
+    embedded.add_argument("--parallel", type=int, default=16, help="slots (default: 16)")
+    embedded.add_argument("--context", type=int, default=2048, help="tokens for each slot (default: 2048)")
+    embedded.set_defaults(command=start_embedded)
+
+
+def start_fake(options: argparse.Namespace) -> int:
+    from dyno.engines import fake
+
+    if "help" in options.fault:
+        for kind, what in fake.FAULTS.items():
+            print(f"{kind:<14} {what}")
+        return 0
+    fake.serve(options)
+    return 0
+
+
+def start_embedded(options: argparse.Namespace) -> int:
+    from dyno.engines import embedded
+
+    embedded.serve_in_foreground(options.quantization, options.port, options.parallel, options.context)
+    return 0

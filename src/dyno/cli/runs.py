@@ -1,0 +1,72 @@
+"""`dyno runs`: what was measured here; shows a run again, also one that was cut off."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from dyno.errors import StoreError
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser("runs", help="list runs, or show one again")
+    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    p.set_defaults(command=list_)
+    verbs = p.add_subparsers(metavar="VERB")
+    show = verbs.add_parser("show", help="a run's result; decodes it first if dyno was killed while it ran")
+    show.add_argument("run", type=Path, help="its folder")
+    show.add_argument("--json", action="store_true")
+    show.set_defaults(command=show_)
+
+
+def list_(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from dyno.store.run import listed
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title, side in (
+        ("run", "left"),
+        ("done", "right"),
+        ("failed", "right"),
+        ("tok/s", "right"),
+        ("verdict", "left"),
+    ):
+        table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
+    runs = listed(options.runs)
+    for run in runs:
+        if run.whole:
+            result = run.result()
+            s = result.summary
+            table.add_row(str(run.path), str(s.completed), str(s.failed), f"{s.output_throughput:,.1f}", result.verdict)
+        else:
+            table.add_row(str(run.path), "-", "-", "-", "cut off: `dyno runs show` decodes it")
+    if runs:
+        Console().print(table)
+    else:
+        print(f"No runs in {options.runs}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
+    return 0
+
+
+def show_(options: argparse.Namespace) -> int:
+    from dyno.cli.serve import METRICS, result_file
+    from dyno.experiment.trial import Outcome, finish
+    from dyno.report.block import block
+    from dyno.store.run import Run
+
+    run = Run(options.run)
+    if not run.manifest_path.exists():
+        raise StoreError(f"{options.run} is no run folder: it has no trial.json. `dyno runs` lists those there are.")
+    if run.whole:
+        outcome = Outcome(run, run.manifest(), run.result())
+    elif run.spool_path.exists():
+        outcome = finish(run)
+    else:
+        raise StoreError(f"{options.run} holds no measurement: dyno was stopped before the load began.")
+    if options.json:
+        import json
+
+        print(json.dumps(result_file(outcome, detailed=False)))
+    else:
+        print(block(outcome.result, outcome.manifest.trial, list(METRICS)))
+    return 0

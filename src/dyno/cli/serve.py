@@ -1,0 +1,408 @@
+"""`dyno bench serve`: the flags of `vllm bench serve`, with the same meanings and defaults."""
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyno.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from dyno.experiment.trial import Outcome
+    from dyno.facts.trial import TrialSpec
+
+BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp")
+DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
+METRICS = ("ttft", "tpot", "itl", "e2el")
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+
+_EXAMPLES = """examples:
+  dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
+  dyno bench serve --backend openai-chat --port 8080 --dataset-name sharegpt-shaped --request-rate 4
+  dyno bench serve --port 8000 --random-input-len 512 --random-output-len 128 --max-concurrency 64 \\
+      --goodput ttft:500 tpot:30 --metric-percentiles 50,90,99 --save-result
+
+A key is taken from OPENAI_API_KEY and reaches no file. Exit codes: 0 measured, 1 failed, 2 wrong usage,
+130 interrupted (what was measured is kept)."""
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "serve",
+        help="an online serving benchmark against a URL",
+        description="Put a running server under a known load, measure it, and check the measurement.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _target_flags(p.add_argument_group("server"))
+    _workload_flags(p.add_argument_group("prompts"))
+    _load_flags(p.add_argument_group("load"))
+    _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
+    _result_flags(p.add_argument_group("result"))
+    p.set_defaults(command=run)
+
+
+def _target_flags(g: argparse._ArgumentGroup) -> None:
+    g.add_argument("--backend", choices=BACKENDS, default="openai", help="what the server speaks (default: openai)")
+    g.add_argument("--base-url", metavar="URL", help="instead of --host and --port")
+    g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    g.add_argument("--port", type=int, default=8000, help="default: 8000")
+    g.add_argument("--endpoint", metavar="PATH", help="default: the backend's own")
+    g.add_argument("--model", help="default: the first that the server lists")
+    g.add_argument("--served-model-name", metavar="NAME", help="the name in the API, if it isn't --model")
+    g.add_argument("--tokenizer", metavar="PATH|NAME", help="default: the server's own /tokenize")
+    g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
+    g.add_argument("--insecure", action="store_true", help="don't verify the TLS certificate")
+    g.add_argument(
+        "--ready-check-timeout-sec", type=float, default=0, metavar="S",
+        help="wait so long for a completed generation before the benchmark (default: 0, don't)",
+    )  # fmt: skip
+
+
+def _workload_flags(g: argparse._ArgumentGroup) -> None:
+    g.add_argument("--dataset-name", choices=DATASETS, default="random", help="default: random")
+    g.add_argument("--dataset-path", metavar="FILE")
+    g.add_argument("--num-prompts", type=int, metavar="N", help="default: 1000, or what --duration needs")
+    g.add_argument("--num-warmups", type=int, default=0, metavar="N", help="with prompts of their own (default: 0)")
+    g.add_argument("--seed", type=int, default=0)
+    g.add_argument("--input-len", type=int, metavar="N", help="same as --random-input-len")
+    g.add_argument("--output-len", type=int, metavar="N", help="output length for any dataset")
+    g.add_argument("--random-input-len", type=int, default=1024, metavar="N", help="default: 1024")
+    g.add_argument("--random-output-len", type=int, default=128, metavar="N", help="default: 128")
+    g.add_argument(
+        "--random-range-ratio", default="0.0", metavar="R",
+        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
+    )  # fmt: skip
+    g.add_argument(
+        "--random-prefix-len", type=int, default=0, metavar="N", help="shared by all, before the random part"
+    )
+    g.add_argument("--sharegpt-output-len", type=int, metavar="N")
+    g.add_argument("--custom-output-len", type=int, default=256, metavar="N", help="-1: as in the file (default: 256)")
+    g.add_argument("--disable-shuffle", action="store_true")
+    g.add_argument("--no-oversample", action="store_true", help="don't repeat prompts of a small dataset")
+
+
+def _load_flags(g: argparse._ArgumentGroup) -> None:
+    g.add_argument("--max-concurrency", type=int, metavar="N", help="requests in flight at most")
+    g.add_argument("--request-rate", type=float, default=math.inf, metavar="RPS", help="default: inf, no rate")
+    g.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="B", help="1: Poisson; other: gamma; inf: constant gaps"
+    )
+    g.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
+    g.add_argument("--ramp-up-start-rps", type=float, metavar="RPS")
+    g.add_argument("--ramp-up-end-rps", type=float, metavar="RPS")
+    g.add_argument("--duration", type=float, metavar="S", help="send for so long; what is in flight is finished")
+    g.add_argument("--request-timeout-sec", type=float, default=6 * 3600, metavar="S", help="default: 6 hours")
+
+
+def _sampling_flags(g: argparse._ArgumentGroup) -> None:
+    for name in SAMPLING:
+        g.add_argument(f"--{name.replace('_', '-')}", type=int if name == "top_k" else float, metavar="X")
+    g.add_argument(
+        "--ignore-eos", action="store_true", help="answers as long as asked; always on for the random dataset"
+    )
+    g.add_argument("--logprobs", type=int, metavar="N")
+    g.add_argument("--extra-body", metavar="JSON", help="more fields for each request's body")
+
+
+def _result_flags(g: argparse._ArgumentGroup) -> None:
+    g.add_argument("--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="default: ttft,tpot,itl")
+    g.add_argument("--metric-percentiles", default="99", metavar="LIST", help="default: 99")
+    g.add_argument("--goodput", nargs="+", metavar="KEY:MS", help="ttft, tpot, e2el: at most so many milliseconds")
+    g.add_argument("--save-result", action="store_true", help="write a JSON file with vLLM's keys")
+    g.add_argument("--save-detailed", action="store_true", help="with each request's lengths, times and text")
+    g.add_argument("--append-result", action="store_true", help="one object a line, to an existing file")
+    g.add_argument("--result-dir", metavar="DIR", help="default: here")
+    g.add_argument("--result-filename", metavar="NAME")
+    g.add_argument("--metadata", nargs="*", metavar="KEY=VALUE", default=[])
+    g.add_argument("--label")
+    g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
+    g.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)"
+    )
+    g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
+    g.add_argument("--json", action="store_true", help="print the result as JSON")
+    # Said on many pages; nothing that dyno does depends on them.
+    for flag in ("--trust-remote-code", "--no-stream"):
+        g.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    for flag in ("--tokenizer-mode", "--request-id-prefix"):
+        g.add_argument(flag, help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    trial, headers = spec(options)
+    metrics = _metrics(options.percentile_metrics)
+    if options.result_dir:
+        _check_writable(Path(options.result_dir))
+
+    from dyno.cli.progress import Line
+    from dyno.experiment.trial import serve
+    from dyno.report.block import block
+
+    outcome = serve(
+        trial,
+        runs=options.runs,
+        headers=headers,
+        watcher=Line(bar=not options.disable_tqdm),
+        keep_raw=options.keep_raw,
+    )
+    result = outcome.result
+    file = result_file(outcome, options.save_detailed)
+    if options.json:
+        print(json.dumps(file))
+    else:
+        print(block(result, trial, metrics))
+    if options.save_result or options.append_result:
+        from dyno.report import result_json
+
+        name = options.result_filename or result_json.filename(trial, file["model_id"], file["date"])
+        path = Path(options.result_dir or ".") / name
+        try:
+            result_json.save(path, file, options.append_result)
+        except StoreError as e:
+            raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
+        print(f"Result: {path}", file=sys.stderr)
+    print(f"Run: {outcome.run.path}", file=sys.stderr)
+    return exit_code(outcome)
+
+
+def exit_code(outcome: "Outcome") -> int:
+    if outcome.result.summary.outcome == "interrupted":
+        return 130
+    if outcome.result.summary.outcome != "complete":
+        print(
+            f"dyno: the server stopped answering after {outcome.result.summary.completed} completed requests. "
+            "Look at its log; what was measured until then is kept.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0 if outcome.result.summary.completed else 1
+
+
+def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
+    from dyno.report import result_json
+
+    return result_json.build(
+        outcome.result,
+        outcome.manifest.trial,
+        outcome.manifest.target,
+        outcome.manifest.tokenizer,
+        outcome.manifest.workload_sha256,
+        outcome.run.path,
+        outcome.manifest.started,
+        outcome.run.records() if detailed else None,
+    )
+
+
+def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
+    """The flags as one frozen value; keys and headers apart from it."""
+    _check_flags(o)
+    from dyno.facts.load import LoadSpec
+    from dyno.facts.target import TargetSpec
+    from dyno.facts.trial import TrialSpec
+    from dyno.facts.workload import WorkloadSpec
+    from dyno.http import Url
+    from dyno.load.plan import prompts_needed
+    from dyno.load.protocols import PROTOCOLS
+
+    url = Url(o.base_url) if o.base_url else Url(f"http://{f'[{o.host}]' if ':' in o.host else o.host}:{o.port}")
+    endpoint = o.endpoint or PROTOCOLS[o.backend].path
+    if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
+        url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
+    headers = {}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    headers |= _pairs(o.header, "--header")
+    _check_headers(headers)
+    load = LoadSpec(
+        request_rate_rps=None if math.isinf(o.request_rate) else o.request_rate,
+        burstiness=None if math.isinf(o.burstiness) else o.burstiness,
+        max_concurrency=o.max_concurrency,
+        ramp=o.ramp_up_strategy,
+        ramp_start_rps=o.ramp_up_start_rps,
+        ramp_end_rps=o.ramp_up_end_rps,
+        duration_s=o.duration,
+        request_timeout_s=o.request_timeout_sec,
+        seed=o.seed,
+    )
+    ratio_in, ratio_out = _range_ratio(o.random_range_ratio)
+    own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
+    extra_body = _json_object(o.extra_body)
+    if o.logprobs is not None:
+        extra_body.setdefault("logprobs", o.logprobs)
+    trial = TrialSpec(
+        target=TargetSpec(
+            base_url=str(url),
+            backend=o.backend,
+            endpoint=endpoint,
+            model=o.model,
+            served_model_name=o.served_model_name,
+            header_names=sorted(headers),
+            insecure=o.insecure,
+        ),
+        workload=WorkloadSpec(
+            dataset=o.dataset_name,
+            path=o.dataset_path,
+            num_prompts=o.num_prompts or prompts_needed(load) or _default_prompts(o),
+            num_warmups=o.num_warmups,
+            seed=o.seed,
+            input_len=o.input_len or o.random_input_len,
+            output_len=o.output_len or own_length.get(o.dataset_name),
+            range_ratio_input=ratio_in,
+            range_ratio_output=ratio_out,
+            prefix_len=o.random_prefix_len,
+            shuffle=not o.disable_shuffle,
+            oversample=not o.no_oversample,
+        ),
+        load=load,
+        tokenizer=o.tokenizer,
+        # As vLLM: random prompts have no natural end, so the asked length is meant.
+        ignore_eos=o.ignore_eos or o.dataset_name == "random",
+        sampling={name: value for name in SAMPLING if (value := getattr(o, name)) is not None},
+        extra_body=extra_body,
+        percentiles=_percentiles(o.metric_percentiles),
+        goodput_ms=_goodput(o.goodput or []),
+        ready_check_timeout_s=o.ready_check_timeout_sec,
+        label=o.label,
+        metadata=_pairs(o.metadata, "--metadata"),
+    )
+    return trial, headers
+
+
+def _default_prompts(o: argparse.Namespace) -> int:
+    return max(1000, 20 * (o.max_concurrency or 1)) if o.duration else 1000
+
+
+def _check_flags(o: argparse.Namespace) -> None:
+    def refuse(condition: bool, message: str) -> None:
+        if condition:
+            raise UsageError(message)
+
+    refuse(not 0 < o.port < 65536, f"--port {o.port}: a port is a number from 1 to 65535.")
+    refuse(o.num_prompts is not None and o.num_prompts < 1, "--num-prompts must be at least 1.")
+    refuse(o.num_warmups < 0, "--num-warmups can't be negative.")
+    refuse(o.max_concurrency is not None and o.max_concurrency < 1, "--max-concurrency must be at least 1.")
+    refuse(not o.request_rate > 0, "--request-rate must be above 0 (or inf, for no rate).")
+    refuse(not o.burstiness > 0, "--burstiness must be above 0 (inf: constant gaps).")
+    refuse(o.duration is not None and not o.duration > 0, "--duration must be above 0 seconds.")
+    refuse(not o.request_timeout_sec > 0, "--request-timeout-sec must be above 0.")
+    for name in ("input_len", "output_len", "random_input_len", "random_output_len", "sharegpt_output_len"):
+        value = getattr(o, name)
+        refuse(value is not None and value < 1, f"--{name.replace('_', '-')} must be at least 1.")
+    refuse(o.random_prefix_len < 0, "--random-prefix-len can't be negative.")
+    ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
+    if o.ramp_up_strategy is None:
+        refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")
+    else:
+        refuse(None in ramp, "--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps.")
+        refuse(
+            not math.isinf(o.request_rate),
+            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Leave one out.",
+        )
+        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp goes up: 0 ≤ start ≤ end, end > 0.")
+        refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
+    refuse(
+        o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped"),
+        f"--dataset-name {o.dataset_name} makes its prompts and reads no file. For {o.dataset_path}, use "
+        "--dataset-name sharegpt or custom.",
+    )
+    refuse(
+        o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
+    )
+    refuse(
+        o.result_filename is not None and not (o.save_result or o.append_result),
+        "--result-filename needs --save-result or --append-result; nothing would be written.",
+    )
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    for name, value in headers.items():
+        if any(c in name + value for c in "\r\n") or not (name + value).isascii() or not name.strip():
+            raise UsageError(f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends.")
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".dyno-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise StoreError(
+            f"--result-dir {folder} can't be written: {e.strerror}. Nothing was run. Choose another folder."
+        ) from None
+
+
+def _metrics(text: str) -> list[str]:
+    asked = [m.strip() for m in text.split(",") if m.strip()]
+    for name in asked:
+        if name not in METRICS:
+            raise UsageError(f"--percentile-metrics: there is no {name!r}. Known: {', '.join(METRICS)}.")
+    return [m for m in METRICS if m in asked]
+
+
+def _percentiles(text: str) -> list[float]:
+    try:
+        values = [float(p) for p in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--metric-percentiles {text!r}: write numbers with commas, such as 50,90,99.") from None
+    if not all(0 < p < 100 for p in values):
+        raise UsageError(f"--metric-percentiles {text}: a percentile lies between 0 and 100.")
+    return sorted(set(values))
+
+
+def _goodput(pairs: list[str]) -> dict[str, float]:
+    targets = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        try:
+            limit = float(value)
+        except ValueError:
+            raise UsageError(f"--goodput {pair!r}: write NAME:MILLISECONDS, such as ttft:500.") from None
+        if name not in ("ttft", "tpot", "e2el"):
+            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: ttft, tpot, e2el.")
+        if limit < 0:
+            raise UsageError(f"--goodput {pair!r}: a latency limit can't be negative.")
+        targets[name] = limit
+    return targets
+
+
+def _pairs(texts: list[str], flag: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            # The text itself may be a key: it isn't repeated here.
+            raise UsageError(f"{flag} takes KEY=VALUE; one of the words given has no '='.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        raise UsageError(f"--extra-body is no JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
+    if not isinstance(value, dict):
+        raise UsageError("--extra-body must be a JSON object, such as '{\"min_tokens\": 1}'.")
+    return value
+
+
+def _range_ratio(text: str) -> tuple[float, float]:
+    try:
+        value = json.loads(text)
+        ratios = (float(value["input"]), float(value["output"])) if isinstance(value, dict) else (float(value),) * 2
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f'--random-range-ratio {text!r}: write a number from 0 to below 1, or {{"input": R, "output": R}}.'
+        ) from None
+    if not all(0 <= r < 1 for r in ratios):
+        raise UsageError(f"--random-range-ratio {text}: it must be from 0 to below 1.")
+    return ratios

@@ -1,0 +1,156 @@
+"""An engine's process: started in a session of its own, ended with everything it started.
+
+This file is also run as a script, by path and without dyno on its path: it imports the standard library only.
+"""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+_GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
+_TROUBLE = re.compile(
+    r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
+)
+
+
+class EngineProcess:
+    def __init__(self, command: list[str], env: dict[str, str] | None, log: Path) -> None:
+        """`env` is the whole environment; None: dyno's own. The log is appended to."""
+        self.command = command
+        self.log = log
+        self._started = time.monotonic()
+        watched, self._held = os.pipe()
+        try:
+            with log.open("ab") as out:
+                self._log_start = out.tell()  # what an earlier engine left there is not this one's
+                # A session of its own, so that Ctrl-C reaches dyno and not the engine.
+                self._child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__, str(watched), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=env,
+                    pass_fds=[watched],
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._held)
+            raise
+        finally:
+            os.close(watched)
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; −15 where a TERM ended it."""
+        return self._child.poll()
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def alive(self) -> bool:
+        return self.exit_code is None
+
+    def stop(self, timeout: float = _GRACE_S) -> None:
+        """End the whole group and wait until it is gone. Also after a crash: its workers may still live."""
+        if self._stopped:
+            return
+        # The watcher is in the group until the last moment, so the group's number can't be another's by now.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._child.wait()
+        deadline = time.monotonic() + _GRACE_S
+        while _lives(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.close(self._held)
+        self._stopped = True
+
+    def last_lines(self, count: int = 5) -> list[str]:
+        """What the log says of trouble, or else its last lines."""
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 65_536))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        lines = [line.strip() for line in lines if re.search(r"\w", line)]  # not a row of progress dots
+        trouble = [line for line in lines if _TROUBLE.search(line)]
+        if len(trouble) <= count:
+            return trouble or lines[-count:]
+        return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _lives(group: int) -> bool:
+    import psutil  # not at the top: see this file's first lines
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            # The dead stay listed until process 1 takes note, which in a container may be never.
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def _become(watched: int, command: list[str]) -> None:
+    """Leave a watcher behind and turn into the engine, which so keeps the pid that dyno knows.
+
+    Not PR_SET_PDEATHSIG: it fires when the *thread* that started the engine ends, and misses grandchildren.
+    """
+    dyno, engine = os.getppid(), os.getpid()
+    if first := os.fork():
+        os.waitpid(first, 0)
+        os.close(watched)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an exec would hand that on
+        try:
+            os.execvp(command[0], command)
+        except OSError as e:
+            print(f"{command[0]}: {e.strerror}", file=sys.stderr, flush=True)
+            os._exit(127)
+    if os.fork():
+        os._exit(0)  # the watcher is no child of the engine, which may wait for all of its own
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    end = select.poll()
+    end.register(watched)
+    # The pipe alone would do, but a process that dyno forked would hold it open after dyno's death.
+    with contextlib.suppress(AttributeError, OSError):
+        end.register(os.pidfd_open(dyno))
+    end.poll()
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(engine, 0)
+            time.sleep(0.05)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _become(int(sys.argv[1]), sys.argv[2:])

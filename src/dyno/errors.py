@@ -1,0 +1,35 @@
+"""What can go wrong, as one tree. Each message says what happened, where, and what to do next.
+
+DynoError                exit 1   it failed
+├── UsageError           exit 2   the command asks for something that can't be done
+├── WorkloadError        exit 2   prompts or tokenizer: not there, unreadable, too few
+├── TargetError          exit 1   the server can't be reached or doesn't answer as it must
+├── EngineError          exit 1   an engine that dyno started didn't come up or died
+└── StoreError           exit 1   a run or result can't be written or read
+
+A failed request is not an error: it is a record (facts/record.py).
+"""
+
+
+class DynoError(Exception):
+    exit_code = 1
+
+
+class UsageError(DynoError):
+    exit_code = 2
+
+
+class WorkloadError(DynoError):
+    exit_code = 2
+
+
+class TargetError(DynoError):
+    pass
+
+
+class EngineError(DynoError):
+    pass
+
+
+class StoreError(DynoError):
+    pass

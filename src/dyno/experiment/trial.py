@@ -1,0 +1,256 @@
+"""A trial, from the spec to the result: the central flow of dyno, readable from top to bottom."""
+
+import contextlib
+import datetime
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+import dyno
+from dyno import workload
+from dyno.errors import TargetError, UsageError
+from dyno.facts.client import ClientFacts
+from dyno.facts.finding import verdict
+from dyno.facts.record import Record
+from dyno.facts.request import Request
+from dyno.facts.summary import Result
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Workload
+from dyno.http import Client, Url
+from dyno.load import decode, http1, plan
+from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
+from dyno.load.spool import Spool
+from dyno.load.wire import Progress, Stop, Wire
+from dyno.measure.checks import examine
+from dyno.measure.evidence import Evidence
+from dyno.measure.summary import Tally
+from dyno.probe import host, server
+from dyno.store.run import Manifest, Run, create
+from dyno.workload.tokenizer import Tokenizer, choose
+
+
+class Watcher:
+    """Told what goes on; a silent one by default. Measuring never prints."""
+
+    def phase(self, text: str) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def over(self) -> None: ...
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    run: Run
+    manifest: Manifest
+    result: Result
+
+
+def serve(
+    trial: TrialSpec,
+    *,
+    runs: Path,
+    headers: dict[str, str],
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+    keep_raw: bool = False,
+) -> Outcome:
+    watcher, stop = watcher or Watcher(), stop or Stop()
+    url = Url(trial.target.base_url)
+    protocol = PROTOCOLS[trial.target.backend]
+
+    client = Client(url, headers, insecure=trial.target.insecure)
+    try:
+        if trial.ready_check_timeout_s:
+            watcher.phase("Waiting for the server")
+            _wait_until_ready(trial, protocol, url, headers)
+        target = server.look(client, trial.target)
+        tokenizer = choose(trial.tokenizer, client, target.model)
+        watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
+        work = workload.make(trial.workload, tokenizer)
+    finally:
+        client.close()
+    _check_context(work, target)
+
+    run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
+    manifest = Manifest(
+        dyno=dyno.__version__,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        trial=trial,
+        target=target,
+        tokenizer=work.tokenizer,
+        counted_by=work.counted_by,
+        workload_sha256=work.sha256,
+        repeated_prompts=work.repeated,
+        host=host.describe(),
+    )
+    run.write_manifest(manifest, work.requests)
+
+    def payloads(requests: Iterable[Request]) -> list[bytes]:
+        asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
+        head = {"host": url.netloc, "content-type": "application/json", "accept": "text/event-stream", **headers}
+        path = url.prefix + trial.target.endpoint
+        encode = msgspec.json.Encoder().encode
+        return [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
+
+    with _ctrl_c(stop):
+        if work.warmups:
+            watcher.phase(f"Warming up with {len(work.warmups)} requests")
+            _warm_up(trial, run, url, payloads(work.warmups), work.warmups, protocol, stop)
+        watcher.phase("Measuring")
+        spool = Spool(run.spool_path)
+        try:
+            wire = Wire(
+                url,
+                payloads(work.requests),
+                plan.make(trial.load, _count(trial, len(work.requests))),
+                spool,
+                insecure=trial.target.insecure,
+                timeout_s=trial.load.request_timeout_s,
+                watch=watcher.progress,
+                stop=stop,
+            )
+            run.write_client(wire.drive())
+        finally:
+            spool.close()
+            watcher.over()
+    watcher.phase("Decoding")
+    return finish(run, tokenizer if tokenizer.counted_by == "tokenizer" else None, keep_raw)
+
+
+def finish(run: Run, tokenizer: Tokenizer | None = None, keep_raw: bool = False) -> Outcome:
+    """From what lies in the folder to the result: after the load, or later for a run that was cut off."""
+    manifest, client = run.manifest(), run.client()
+    tally = Tally(manifest.trial)
+    last_ns = sent = 0
+    for record in run.write_records(_records(run, manifest, client, tokenizer)):
+        tally.add(record)
+        last_ns = max(last_ns, record.end_ns)
+        sent += 1
+    if client is None:  # dyno itself was killed: the spool is all there is
+        planned = max(sent, manifest.trial.workload.num_prompts)
+        client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
+    summary = tally.summary(client)
+    findings = examine(
+        Evidence(
+            trial=manifest.trial,
+            target=manifest.target,
+            counted_by=manifest.counted_by,
+            repeated_prompts=manifest.repeated_prompts,
+            summary=summary,
+        )
+    )
+    result = Result(summary, findings, verdict(findings))
+    run.write_result(result)
+    if not keep_raw:
+        run.drop_raw()
+    return Outcome(run, manifest, result)
+
+
+def _records(run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None) -> Iterator[Record]:
+    if not run.spool_path.exists():
+        yield from run.records()
+        return
+    protocol = PROTOCOLS[manifest.trial.target.backend]
+    start = None if client is None else client.start_ns
+    for record in decode.records(run.spool_path, run.requests(), protocol, start):
+        if record.error is None and record.output_tokens is None:
+            if tokenizer is not None:
+                record.output_tokens = max(tokenizer.count(record.text) - tokenizer.count(""), 0)
+                record.tokens_by = "tokenizer"
+            else:
+                record.output_tokens = len(record.chunk_ns)
+                record.tokens_by = "chunks"
+        yield record
+
+
+def _wait_until_ready(trial: TrialSpec, protocol: WireProtocol, url: Url, headers: dict[str, str]) -> None:
+    model = trial.target.served_model_name or trial.target.model
+    if model is None:
+        client = Client(url, headers, insecure=trial.target.insecure)
+        with contextlib.suppress(TargetError):
+            model = server.look(client, trial.target).model
+        client.close()
+    body = protocol.body(Request("Are you ready?", 4, 1), Asked(model or "", sampling=trial.sampling))
+    server.wait_ready(
+        url, headers, trial.target.endpoint, {**body, **trial.extra_body}, trial.ready_check_timeout_s,
+        trial.target.insecure,
+    )  # fmt: skip
+
+
+def _check_context(work: Workload, target: TargetFacts) -> None:
+    limit = target.max_model_len
+    if limit is None:
+        return
+    lengths = [r.prompt_tokens + r.output_tokens for r in work.requests]
+    over = sum(n > limit for n in lengths)
+    if over:
+        raise UsageError(
+            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), and the server's "
+            f"context is {limit}. Ask for shorter ones, or start the server with a longer context."
+        )
+
+
+def _warm_up(
+    trial: TrialSpec,
+    run: Run,
+    url: Url,
+    payloads: list[bytes],
+    requests: list[Request],
+    protocol: WireProtocol,
+    stop: Stop,
+) -> None:
+    path = run.path / "warmup.spool"
+    spool = Spool(path)
+    load = msgspec.structs.replace(
+        trial.load, request_rate_rps=None, ramp=None, duration_s=None,
+        max_concurrency=trial.load.max_concurrency or len(payloads),
+    )  # fmt: skip
+    try:
+        Wire(
+            url, payloads, plan.make(load, len(payloads)), spool,
+            insecure=trial.target.insecure, timeout_s=trial.load.request_timeout_s, stop=stop,
+        ).drive()  # fmt: skip
+    finally:
+        spool.close()
+    errors = [r for r in decode.records(path, requests, protocol) if r.error]
+    path.unlink()
+    if errors and len(errors) == len(payloads) and not stop.requested:
+        raise TargetError(
+            f"All {len(payloads)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
+            "was measured. Check --backend, --endpoint and --model."
+        )
+
+
+def _count(trial: TrialSpec, prompts: int) -> int:
+    """How many requests the plan holds. A closed loop with a duration goes round the prompts until time is up."""
+    if trial.load.duration_s is not None and trial.load.closed_loop:
+        return max(prompts, 1_000_000)
+    return plan.prompts_needed(trial.load) or prompts
+
+
+def _load_name(trial: TrialSpec) -> str:
+    load = trial.load
+    rate = f"r{load.request_rate_rps:g}" if load.request_rate_rps else "ramp" if load.ramp else ""
+    cap = f"c{load.max_concurrency}" if load.max_concurrency else ""
+    return rate + cap or "all"
+
+
+@contextlib.contextmanager
+def _ctrl_c(stop: Stop) -> Iterator[None]:
+    """While the load runs, Ctrl-C asks it to stop: what was measured is kept."""
+
+    def ask(*_: object) -> None:
+        stop.requested = True
+
+    try:
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs us sees to it
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,19 @@
+"""What the client was like while it measured: so that its own slowness is never taken for the server's."""
+
+import msgspec
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    start_ns: int  # the zero of every record's times, on this machine's monotonic clock
+    end_ns: int
+    outcome: str  # 'complete', 'interrupted' or 'server gone'
+    planned: int
+    sent: int
+    cpu_s: float  # of the process on the wire, while the load ran
+    reads: int
+    ticks_late_ns: list[int]  # how late the loop came to each of its ticks, ten a second
+    kernel_stamps: bool  # times are the kernel's receive stamps, else those of the reads
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns

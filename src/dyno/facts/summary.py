@@ -1,0 +1,91 @@
+"""A summary: numbers derived from records, each named by its definition (METHOD.md)."""
+
+import msgspec
+
+from dyno.facts.finding import Finding, Verdict
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """Of a latency, in milliseconds."""
+
+    count: int
+    mean: float
+    median: float
+    std: float
+    percentiles: dict[str, float]  # '99', '99.9' → value
+
+    @property
+    def empty(self) -> bool:
+        return self.count == 0
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """From the first response's end to the last request's sending: load is on, start and drain are not."""
+
+    start_s: float
+    end_s: float
+    offered_throughput: float  # requests due in the window, for each second of it
+    request_throughput: float
+    output_throughput: float
+    streams_mean: float  # requests in flight, over the window
+
+
+class ClientSummary(msgspec.Struct, frozen=True):
+    """How well the client kept up."""
+
+    kernel_stamps: bool
+    cpu_share: float  # of one core
+    send_late: Distribution  # sent minus due where nothing but the client stood between
+    read_late_mean_ms: float
+    read_late_max_ms: float
+    merged_late_share: float  # of chunks: their arrival is not known, because the client came late
+    loop_late_p99_ms: float
+    streams_mean: float
+    streams_peak: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    duration_s: float
+    planned: int
+    sent: int
+    completed: int
+    failed: int
+    failures: dict[str, int]  # by kind
+    failure_examples: dict[str, str]
+    outcome: str
+    end_at_once: int  # completed with the end token alone
+    total_input_tokens: int
+    total_output_tokens: int
+    wanted_output_tokens: int  # of the completed requests
+    planned_input_tokens: int  # of the completed requests, by the workload's tokenizer
+    cached_input_tokens: int | None
+    tokens_by: dict[str, int]  # how output tokens were counted → requests
+    chunks: int
+    merged_late: int
+    empty_chunks: int
+    reasoning: int  # completed requests with reasoning text
+    finish_reasons: dict[str, int]
+    models_answered: dict[str, int]
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    goodput: float | None
+    peak_output_tokens_per_s: float
+    ttft: Distribution  # from sent
+    tpot: Distribution
+    itl: Distribution  # gaps between chunks
+    itl_per_token: Distribution | None  # the same, each gap shared by its chunk's tokens; None: one a chunk
+    e2el: Distribution
+    response_ttft: Distribution  # from due
+    response_e2el: Distribution
+    queue: Distribution  # sent minus due, whatever the reason
+    steady: Steady | None
+    client: ClientSummary
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A summary and what is to be thought of it. Never one without the other."""
+
+    summary: Summary
+    findings: list[Finding]
+    verdict: Verdict

@@ -1,0 +1,25 @@
+"""A trial: one workload and load on one target. All that is needed to run it again."""
+
+from typing import Any
+
+import msgspec
+
+from dyno.facts.load import LoadSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.workload import WorkloadSpec
+
+
+class TrialSpec(msgspec.Struct, frozen=True):
+    target: TargetSpec
+    workload: WorkloadSpec
+    load: LoadSpec
+    tokenizer: str | None = None
+    ignore_eos: bool = False
+    sampling: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
+    percentiles: list[float] = msgspec.field(default_factory=lambda: [99.0])
+    goodput_ms: dict[str, float] = {}  # ttft, tpot, e2el → at most so many milliseconds, counted from sent
+    ready_check_timeout_s: float = 0.0
+    label: str | None = None
+    metadata: dict[str, str] = {}
+    kind: str = "serve"

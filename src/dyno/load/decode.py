@@ -1,0 +1,142 @@
+"""Decoding: a spool's raw exchanges become records. Never runs while the wire does."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from dyno.facts.record import Record
+from dyno.facts.request import Request
+from dyno.load import http1, sse
+from dyno.load.protocols import WireProtocol
+from dyno.load.spool import CLOCK, READ, SENT, frames
+from dyno.units import NS_PER_MS, NS_PER_S
+
+LATE_NS = NS_PER_MS  # two chunks in one read are the server's doing if the read was prompt, else the client's
+
+
+class _Exchange:
+    """The raw bytes and times of one request, as the spool has them."""
+
+    __slots__ = ("due_ns", "late", "late_max", "late_sum", "pieces", "sent_ns", "times")
+
+    def __init__(self, due_ns: int, sent_ns: int) -> None:
+        self.due_ns = due_ns
+        self.sent_ns = sent_ns
+        self.pieces: list[bytes] = []
+        self.times: list[int] = []
+        self.late: set[int] = set()  # the times of reads that came more than LATE_NS after the kernel's stamp
+        self.late_max = 0
+        self.late_sum = 0
+
+
+def records(
+    spool: Path, requests: Sequence[Request], protocol: WireProtocol, start_ns: int | None = None
+) -> Iterator[Record]:
+    """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
+    open come last, as cut."""
+    offset = 0
+    open_: dict[int, _Exchange] = {}
+    for exchange, kind, read_ns, a, b, payload in frames(spool):
+        if kind == READ:
+            raw = open_[exchange]
+            raw.pieces.append(payload)
+            if a:
+                stamp = a * NS_PER_S + b - offset
+                late = read_ns - stamp
+                raw.times.append(stamp)
+                raw.late_sum += late
+                if late > LATE_NS:
+                    raw.late.add(stamp)
+                if late > raw.late_max:
+                    raw.late_max = late
+            else:
+                raw.times.append(read_ns)
+        elif kind == CLOCK:
+            offset = a
+            start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
+        elif kind == SENT:
+            open_[exchange] = _Exchange(a, read_ns)
+        else:
+            raw = open_.pop(exchange)
+            yield _record(raw, exchange, read_ns, payload.decode(), requests, protocol, start_ns or 0)
+    for exchange, raw in open_.items():
+        end_ns = raw.times[-1] if raw.times else raw.sent_ns
+        why = "cut: dyno itself was stopped before the response was whole"
+        yield _record(raw, exchange, end_ns, why, requests, protocol, start_ns or 0)
+
+
+def _record(
+    exchange: _Exchange,
+    index: int,
+    end_ns: int,
+    reason: str,
+    requests: Sequence[Request],
+    protocol: WireProtocol,
+    zero_ns: int,
+) -> Record:
+    wanted = requests[index % len(requests)]
+    record = Record(
+        index=index,
+        due_ns=exchange.due_ns - zero_ns,
+        sent_ns=exchange.sent_ns - zero_ns,
+        end_ns=end_ns - zero_ns,
+        prompt_tokens_planned=wanted.prompt_tokens,
+        output_tokens_wanted=wanted.output_tokens,
+        late_ns_max=exchange.late_max,
+        late_ns_sum=exchange.late_sum,
+        reads=len(exchange.times),
+    )
+    if exchange.pieces:
+        try:
+            _read_response(exchange, record, protocol, zero_ns)
+        except ValueError as e:
+            record.error, record.error_detail = "garbage", str(e)
+    if reason and not (record.error is None and (record.done or record.finish_reason)):
+        # What happened on the wire, unless the answer was whole and only the connection's end was untidy. An
+        # error that the server put into the stream before it closed says more than the close does.
+        if record.error is None or record.error == "empty":
+            record.error, _, record.error_detail = reason.partition(": ")
+    elif not exchange.pieces and record.error is None:
+        record.error, record.error_detail = "empty", "the server closed without an answer"
+    return record
+
+
+def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int) -> None:
+    raw = b"".join(exchange.pieces)
+    head = http1.head(raw)
+    if head is None:
+        return
+    record.status = head.status
+    spans = http1.dechunk(raw, head.length) if head.chunked else [(head.length, len(raw))]
+    if head.status != 200:
+        body = b"".join(raw[a:b] for a, b in spans)
+        record.error = f"http_{head.status}"
+        record.error_detail = body[:300].decode("utf-8", "replace").strip()
+        return
+    if "event-stream" not in head.content_type:
+        body = b"".join(raw[a:b] for a, b in spans)
+        if not body.lstrip().startswith(b"data:"):
+            record.error = "not_a_stream"
+            record.error_detail = f"{head.content_type or 'no content type'}: {body[:200].decode('utf-8', 'replace')}"
+            return
+    ends = list(accumulate(map(len, exchange.pieces)))
+    reading = protocol.read(sse.events(raw, spans, ends, exchange.times))
+    times = reading.chunk_ns
+    record.chunk_ns = [t - zero_ns for t in times]
+    if exchange.late:
+        record.merged_late = sum(a == b and a in exchange.late for a, b in pairwise(times))
+    record.chunk_tokens = reading.chunk_tokens or None
+    record.empty_chunks = reading.empty_chunks
+    record.text = "".join(reading.texts)
+    record.reasoning = reading.reasoning
+    record.prompt_tokens = reading.prompt_tokens
+    record.cached_tokens = reading.cached_tokens
+    record.output_tokens = reading.output_tokens
+    record.tokens_by = None if reading.output_tokens is None else "usage"
+    record.finish_reason = reading.finish_reason
+    record.done = reading.done
+    record.model = reading.model
+    record.error, record.error_detail = reading.error, reading.error_detail
+    if record.error is None and not times and not reading.output_tokens:
+        record.error = "empty"
+        record.error_detail = "the answer held neither text nor tokens"

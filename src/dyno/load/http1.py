@@ -1,0 +1,119 @@
+"""HTTP/1.1 as far as a benchmark client needs it: build a request, read a head, know where a body ends."""
+
+import re
+
+import msgspec
+
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+# Chunk headers met before, and their sizes: a look-up costs a quarter of reading the number.
+_SIZES: dict[bytes, int] = {}
+_HEADER = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
+
+
+class Head(msgspec.Struct):
+    status: int
+    length: int  # of the head itself, blank line included
+    content_type: str
+    content_length: int | None
+    chunked: bool
+    keep_alive: bool
+
+
+def request(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
+
+
+def head(raw: bytes) -> Head | None:
+    """The response's head, or None while it is incomplete. ValueError if it is no HTTP response."""
+    end = raw.find(b"\r\n\r\n")
+    if end < 0:
+        if not b"HTTP/1.".startswith(raw[:7]) or len(raw) > 65536:
+            raise ValueError("not an HTTP response")
+        return None
+    status = _STATUS.match(raw)
+    if status is None:
+        raise ValueError("not an HTTP response")
+    fields = {k.lower(): v.strip() for k, v in _HEADER.findall(raw, 0, end + 2)}
+    length = fields.get(b"content-length", b"")
+    connection = fields.get(b"connection", b"").lower()
+    return Head(
+        status=int(status[1]),
+        length=end + 4,
+        content_type=fields.get(b"content-type", b"").decode("latin-1"),
+        content_length=int(length) if length.isdigit() else None,
+        chunked=b"chunked" in fields.get(b"transfer-encoding", b"").lower(),
+        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0") and connection != b"keep-alive"),
+    )
+
+
+class Chunked:
+    """Follows chunked framing read by read, for the one thing the wire must know: has the body ended?"""
+
+    __slots__ = ("_carry", "_last", "left")
+
+    def __init__(self) -> None:
+        self.left = 0  # bytes of the current chunk and its line end still to come
+        self._carry = b""  # a chunk header or trailer that was cut
+        self._last = False  # the zero chunk was seen: trailers follow
+
+    def ended(self, data: bytes) -> bool:
+        """Takes one read's bytes; True when they complete the body. ValueError where the framing is broken."""
+        left, size = self.left, len(data)
+        if not left and not self._carry:
+            # The usual case, once for each token: the read is one whole chunk.
+            line_end = data.find(b"\r\n", 0, 16)
+            chunk = _SIZES.get(data[:line_end])
+            if chunk is not None and line_end + chunk + 4 == size:
+                return False
+        elif left >= size:
+            self.left = left - size
+            return False
+        position = left
+        if self._carry:
+            data = self._carry + data[position:]
+            self._carry, position, size = b"", 0, len(data)
+        while position < size:
+            line_end = data.find(b"\r\n", position)
+            if line_end < 0:
+                self._carry, self.left = data[position:], 0
+                if len(self._carry) > 4096:
+                    raise ValueError("a chunk header that doesn't end")
+                return False
+            if self._last:
+                if line_end == position:
+                    return True
+                position = line_end + 2
+                continue
+            header = data[position:line_end]
+            chunk = int(header.partition(b";")[0], 16)
+            if chunk > 0:
+                if len(_SIZES) < 10_000:
+                    _SIZES[header] = chunk
+                position = line_end + chunk + 4
+            elif chunk == 0:
+                self._last = True
+                position = line_end + 2
+            else:
+                raise ValueError("a chunk of negative size")
+        self.left = position - size
+        return False
+
+
+def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
+    """Where the payload of each whole or cut chunk lies in `raw`, from `start` on."""
+    spans: list[tuple[int, int]] = []
+    append, find, size = spans.append, raw.find, len(raw)
+    position = start
+    while position < size:
+        line_end = find(b"\r\n", position)
+        if line_end < 0:
+            break
+        header = raw[position:line_end]
+        chunk = _SIZES.get(header) or int(header.partition(b";")[0], 16)
+        if chunk <= 0:
+            break
+        begin = line_end + 2
+        position = begin + chunk + 2
+        append((begin, begin + chunk if position <= size else min(begin + chunk, size)))
+    return spans

@@ -1,0 +1,16 @@
+"""The protocols, by the name that --backend takes."""
+
+from dyno.load.protocols.base import Asked, Reading, WireProtocol
+from dyno.load.protocols.llamacpp import Completion
+from dyno.load.protocols.openai import Chat, Completions
+from dyno.load.protocols.tgi import GenerateStream
+
+PROTOCOLS: dict[str, WireProtocol] = {
+    "openai": Completions(),
+    "vllm": Completions(),
+    "openai-chat": Chat(),
+    "tgi": GenerateStream(),
+    "llama.cpp": Completion(),
+}
+
+__all__ = ["PROTOCOLS", "Asked", "Reading", "WireProtocol"]

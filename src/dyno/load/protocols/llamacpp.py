@@ -1,0 +1,74 @@
+"""llama.cpp's native /completion."""
+
+from typing import Any
+
+import msgspec
+
+from dyno.facts.request import Request
+from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
+
+
+class _Event(msgspec.Struct):
+    content: str = ""
+    tokens: list[int] | None = None
+    stop: bool = False
+    stop_type: str | None = None
+    tokens_predicted: int | None = None
+    tokens_evaluated: int | None = None
+    tokens_cached: int | None = None
+    model: str | None = None
+    timings: dict[str, Any] | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+_FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
+
+
+class Completion:
+    path = "/completion"
+    takes_token_ids = True
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "prompt": request.prompt,
+            "n_predict": request.output_tokens,
+            "stream": True,
+            **asked.sampling,
+        }
+        if asked.ignore_eos:
+            body["ignore_eos"] = True
+        return {**body, **asked.extra_body}
+
+    def read(self, events: list[tuple[int, bytes]]) -> Reading:
+        reading = Reading([], [], chunk_tokens=[])
+        for ns, data in events:
+            if data == b"[DONE]":
+                reading.done = True
+                continue
+            try:
+                event = _decode(data)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+                return garbage(reading, data, e)
+            if event.error is not None:
+                return stream_error(reading, event.error)
+            if event.content:
+                reading.chunk_ns.append(ns)
+                reading.texts.append(event.content)
+                if reading.chunk_tokens is not None and event.tokens:
+                    reading.chunk_tokens.append(len(event.tokens))
+                else:
+                    reading.chunk_tokens = None
+            elif not event.stop:
+                reading.empty_chunks += 1
+            if event.stop:
+                reading.done = True
+                reading.finish_reason = _FINISH.get(event.stop_type or "", event.stop_type)
+                reading.output_tokens = event.tokens_predicted
+                reading.prompt_tokens = event.tokens_evaluated
+                cached = (event.timings or {}).get("cache_n")
+                reading.cached_tokens = cached if isinstance(cached, int) else None
+            if event.model is not None:
+                reading.model = event.model
+        return reading

@@ -1,0 +1,131 @@
+"""OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
+
+from typing import Any
+
+import msgspec
+
+from dyno.facts.request import Request
+from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
+
+
+class _CachedTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None  # vLLM before 0.12, llama.cpp, SGLang, DeepSeek
+    reasoning: str | None = None  # vLLM now, OpenRouter
+    tool_calls: list[Any] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+def _read(events: list[tuple[int, bytes]]) -> Reading:
+    reading = Reading([], [])
+    when, say = reading.chunk_ns.append, reading.texts.append
+    chunk = None
+    running: list[int] = []  # completion tokens so far, where each chunk carries a usage
+    for ns, data in events:
+        try:
+            chunk = _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            if data == b"[DONE]":
+                reading.done = True
+                continue
+            return garbage(reading, data, e)
+        if chunk.error is not None:
+            return stream_error(reading, chunk.error)
+        if chunk.choices:
+            choice = chunk.choices[0]
+            text = choice.text
+            delta = choice.delta
+            if delta is not None:
+                text = delta.content
+                if thought := delta.reasoning_content or delta.reasoning:
+                    reading.reasoning = True
+                    text = thought if not text else thought + text
+                if delta.tool_calls and not text:
+                    text = "\u200b"  # a call is output too, though not text
+            if text:
+                when(ns)
+                say(text)
+                if chunk.usage is not None and chunk.usage.completion_tokens:
+                    running.append(chunk.usage.completion_tokens)
+            else:
+                reading.empty_chunks += 1
+            if choice.finish_reason is not None:
+                reading.finish_reason = choice.finish_reason
+        usage = chunk.usage
+        if usage is not None:
+            reading.prompt_tokens = usage.prompt_tokens
+            reading.output_tokens = usage.completion_tokens
+            if usage.prompt_tokens_details is not None:
+                reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        if reading.model is None:
+            reading.model = chunk.model
+    if running and len(running) == len(reading.chunk_ns):
+        reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
+    return reading
+
+
+def _common(request: Request, asked: Asked) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": asked.model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **asked.sampling,
+    }
+    if asked.ignore_eos:
+        body["ignore_eos"] = True
+    return body
+
+
+class Completions:
+    path = "/v1/completions"
+    takes_token_ids = True
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        return {
+            **_common(request, asked),
+            "prompt": request.prompt,
+            "max_tokens": request.output_tokens,
+            **asked.extra_body,
+        }
+
+    read = staticmethod(_read)
+
+
+class Chat:
+    path = "/v1/chat/completions"
+    takes_token_ids = False
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        return {
+            **_common(request, asked),
+            "messages": [{"role": "user", "content": request.prompt}],
+            "max_completion_tokens": request.output_tokens,
+            **asked.extra_body,
+        }
+
+    read = staticmethod(_read)

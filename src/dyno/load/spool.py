@@ -1,0 +1,68 @@
+"""The spool: every read's bytes and times, on disk as the load goes on.
+
+A frame is a header of 32 bytes and its payload. The wire builds frames as `pack(…)` followed by the bytes and
+hands over lists of them, so that one join and one write serve some hundred reads.
+
+kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive time (wall clock s, ns), or zeros
+       SENT   read_ns: just before the first byte went out; stamp: (due_ns, 0). A second SENT for an exchange
+              replaces the first: the request was sent again on a fresh connection before anything came back
+       END    payload: empty, or why the exchange failed on the wire as 'kind: detail'
+       CLOCK  stamp: (wall minus monotonic clock in ns, 0); holds for the READs after it
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from dyno.errors import StoreError
+
+READ, SENT, END, CLOCK = range(4)
+_WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
+_FRAME = struct.Struct("<IBxHqqq")
+TIMES = struct.Struct("<qq")
+NO_STAMP = bytes(16)
+PAYLOAD_MAX = 65_535
+pack = _WRITE.pack
+
+Frame = tuple[int, int, int, int, int, bytes]  # exchange, kind, read_ns, stamp a, stamp b, payload
+
+
+class Spool:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as e:
+            raise StoreError(f"{path} can't be written: {e.strerror}. Choose another folder with --runs.") from None
+
+    def write(self, parts: list[bytes]) -> None:
+        data = b"".join(parts)
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as e:
+            raise StoreError(
+                f"{self.path} can't be written any more: {e.strerror}. What was written is kept."
+            ) from None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
+    """The spool's frames in order. A last frame that was cut by a crash is left out."""
+    unpack, header = _FRAME.unpack_from, _FRAME.size
+    with path.open("rb", buffering=0) as file:
+        data = b""
+        while more := file.read(block):
+            data = data + more if data else more
+            position, size = 0, len(data)
+            while position + header <= size:
+                exchange, kind, length, read_ns, a, b = unpack(data, position)
+                end = position + header + length
+                if end > size:
+                    break
+                yield exchange, kind, read_ns, a, b, data[position + header : end]
+                position = end
+            data = data[position:]

@@ -1,0 +1,33 @@
+"""Findings about a run, from small pure functions. METHOD.md has an entry for each code."""
+
+from collections.abc import Callable, Iterator
+
+from dyno.facts.finding import Finding, worst_first
+from dyno.measure.checks import client, load, model, requests, statistics, tokens
+from dyno.measure.evidence import Evidence
+
+CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    requests.failed,
+    requests.cut_short,
+    requests.end_at_once,
+    model.name,
+    tokens.output_length,
+    tokens.input_length,
+    tokens.counting,
+    tokens.cached,
+    tokens.bundled,
+    load.rate,
+    load.streams,
+    load.repeated_prompts,
+    client.merged_reads,
+    client.late_sends,
+    client.late_loop,
+    client.busy,
+    statistics.few_samples,
+    statistics.no_steady_window,
+    statistics.single_run,
+)
+
+
+def examine(evidence: Evidence) -> list[Finding]:
+    return worst_first(finding for check in CHECKS for finding in check(evidence))

@@ -1,0 +1,60 @@
+"""Did the client keep up? Otherwise its own slowness is in the figures."""
+
+from collections.abc import Iterator
+
+from dyno.facts.finding import Finding
+from dyno.measure.evidence import Evidence
+
+LATE_SEND_MS = 10.0
+MERGED_SHARE = 0.01
+
+
+def merged_reads(e: Evidence) -> Iterator[Finding]:
+    share = e.summary.client.merged_late_share
+    if share > MERGED_SHARE:
+        yield Finding(
+            "client.merged_reads",
+            "doubt",
+            f"{share:.1%} of the chunks were read late and together with the one before: their own arrival is not "
+            f"known (reads came up to {e.summary.client.read_late_max_ms:.0f} ms late).",
+            "ITL percentiles are too wide; TTFT, TPOT and throughput are not affected. Run dyno on its own cores, or "
+            "with fewer streams (`dyno doctor` says how many are safe here).",
+        )
+
+
+def late_sends(e: Evidence) -> Iterator[Finding]:
+    late = e.summary.client.send_late
+    worst = max(late.percentiles.values(), default=late.mean)
+    if worst > LATE_SEND_MS and worst > 0.02 * e.summary.e2el.mean:
+        yield Finding(
+            "client.late_sends",
+            "doubt",
+            f"The client sent requests up to {worst:.1f} ms after they were due (mean {late.mean:.2f} ms), by its own "
+            "fault.",
+            "Service latency (from sent) is right; the load came late. Run dyno on a less busy machine.",
+        )
+
+
+def late_loop(e: Evidence) -> Iterator[Finding]:
+    client = e.summary.client
+    if client.kernel_stamps:
+        return  # times are the kernel's: a late loop delays no figure
+    if client.loop_late_p99_ms > max(1.0, 0.1 * e.summary.itl.median):
+        yield Finding(
+            "client.late_loop",
+            "doubt",
+            f"The client's loop came up to {client.loop_late_p99_ms:.1f} ms late (p99), and this system has no kernel "
+            "receive stamps: TTFT and ITL contain that.",
+            "Measure from Linux, or with fewer streams.",
+        )
+
+
+def busy(e: Evidence) -> Iterator[Finding]:
+    client = e.summary.client
+    if client.cpu_share > 0.9:
+        yield Finding(
+            "client.busy",
+            "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note",
+            f"The client used {client.cpu_share:.0%} of a core: it is near the most that one process can receive.",
+            "A faster server would not show as such. Use fewer streams, or a faster machine for the client.",
+        )

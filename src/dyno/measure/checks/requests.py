@@ -1,0 +1,57 @@
+"""Were all requests answered?"""
+
+from collections.abc import Iterator
+
+from dyno.facts.finding import Finding
+from dyno.measure.evidence import Evidence
+
+
+def failed(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    count = s.failed - s.failures.get("interrupted", 0)
+    if s.completed == 0:
+        yield Finding(
+            "requests.none_completed",
+            "void",
+            f"None of {s.sent} requests was completed{_kinds(s.failures)}.",
+            "Nothing was measured. Look at the failures above and at the server's log.",
+        )
+    elif count:
+        share = count / s.sent
+        yield Finding(
+            "requests.failed",
+            "void" if share >= 0.5 else "doubt",
+            f"{count} of {s.sent} requests failed ({share:.1%}){_kinds(s.failures)}; "
+            "latencies and token counts are of the others only.",
+            "A server that drops requests is faster for the rest. Find the cause, or compare only with runs that "
+            "failed as often.",
+        )
+
+
+def cut_short(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.outcome == "complete":
+        return
+    why = "was interrupted" if s.outcome == "interrupted" else "ended early: the server stopped answering"
+    in_flight = s.failures.get("interrupted", 0)
+    yield Finding(
+        "requests.cut_short",
+        "doubt",
+        f"The run {why} after {s.sent} of {s.planned} requests; {in_flight} in flight were abandoned.",
+        "The figures hold for what was measured until then. Run it again for the whole.",
+    )
+
+
+def end_at_once(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.end_at_once:
+        yield Finding(
+            "requests.end_at_once",
+            "doubt" if s.end_at_once > 0.01 * s.completed else "note",
+            f"{s.end_at_once} of {s.completed} completed answers hold nothing but the end token.",
+            "They count as completed requests and have no latency. --ignore-eos makes every answer as long as asked.",
+        )
+
+
+def _kinds(failures: dict[str, int]) -> str:
+    return ": " + ", ".join(f"{n} {kind}" for kind, n in failures.items()) if failures else ""

@@ -1,0 +1,100 @@
+"""Were prompts and answers as long as asked, and who counted?"""
+
+from collections.abc import Iterator
+
+from dyno.facts.finding import Finding
+from dyno.measure.evidence import Evidence
+
+
+def output_length(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if not s.wanted_output_tokens or s.total_output_tokens >= 0.98 * s.wanted_output_tokens:
+        return
+    share = s.total_output_tokens / s.wanted_output_tokens
+    text = (
+        f"{s.total_output_tokens} of {s.wanted_output_tokens} wanted output tokens were produced ({share:.0%}; "
+        f"ended by {', '.join(f'{k}: {n}' for k, n in s.finish_reasons.items())})"
+    )
+    if e.trial.ignore_eos:
+        yield Finding(
+            "tokens.output_short",
+            "doubt",
+            text + ", though the end token was to be ignored.",
+            "The server doesn't honour ignore_eos, or its context is too short for prompt + output.",
+        )
+    else:
+        yield Finding(
+            "tokens.output_short",
+            "note",
+            text + ".",
+            "Compare by tokens/s, not by requests/s; or make lengths equal with --ignore-eos.",
+        )
+
+
+def input_length(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if e.counted_by == "approximate":
+        yield Finding(
+            "tokens.input_approximate",
+            "note" if "usage" in s.tokens_by else "doubt",
+            f"Prompt lengths were made without a tokenizer: about {s.planned_input_tokens} tokens were meant, "
+            f"the server counted {s.total_input_tokens}.",
+            "Give --tokenizer (a folder with tokenizer.json, or a Hub name) for prompts of exactly the length asked.",
+        )
+    elif s.planned_input_tokens and abs(s.total_input_tokens / s.planned_input_tokens - 1) > 0.02:
+        longer = s.total_input_tokens > s.planned_input_tokens
+        chat = e.trial.target.backend == "openai-chat"
+        yield Finding(
+            "tokens.input_length",
+            "note" if chat and longer else "doubt",
+            f"The server counted {s.total_input_tokens} prompt tokens where {s.planned_input_tokens} were meant.",
+            "The chat template adds its own tokens to each prompt." if chat and longer
+            else "Prompts are cut by the server, or --tokenizer is not this model's.",
+        )  # fmt: skip
+
+
+def counting(e: Evidence) -> Iterator[Finding]:
+    by = e.summary.tokens_by
+    if by.get("tokenizer"):
+        yield Finding(
+            "tokens.by_tokenizer",
+            "note",
+            f"The server gave no usage for {by['tokenizer']} answers; their text was tokenized here.",
+            "Counts may differ from the server's by a few tokens an answer.",
+        )
+    if by.get("chunks"):
+        yield Finding(
+            "tokens.by_chunks",
+            "doubt",
+            f"The server gave no usage for {by['chunks']} answers and there was no tokenizer: each chunk was taken for "
+            "one token.",
+            "Where chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer.",
+        )
+
+
+def cached(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if not s.cached_input_tokens or not s.total_input_tokens:
+        return
+    meant = e.trial.workload.prefix_len * s.completed
+    share = s.cached_input_tokens / s.total_input_tokens
+    if s.cached_input_tokens > 1.1 * meant + 0.01 * s.total_input_tokens:
+        yield Finding(
+            "cache.hits",
+            "doubt",
+            f"{s.cached_input_tokens} of {s.total_input_tokens} prompt tokens ({share:.0%}) were found in the server's "
+            "prefix cache.",
+            "TTFT is that of a warm cache. Use another --seed than the runs before, or turn prefix caching off.",
+        )
+
+
+def bundled(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.itl_per_token is not None:
+        yield Finding(
+            "tokens.bundled",
+            "note",
+            f"Chunks carry {s.total_output_tokens / s.chunks:.2f} tokens on average: ITL is the gap between chunks "
+            f"(mean {s.itl.mean:.2f} ms), {s.itl_per_token.mean:.2f} ms for each token.",
+            "Compare ITL with engines that bundle tokens by the per-token figure, or by TPOT.",
+        )

@@ -1,0 +1,16 @@
+"""What the checks may look at."""
+
+import msgspec
+
+from dyno.facts.summary import Summary
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import CountedBy
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    trial: TrialSpec
+    target: TargetFacts
+    counted_by: CountedBy  # prompt lengths
+    repeated_prompts: int
+    summary: Summary

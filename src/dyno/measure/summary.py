@@ -1,0 +1,217 @@
+"""From records to a summary, in one pass: a run of any length fits into memory."""
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from dyno.facts.client import ClientFacts
+from dyno.facts.record import Record
+from dyno.facts.summary import ClientSummary, Distribution, Steady, Summary
+from dyno.facts.trial import TrialSpec
+from dyno.measure import timing
+from dyno.measure.statistics import distribution_ms
+from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
+
+_BUCKET_NS = 10 * NS_PER_MS
+
+
+class Tally:
+    """Takes records one by one; `summary()` closes it."""
+
+    def __init__(self, trial: TrialSpec) -> None:
+        self._trial = trial
+        self._failures: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self._finish: Counter[str] = Counter()
+        self._models: Counter[str] = Counter()
+        self._tokens_by: Counter[str] = Counter()
+        self._n: Counter[str] = Counter()  # plain counts, by name
+        self._cached: int | None = None
+        self._columns: dict[str, array[float]] = {
+            name: array("d") for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el", "queue")
+        }
+        self._gaps: list[np.ndarray] = []  # between chunks, ns
+        self._gaps_per_token: list[np.ndarray] = []
+        self._sent = array("q")
+        self._due = array("q")
+        self._end = array("q")
+        self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
+        self._last_token_ns = 0
+
+    def add(self, r: Record) -> None:
+        self._sent.append(r.sent_ns)
+        self._due.append(r.due_ns)
+        self._end.append(r.end_ns)
+        n = self._n
+        n["late_sum"] += r.late_ns_sum
+        n["late_max"] = max(n["late_max"], r.late_ns_max)
+        n["reads"] += r.reads
+        if r.error is not None:
+            self._failures[r.error] += 1
+            self._examples.setdefault(r.error, r.error_detail)
+            return
+        n["completed"] += 1
+        n["merged_late"] += r.merged_late
+        n["empty_chunks"] += r.empty_chunks
+        n["reasoning"] += r.reasoning
+        n["input"] += r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned
+        n["planned_input"] += r.prompt_tokens_planned
+        n["wanted"] += r.output_tokens_wanted
+        n["output"] += r.output_tokens or 0
+        n["end_at_once"] += timing.end_at_once(r)
+        self._tokens_by[r.tokens_by or "chunks"] += 1
+        self._finish[r.finish_reason or "none"] += 1
+        if r.model:
+            self._models[r.model] += 1
+        if r.cached_tokens is not None:
+            self._cached = (self._cached or 0) + r.cached_tokens
+        self._add_times(r)
+
+    def _add_times(self, r: Record) -> None:
+        ttft, e2el, tpot = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r)
+        columns = self._columns
+        columns["queue"].append(timing.queue_ns(r))
+        if ttft is None or e2el is None:
+            return
+        columns["ttft"].append(ttft)
+        columns["e2el"].append(e2el)
+        columns["response_ttft"].append(ttft + timing.queue_ns(r))
+        columns["response_e2el"].append(e2el + timing.queue_ns(r))
+        if tpot is not None:
+            columns["tpot"].append(tpot)
+        self._n["good"] += self._meets_goodput(ttft, tpot, e2el)
+        times = np.array(r.chunk_ns, dtype=np.int64)
+        gaps = np.diff(times)
+        tokens = r.output_tokens or len(times)
+        each = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.full(len(times), tokens / len(times))
+        self._gaps.append(gaps.astype(np.float32))
+        self._gaps_per_token.append((gaps / np.maximum(each[1:], 1)).astype(np.float32))
+        self._n["chunks"] += len(times)
+        self._last_token_ns = max(self._last_token_ns, r.chunk_ns[-1])
+        buckets = times // _BUCKET_NS
+        if buckets[-1] >= len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.zeros(max(int(buckets[-1]) + 1, len(self._tokens)))])
+        np.add.at(self._tokens, buckets, each)
+
+    def _meets_goodput(self, ttft: int, tpot: float | None, e2el: int) -> bool:
+        actual = {"ttft": ttft, "tpot": tpot or 0.0, "e2el": e2el}
+        return all(actual[name] <= limit * NS_PER_MS for name, limit in self._trial.goodput_ms.items())
+
+    def summary(self, client: ClientFacts) -> Summary:
+        n, percentiles = self._n, self._trial.percentiles
+        duration_s = seconds(client.duration_ns)
+        over = duration_s or 1.0
+
+        def spread(values: Sequence[float] | np.ndarray) -> Distribution:
+            return distribution_ms(values, percentiles)
+
+        gaps = np.concatenate(self._gaps) if self._gaps else np.array([])
+        several = n["output"] > 1.05 * n["chunks"] > 0
+        return Summary(
+            duration_s=duration_s,
+            planned=client.planned,
+            sent=client.sent,
+            completed=n["completed"],
+            failed=self._failures.total(),
+            failures=dict(self._failures.most_common()),
+            failure_examples=self._examples,
+            outcome=client.outcome,
+            end_at_once=n["end_at_once"],
+            total_input_tokens=n["input"],
+            total_output_tokens=n["output"],
+            wanted_output_tokens=n["wanted"],
+            planned_input_tokens=n["planned_input"],
+            cached_input_tokens=self._cached,
+            tokens_by=dict(self._tokens_by),
+            chunks=n["chunks"],
+            merged_late=n["merged_late"],
+            empty_chunks=n["empty_chunks"],
+            reasoning=n["reasoning"],
+            finish_reasons=dict(self._finish),
+            models_answered=dict(self._models),
+            request_throughput=n["completed"] / over,
+            output_throughput=n["output"] / over,
+            total_token_throughput=(n["input"] + n["output"]) / over,
+            goodput=n["good"] / over if self._trial.goodput_ms else None,
+            peak_output_tokens_per_s=self._peak_tokens_per_s(),
+            ttft=spread(self._columns["ttft"]),
+            tpot=spread(self._columns["tpot"]),
+            itl=spread(gaps),
+            itl_per_token=spread(np.concatenate(self._gaps_per_token)) if several else None,
+            e2el=spread(self._columns["e2el"]),
+            response_ttft=spread(self._columns["response_ttft"]),
+            response_e2el=spread(self._columns["response_e2el"]),
+            queue=spread(self._columns["queue"]),
+            steady=self._steady(),
+            client=self._client(client),
+        )
+
+    def _peak_tokens_per_s(self) -> float:
+        per_second = NS_PER_S // _BUCKET_NS
+        whole = self._tokens[: -(-len(self._tokens) // per_second) * per_second]
+        padded = np.pad(whole, (0, -len(whole) % per_second))
+        return float(padded.reshape(-1, per_second).sum(axis=1).max(initial=0.0))
+
+    def _steady(self) -> Steady | None:
+        if not self._sent:
+            return None
+        start, end = min(self._end), max(self._sent)
+        if end - start < 10 * _BUCKET_NS:
+            return None
+        window_s = seconds(end - start)
+        life = np.maximum(np.array(self._end) - np.array(self._sent), 1)
+        tokens = self._tokens[start // _BUCKET_NS : end // _BUCKET_NS].sum()
+        return Steady(
+            start_s=seconds(start),
+            end_s=seconds(end),
+            offered_throughput=sum(start <= t <= end for t in self._due) / window_s,
+            # Each request counts by the share of its life in the window: where streams run in step, counting ends
+            # would take in one wave too many or too few.
+            request_throughput=float((self._open_ns(start, end) / life).sum()) / window_s,
+            output_throughput=float(tokens) / window_s,
+            streams_mean=self._streams_mean(start, end),
+        )
+
+    def _streams_mean(self, start: int, end: int) -> float:
+        if end <= start:
+            return 0.0
+        return float(self._open_ns(start, end).sum()) / (end - start)
+
+    def _open_ns(self, start: int, end: int) -> np.ndarray:
+        """For how much of the window each request was in flight."""
+        overlap: np.ndarray = np.minimum(self._end, end) - np.maximum(self._sent, start)
+        return np.maximum(overlap, 0)
+
+    def _streams_peak(self) -> int:
+        # At the same instant an end comes before a start: a slot is handed on, not doubled.
+        marks = sorted([(t, 1) for t in self._sent] + [(t, -1) for t in self._end])
+        return int(max(np.cumsum([step for _, step in marks]), default=0)) if marks else 0
+
+    def _client(self, client: ClientFacts) -> ClientSummary:
+        n = self._n
+        capped = self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop
+        # With a rate and a cap, a late sending may be the cap's doing: then lateness is counted from the moment
+        # at which a slot was free, which is when an earlier request ended.
+        late = np.array(self._sent) - np.array(self._due)
+        if capped and len(late):
+            late = np.minimum(late, self._since_last_end())
+        ticks = client.ticks_late_ns or [0]
+        return ClientSummary(
+            kernel_stamps=client.kernel_stamps,
+            cpu_share=client.cpu_s / (seconds(client.duration_ns) or 1.0),
+            send_late=distribution_ms(late, self._trial.percentiles),
+            read_late_mean_ms=n["late_sum"] / n["reads"] / NS_PER_MS if n["reads"] else 0.0,
+            read_late_max_ms=n["late_max"] / NS_PER_MS,
+            merged_late_share=n["merged_late"] / n["chunks"] if n["chunks"] else 0.0,
+            loop_late_p99_ms=float(np.percentile(ticks, 99)) / NS_PER_MS,
+            streams_mean=self._streams_mean(0, client.duration_ns),
+            streams_peak=self._streams_peak(),
+        )
+
+    def _since_last_end(self) -> np.ndarray:
+        ends = np.sort(np.array(self._end))
+        sent = np.array(self._sent)
+        before = np.searchsorted(ends, sent, side="right") - 1
+        return np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))

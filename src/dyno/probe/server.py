@@ -1,0 +1,79 @@
+"""What a running server says of itself: its models, its version, and whether it answers at all."""
+
+import time
+from typing import Any
+
+from dyno.errors import TargetError
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.http import Client, Url
+
+
+def look(client: Client, spec: TargetSpec) -> TargetFacts:
+    """Raises TargetError if nothing answers, or no model is named and none is listed."""
+    listed, max_len = _models(client)
+    model = spec.served_model_name or spec.model
+    if model is None:
+        if not listed:
+            raise TargetError(
+                f"{client.url} lists no models at /v1/models, so the name to ask for isn't known. Give it with --model."
+            )
+        model = listed[0]
+    return TargetFacts(
+        model=model,
+        models_listed=listed,
+        max_model_len=max_len,
+        version=_version(client),
+    )
+
+
+def _models(client: Client) -> tuple[list[str] | None, int | None]:
+    status, answer = client.call("/v1/models")
+    if status in (401, 403):
+        raise TargetError(
+            f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
+            "'Authorization=Bearer …'."
+        )
+    cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
+    if not isinstance(cards, list):
+        return _tgi_model(client)
+    names = [c["id"] for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]
+    aliases = [a for c in cards if isinstance(c, dict) for a in c.get("aliases") or [] if isinstance(a, str)]
+    length = next((c.get("max_model_len") for c in cards if isinstance(c, dict)), None)
+    return names + [a for a in aliases if a not in names], length if isinstance(length, int) else None
+
+
+def _tgi_model(client: Client) -> tuple[list[str] | None, int | None]:
+    status, answer = client.call("/info")
+    if status == 200 and isinstance(answer, dict) and isinstance(answer.get("model_id"), str):
+        return [answer["model_id"]], answer.get("max_total_tokens")
+    return None, None
+
+
+def _version(client: Client) -> str | None:
+    for path, key in (("/version", "version"), ("/info", "version"), ("/props", "build_info")):
+        status, answer = client.call(path)
+        if status == 200 and isinstance(answer, dict) and isinstance(answer.get(key), str):
+            text: str = answer[key]
+            return text
+    return None
+
+
+def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool) -> None:
+    """Ready means a completed generation, not an open port or /health."""
+    deadline = time.monotonic() + timeout_s
+    last = "nothing answered"
+    while (left := deadline - time.monotonic()) > 0:
+        client = Client(url, headers, insecure=insecure, timeout_s=left)
+        try:
+            status, answer = client.call(path, body)
+            if status == 200:
+                return
+            last = f"it answers {status}: {str(answer)[:200]}"
+            if status in (400, 401, 403, 404, 422):
+                break  # waiting won't change that
+        except TargetError as e:
+            last = str(e)
+        finally:
+            client.close()
+        time.sleep(min(1.0, max(left, 0)))
+    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last}")

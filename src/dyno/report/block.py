@@ -1,0 +1,100 @@
+"""The printed result: vLLM's block line for line, then what dyno adds."""
+
+from dyno.facts.finding import Finding
+from dyno.facts.summary import Distribution, Result, Summary
+from dyno.facts.trial import TrialSpec
+
+METRICS = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+}
+_MARKS = {"note": "note ", "doubt": "doubt", "void": "VOID "}
+
+
+def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
+    s = result.summary
+    load = trial.load
+    lines = [f"{' Serving Benchmark Result ':=^50}"]
+
+    def line(label: str, value: int | float | str) -> None:
+        text = f"{value:<10.2f}" if isinstance(value, float) else f"{value:<10}"
+        lines.append(f"{label:<40} {text}")
+
+    line("Successful requests:", s.completed)
+    line("Failed requests:", s.failed)
+    if load.max_concurrency is not None:
+        line("Maximum request concurrency:", load.max_concurrency)
+    if load.request_rate_rps is not None:
+        line("Request rate configured (RPS):", float(load.request_rate_rps))
+    line("Benchmark duration (s):", s.duration_s)
+    line("Total input tokens:", s.total_input_tokens)
+    line("Total generated tokens:", s.total_output_tokens)
+    line("Request throughput (req/s):", s.request_throughput)
+    if s.goodput is not None:
+        line("Request goodput (req/s):", s.goodput)
+    line("Output token throughput (tok/s):", s.output_throughput)
+    line("Peak output token throughput (tok/s):", s.peak_output_tokens_per_s)
+    line("Peak concurrent requests:", float(s.client.streams_peak))
+    line("Total token throughput (tok/s):", s.total_token_throughput)
+    for metric in metrics:
+        short, title = METRICS[metric]
+        _distribution(lines, short, title, getattr(s, metric))
+    lines.append(f"{'dyno':-^50}")
+    for kind, count in s.failures.items():
+        line(f"Failed, {kind}:", count)
+    if s.end_at_once:
+        line("Ended at once (no text):", s.end_at_once)
+    line("Output tokens counted by:", ", ".join(s.tokens_by) or "-")
+    if s.steady is not None:
+        line("Steady window (s):", f"{s.steady.start_s:.2f} to {s.steady.end_s:.2f}")
+        line("  Request throughput (req/s):", s.steady.request_throughput)
+        line("  Output token throughput (tok/s):", s.steady.output_throughput)
+        line("  Streams open, mean:", s.steady.streams_mean)
+    if s.itl_per_token is not None:
+        line("Mean ITL per token (ms):", s.itl_per_token.mean)
+    if not load.closed_loop:
+        line("Mean TTFT from due (ms):", s.response_ttft.mean)
+        line("Mean E2EL from due (ms):", s.response_e2el.mean)
+    late = s.client.send_late
+    line(
+        "Client: sent late, mean / worst p (ms):", f"{late.mean:.2f} / {max(late.percentiles.values(), default=0):.2f}"
+    )
+    if s.client.kernel_stamps:
+        line(
+            "Client: read late, mean / max (ms):", f"{s.client.read_late_mean_ms:.2f} / {s.client.read_late_max_ms:.2f}"
+        )
+    line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
+    lines.append("=" * 50)
+    lines += verdict_lines(result)
+    return "\n".join(lines)
+
+
+def _distribution(lines: list[str], short: str, title: str, d: Distribution) -> None:
+    lines.append(f"{title:-^50}")
+    # No samples, no number: a 0.00 would be read as one.
+    values = [("Mean", d.mean), ("Median", d.median), *((f"P{p}", v) for p, v in d.percentiles.items())]
+    for name, value in values:
+        lines.append(f"{f'{name} {short} (ms):':<40} {'-' if d.empty else f'{value:.2f}':<10}")
+
+
+def verdict_lines(result: Result) -> list[str]:
+    lines = [f"Verdict: {result.verdict}"]
+    for finding in result.findings:
+        lines += finding_lines(finding)
+    for kind, detail in result.summary.failure_examples.items():
+        if detail:
+            lines.append(f"  first {kind}: {detail[:200]}")
+    return lines
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    return [
+        f"  {_MARKS[finding.level]} {finding.code}: {finding.text}",
+        f"        {finding.advice}",
+    ]
+
+
+def failures_in_words(s: Summary) -> str:
+    return ", ".join(f"{n} {kind}" for kind, n in s.failures.items()) or "0"

@@ -1,0 +1,139 @@
+"""The result file: vLLM's keys, units and meanings at the top level, everything else under `dyno`."""
+
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import dyno
+from dyno.errors import StoreError
+from dyno.facts.record import Record
+from dyno.facts.summary import Distribution, Result
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.measure import timing
+from dyno.units import seconds
+
+
+def build(
+    result: Result, trial: TrialSpec, target: TargetFacts, tokenizer: str | None, workload_sha256: str, run: Path,
+    started: str, records: Iterable[Record] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    s, load = result.summary, trial.load
+    date = datetime.datetime.fromisoformat(started).astimezone().strftime("%Y%m%d-%H%M%S")
+    out: dict[str, Any] = {
+        "date": date,
+        "endpoint_type": trial.target.backend,
+        "backend": trial.target.backend,
+        "label": trial.label,
+        "model_id": trial.target.model or target.model,
+        "tokenizer_id": tokenizer,
+        "num_prompts": trial.workload.num_prompts,
+        **trial.metadata,
+        "request_rate": load.request_rate_rps if load.request_rate_rps is not None else "inf",
+        "burstiness": load.burstiness if load.burstiness is not None else "inf",
+        "max_concurrency": load.max_concurrency,
+    }
+    if load.ramp is not None:
+        out |= {
+            "ramp_up_strategy": load.ramp,
+            "ramp_up_start_rps": load.ramp_start_rps,
+            "ramp_up_end_rps": load.ramp_end_rps,
+        }
+    out |= {
+        "duration": s.duration_s,
+        "completed": s.completed,
+        "failed": s.failed,
+        "total_input_tokens": s.total_input_tokens,
+        "total_output_tokens": s.total_output_tokens,
+        "request_throughput": s.request_throughput,
+        "request_goodput": s.goodput,
+        "output_throughput": s.output_throughput,
+        "total_token_throughput": s.total_token_throughput,
+        "max_output_tokens_per_s": s.peak_output_tokens_per_s,
+        "max_concurrent_requests": s.client.streams_peak,
+    }
+    if records is not None:
+        out |= _detailed(records)
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        out |= _flat(name, getattr(s, name))
+    response = {**_flat("ttft", s.response_ttft), **_flat("e2el", s.response_e2el), **_flat("queue", s.queue)}
+    out["dyno"] = {
+        "version": dyno.__version__,
+        "verdict": result.verdict,
+        "findings": msgspec.to_builtins(result.findings),
+        "outcome": s.outcome,
+        "planned": s.planned,
+        "sent": s.sent,
+        "failures": s.failures,
+        "failure_examples": s.failure_examples,
+        "end_at_once": s.end_at_once,
+        "tokens_by": s.tokens_by,
+        "wanted_output_tokens": s.wanted_output_tokens,
+        "cached_input_tokens": s.cached_input_tokens,
+        "finish_reasons": s.finish_reasons,
+        "models_answered": s.models_answered,
+        "chunks": s.chunks,
+        "itl_per_token": None if s.itl_per_token is None else _flat("itl", s.itl_per_token),
+        "response": response,
+        "steady": msgspec.to_builtins(s.steady),
+        "client": msgspec.to_builtins(s.client),
+        "trial": msgspec.to_builtins(trial),
+        "target": msgspec.to_builtins(target),
+        "workload_sha256": workload_sha256,
+        "started": started,
+        "run": str(run),
+    }
+    return out
+
+
+def _flat(name: str, d: Distribution) -> dict[str, Any]:
+    """None where there is no sample: vLLM writes 0.0, which reads as a measurement."""
+    values = {f"mean_{name}_ms": d.mean, f"median_{name}_ms": d.median, f"std_{name}_ms": d.std}
+    values |= {f"p{p}_{name}_ms": v for p, v in d.percentiles.items()}
+    return dict.fromkeys(values) if d.empty else dict(values)
+
+
+def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
+    rows = sorted(records, key=lambda r: r.index)
+
+    def ttft_s(r: Record) -> float:
+        ttft = timing.ttft_ns(r) if r.error is None else None
+        return 0.0 if ttft is None else seconds(ttft)
+
+    return {
+        "input_lens": [r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
+        "output_lens": [(r.output_tokens or 0) if r.error is None else 0 for r in rows],
+        "ttfts": [ttft_s(r) for r in rows],
+        "itls": [[seconds(b - a) for a, b in zip(r.chunk_ns, r.chunk_ns[1:], strict=False)] for r in rows],
+        "latencies": [seconds(timing.e2el_ns(r) or 0) if r.error is None else 0.0 for r in rows],
+        "start_times": [seconds(r.sent_ns) for r in rows],
+        "queue_times": [seconds(timing.queue_ns(r)) for r in rows],
+        "generated_texts": [r.text for r in rows],
+        "errors": [f"{r.error}: {r.error_detail}" if r.error else "" for r in rows],
+    }
+
+
+def filename(trial: TrialSpec, model: str, date: str) -> str:
+    """vLLM's rule."""
+    load = trial.load
+    concurrency = f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
+    if load.ramp is not None:
+        what = f"ramp-up-{load.ramp}-{load.ramp_start_rps:g}qps-{load.ramp_end_rps:g}qps"
+    else:
+        what = f"{load.request_rate_rps if load.request_rate_rps is not None else 'inf'}qps"
+    return f"{trial.label or trial.target.backend}-{what}{concurrency}-{model.split('/')[-1]}-{date}.json"
+
+
+def save(path: Path, result: dict[str, Any], append: bool) -> None:
+    data = msgspec.json.encode(result)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab" if append else "wb") as file:
+            if append and file.tell():
+                file.write(b"\n")  # as vLLM: one object a line
+            file.write(data)
+    except OSError as e:
+        raise StoreError(f"{path} can't be written: {e.strerror}. Choose another place with --result-dir.") from None

@@ -1,0 +1,144 @@
+"""A run: the folder in which a trial's facts lie. The summary is written last: where it is, the run is whole."""
+
+import datetime
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dyno.errors import StoreError
+from dyno.facts.client import ClientFacts
+from dyno.facts.record import Record
+from dyno.facts.request import Request
+from dyno.facts.summary import Result
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import CountedBy
+
+T = TypeVar("T")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """All that is needed to run a trial again, and to understand its records."""
+
+    dyno: str  # version
+    started: str  # wall time, ISO 8601: the only one in the folder
+    trial: TrialSpec
+    target: TargetFacts
+    tokenizer: str | None
+    counted_by: CountedBy
+    workload_sha256: str
+    repeated_prompts: int
+    host: dict[str, Any]
+
+
+class Run:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest_path = path / "trial.json"
+        self.requests_path = path / "requests.jsonl"
+        self.spool_path = path / "exchanges.spool"
+        self.client_path = path / "client.json"
+        self.records_path = path / "records.jsonl"
+        self.summary_path = path / "summary.json"
+
+    @property
+    def whole(self) -> bool:
+        return self.summary_path.exists()
+
+    def write_manifest(self, manifest: Manifest, requests: Iterable[Request]) -> None:
+        _write(self.manifest_path, _pretty(manifest))
+        encoder = msgspec.json.Encoder()
+        _write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
+
+    def manifest(self) -> Manifest:
+        return _read(self.manifest_path, Manifest)
+
+    def requests(self) -> list[Request]:
+        decoder = msgspec.json.Decoder(Request)
+        return [decoder.decode(line) for line in _bytes(self.requests_path).splitlines()]
+
+    def write_client(self, client: ClientFacts) -> None:
+        _write(self.client_path, msgspec.json.encode(client))
+
+    def client(self) -> ClientFacts | None:
+        return _read(self.client_path, ClientFacts) if self.client_path.exists() else None
+
+    def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Passes the records on as it writes them, so that one pass serves both."""
+        partial = self.records_path.with_suffix(".partial")
+        encoder = msgspec.json.Encoder()
+        with partial.open("wb", buffering=1 << 20) as file:
+            for record in records:
+                file.write(encoder.encode(record))
+                file.write(b"\n")
+                yield record
+        partial.replace(self.records_path)
+
+    def records(self) -> Iterator[Record]:
+        decoder = msgspec.json.Decoder(Record)
+        with self.records_path.open("rb") as file:
+            for line in file:
+                yield decoder.decode(line)
+
+    def write_result(self, result: Result) -> None:
+        _write(self.summary_path, _pretty(result))
+
+    def result(self) -> Result:
+        return _read(self.summary_path, Result)
+
+    def drop_raw(self) -> None:
+        self.spool_path.unlink(missing_ok=True)
+
+
+def create(runs: Path, name: str) -> Run:
+    """A new folder, named by time and subject, with a few random letters against a clash."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    subject = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
+    path = runs / f"{stamp}-{subject}-{secrets.token_hex(2)}"
+    try:
+        path.mkdir(parents=True)
+    except OSError as e:
+        raise StoreError(
+            f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
+        ) from None
+    return Run(path)
+
+
+def listed(runs: Path) -> list[Run]:
+    return [Run(p.parent) for p in sorted(runs.glob("**/trial.json"))] if runs.is_dir() else []
+
+
+def _pretty(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, also when the machine stops in between."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as e:
+        raise StoreError(f"{path} can't be written: {e.strerror}. Free some space, or choose another place.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}. Is this a dyno run folder?") from None
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(_bytes(path), type=kind)
+    except msgspec.MsgspecError as e:
+        raise StoreError(f"{path} is not what this version of dyno writes: {e}.") from None

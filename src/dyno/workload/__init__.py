@@ -1,0 +1,92 @@
+"""Workloads: from a spec to the requests that will be sent, and others to warm up with."""
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from hashlib import sha256
+from itertools import count, islice
+from random import Random
+
+import msgspec
+
+from dyno.errors import WorkloadError
+from dyno.facts.request import Request
+from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.workload.custom import custom
+from dyno.workload.sharegpt import sharegpt
+from dyno.workload.synthetic import random, sharegpt_shaped, synthesize
+from dyno.workload.tokenizer import Tokenizer
+
+# A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough.
+# Shared prefixes fit in here. Turns of a conversation and the times of a trace need a field in Request first.
+DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
+    "random": random,
+    "sharegpt": sharegpt,
+    "sharegpt-shaped": sharegpt_shaped,
+    "custom": custom,
+}
+
+# vLLM caches prefixes in blocks of 16 tokens, and a token is at least one character: prompts that differ
+# within the first 16 characters (or ids) share no block.
+_BLOCK = 16
+
+
+def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
+    spec = _checked(spec)
+    entries = DATASETS[spec.dataset](spec, tokenizer)
+    requests = list(islice(entries, spec.num_prompts))
+    warmups = _warmups(spec, tokenizer, requests, entries)
+    if spec.oversample:
+        rng = Random(spec.seed)  # again as vLLM does it
+        requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
+    return Workload(
+        spec=spec,
+        requests=requests,
+        warmups=warmups,
+        tokenizer=tokenizer.name,
+        counted_by=tokenizer.counted_by,
+        sha256=sha256(msgspec.json.encode(requests)).hexdigest(),
+        repeated=len(requests) - len({_start(r.prompt, None) for r in requests}),
+    )
+
+
+def _checked(spec: WorkloadSpec) -> WorkloadSpec:
+    if spec.dataset not in DATASETS:
+        near = get_close_matches(spec.dataset, DATASETS, n=1)
+        raise WorkloadError(
+            f"There is no dataset {spec.dataset!r}. "
+            + (f"Did you mean {near[0]}? " if near else "")
+            + f"dyno knows {', '.join(DATASETS)}."
+        )
+    if spec.num_prompts < 1:
+        raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
+    if spec.num_warmups < 0 or spec.seed < 0:
+        raise WorkloadError("--num-warmups and --seed can't be negative.")
+    if spec.output_len == -1:  # vLLM's way to say 'as in the file'
+        spec = msgspec.structs.replace(spec, output_len=None)
+    if spec.output_len is not None and spec.output_len < 1:
+        raise WorkloadError(f"An output of {spec.output_len} tokens can't be asked for; it must be at least 1.")
+    return spec
+
+
+def _warmups(
+    spec: WorkloadSpec, tokenizer: Tokenizer, requests: list[Request], spare: Iterator[Request]
+) -> list[Request]:
+    """Entries that aren't measured, then prose as long as the measured ones. What they leave in a prefix
+    cache must not help a measured request."""
+    if not spec.num_warmups:
+        return []
+    taken = {_start(r.prompt, _BLOCK) for r in requests}
+    warmups = list(islice((r for r in spare if _start(r.prompt, _BLOCK) not in taken), spec.num_warmups))
+    for index in count(spec.num_prompts):
+        if len(warmups) == spec.num_warmups:
+            break
+        like = requests[len(warmups) % len(requests)]
+        prompt, tokens = synthesize(tokenizer, spec.seed, index, like.prompt_tokens)
+        # A prompt of less than a block leaves nothing behind, and there may be no other one so short.
+        if tokens < _BLOCK or _start(prompt, _BLOCK) not in taken:
+            warmups.append(Request(prompt, tokens, like.output_tokens))
+    return warmups
+
+
+def _start(prompt: str | list[int], length: int | None) -> str | tuple[int, ...]:
+    return prompt[:length] if isinstance(prompt, str) else tuple(prompt[:length])

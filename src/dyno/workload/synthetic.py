@@ -1,0 +1,96 @@
+"""Synthetic prompts: prose of exactly as many tokens as asked for, each with a start of its own."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dyno.errors import WorkloadError
+from dyno.facts.request import Request
+from dyno.facts.workload import WorkloadSpec
+from dyno.workload.text import opening, prose
+from dyno.workload.tokenizer import Tokenizer, special_ids
+
+RANDOM_OUTPUT_LEN = 128  # vLLM's default
+
+# ShareGPT's first two turns after vLLM's filter (prompt and output ≥ 4, prompt ≤ 1024, together ≤ 2048) as
+# quantiles of a public `benchmark_serving.py` result: 1,000 prompts, seed 0, Llama 3.1's tokenizer (8×H100,
+# November 2024). Inputs have a mean of 215 there, as in every such run. The outputs are its answers that
+# weren't empty, mean 194; published vLLM runs that generate all of it have 198. Drawn independently.
+_QUANTILES = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+_SHAREGPT_INPUT = (4, 10, 15, 24, 43, 83, 209, 315, 426, 621, 756, 782, 997)
+_SHAREGPT_OUTPUT = (4, 11, 24, 52, 113, 169, 216, 281, 331, 418, 516, 684, 780)
+
+# What a prompt is lengthened with, one after the other, when cutting it left it short.
+_FILLERS = (" a", " the", ".", " I")
+
+
+def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    special = len(special_ids(tokenizer))
+    input_len = max(0, spec.input_len - special)
+    for flag, ratio in (("input", spec.range_ratio_input), ("output", spec.range_ratio_output)):
+        if not 0 <= ratio < 1:
+            raise WorkloadError(f"The {flag} range ratio is {ratio}; it must be at least 0 and below 1.")
+    if spec.prefix_len < 0 or spec.prefix_len + math.floor(input_len * (1 - spec.range_ratio_input)) < 1:
+        raise WorkloadError(
+            f"Prompts of {spec.input_len} tokens (range ratio {spec.range_ratio_input}, "
+            f"prefix {spec.prefix_len}) leave no room for a word: {special} of them are special tokens. "
+            "Raise --random-input-len."
+        )
+    # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
+    rng = np.random.default_rng(spec.seed)
+    inputs = _lengths(rng, input_len, spec.range_ratio_input, spec.num_prompts, at_least=0)
+    outputs = _lengths(rng, spec.output_len or RANDOM_OUTPUT_LEN, spec.range_ratio_output, spec.num_prompts, at_least=1)
+    prefix = synthesize(tokenizer, spec.seed, -1, special + spec.prefix_len)[0] if spec.prefix_len else ""
+    for i, (tokens, output_tokens) in enumerate(zip(inputs, outputs, strict=True)):
+        wanted = special + spec.prefix_len + tokens
+        yield Request(*synthesize(tokenizer, spec.seed, i, wanted, prefix), output_tokens)
+
+
+def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at_least: int) -> list[int]:
+    low = max(math.floor(middle * (1 - ratio)), at_least)
+    high = max(math.ceil(middle * (1 + ratio)), at_least)
+    drawn: list[int] = rng.integers(low, high + 1, size=count).tolist()
+    return drawn
+
+
+def sharegpt_shaped(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    for i, (tokens, output_tokens) in enumerate(sharegpt_lengths(spec.seed, spec.num_prompts)):
+        prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
+        yield Request(prompt, count, spec.output_len or output_tokens)
+
+
+def sharegpt_lengths(seed: int, count: int) -> list[tuple[int, int]]:
+    draws = np.random.default_rng([seed, 2]).random((count, 2))
+    inputs = np.interp(draws[:, 0], _QUANTILES, _SHAREGPT_INPUT).round().astype(int)
+    outputs = np.interp(draws[:, 1], _QUANTILES, _SHAREGPT_OUTPUT).round().astype(int)
+    return list(zip(inputs.tolist(), outputs.tolist(), strict=True))
+
+
+def synthesize(tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix: str = "") -> tuple[str, int]:
+    """Prompt `index` of this seed, and its true count of tokens."""
+    # A generator for each: a prompt is the same however many come before it.
+    rng = np.random.default_rng([seed, 1, index % 2**32])
+    # A word is hardly ever less than a token, so as many words as tokens are enough.
+    text = f"{prefix} {opening(seed, index)} {prose(rng, tokens)}".lstrip()
+    return _fit(tokenizer, text, tokens)
+
+
+def _fit(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
+    """The start of `text` that makes so many tokens, or the nearest that a few tries come to."""
+    # No white space at the ends: some servers put one in front when they decode, some chat templates trim.
+    prompt = tokenizer.decode(tokenizer.encode(text)[:tokens]).strip()
+    count = tokenizer.count(prompt)
+    best = prompt, count
+    for filler in _FILLERS:
+        if count == tokens:
+            break
+        # A cut inside a word may encode otherwise than the whole did. Whole words are safe: drop or add some.
+        if count > tokens:
+            prompt = "".join(prompt.rsplit(maxsplit=count - tokens)[:1])
+        else:
+            prompt += filler * (tokens - count)
+        count = tokenizer.count(prompt)
+        if abs(count - tokens) < abs(best[1] - tokens):
+            best = prompt, count
+    return best

@@ -1,0 +1,232 @@
+"""A tokenizer: counts text as the server would. From a file, the Hub or the server itself, or a guess."""
+
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Protocol
+
+from dyno.errors import TargetError, WorkloadError
+from dyno.facts.workload import CountedBy
+from dyno.http import Client
+
+
+class Tokenizer(Protocol):
+    name: str  # as the result shows it
+    counted_by: CountedBy
+
+    def encode(self, text: str) -> list[int]: ...  # with what the server adds to a completions prompt (BOS)
+
+    def decode(self, ids: list[int]) -> str: ...  # without it
+
+    def count(self, text: str) -> int: ...
+
+
+def choose(flag: str | None, client: Client | None, model: str) -> Tokenizer:
+    """What --tokenizer names, else the server's own, else a guess."""
+    if flag:
+        return local(flag)
+    return (client and server(client, model)) or ApproximateTokenizer()
+
+
+def special_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids before any prompt: what two texts have in common. (Some servers refuse to tokenize nothing.)"""
+    pairs = zip(tokenizer.encode("the"), tokenizer.encode("and"), strict=False)
+    return [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
+class LocalTokenizer:
+    counted_by: CountedBy = "tokenizer"
+
+    def __init__(self, name: str, file: Path) -> None:
+        import tokenizers  # here and not above: it costs `dyno --help` a tenth of a second
+
+        self.name = name
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as e:  # tokenizers raises the bare class for whatever the file holds
+            raise WorkloadError(
+                f"{file} is no tokenizer.json that can be read ({e}). "
+                "Give the model's own tokenizer.json, or its folder."
+            ) from None
+        # Some files carry the limits of their training; a server doesn't cut prompts by them.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+
+def local(flag: str) -> LocalTokenizer:
+    path = Path(flag).expanduser()
+    if path.is_dir():
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise WorkloadError(f"The folder {flag} holds no tokenizer.json{_instead(path)}")
+    elif path.is_file():
+        if path.suffix == ".model":
+            raise WorkloadError(f"{flag} is no tokenizer.json{_instead(path.parent)}")
+        file = path
+    elif flag.startswith((".", "/", "~")) or flag.endswith(".json") or flag.count("/") > 1:
+        raise WorkloadError(f"There is no file or folder {flag}. Check --tokenizer.")
+    else:
+        file = _from_hub(flag)
+    return LocalTokenizer(flag, file)
+
+
+def _instead(folder: Path) -> str:
+    if (folder / "tokenizer.model").is_file():
+        return (
+            ", only a SentencePiece tokenizer.model, which dyno doesn't read. Convert it with transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or leave out --tokenizer: "
+            "then the server counts."
+        )
+    return ". Give the folder of the model, or leave out --tokenizer: then the server counts."
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache  # it reads HF_TOKEN itself
+
+    try:
+        # The cache first: without a network the Hub's client tries for half a minute.
+        if isinstance(cached := try_to_load_from_cache(name, "tokenizer.json"), str):
+            return Path(cached)
+        return Path(hf_hub_download(name, "tokenizer.json"))
+    except errors.GatedRepoError:
+        problem = (
+            f"The tokenizer of {name} is gated. Accept its terms at https://huggingface.co/{name} "
+            "and set HF_TOKEN to a token that may read it"
+        )
+    except errors.RepositoryNotFoundError:
+        problem = (
+            f"{name!r} is neither a file or folder here nor a model on the Hugging Face Hub. "
+            "Check the spelling of --tokenizer; if the model is private, set HF_TOKEN"
+        )
+    except errors.HFValidationError:
+        problem = (
+            f"{name!r} is neither a file or folder here nor a possible name on the Hugging Face Hub. Check --tokenizer"
+        )
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        problem = (
+            f"The tokenizer of {name} isn't in the local cache, and the Hugging Face Hub can't be reached. "
+            "Go online once, or give a local tokenizer.json or its folder with --tokenizer"
+        )
+    except errors.EntryNotFoundError:
+        problem = f"{name} has no tokenizer.json on the Hugging Face Hub. Name a model of its family that has one"
+    except OSError as e:  # what is left of HTTP and disk
+        reason = (str(e) or type(e).__name__).splitlines()[0]
+        problem = f"The tokenizer of {name} can't be fetched from the Hugging Face Hub: {reason} Try again"
+    raise WorkloadError(problem + ", or leave out --tokenizer: then the server counts.")
+
+
+class ServerTokenizer:
+    """The dialect of vLLM and SGLang; the others differ where they say so."""
+
+    counted_by: CountedBy = "server"
+
+    def __init__(self, client: Client, model: str) -> None:
+        self.name = model
+        self._client = client
+        self._special = special_ids(self)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._ask(
+            "/tokenize", {"model": self.name, "prompt": text, "add_special_tokens": True}, "tokens"
+        )
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        # vLLM calls the answer `prompt`, SGLang `text`.
+        text: str = self._ask("/detokenize", {"model": self.name, "tokens": self._plain(ids)}, "prompt", "text")
+        return text
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+    def _plain(self, ids: list[int]) -> list[int]:
+        # /detokenize would write the BOS as text, and the server would add a second one.
+        return ids[len(self._special) :] if ids[: len(self._special)] == self._special else ids
+
+    def _ask(self, path: str, body: dict[str, Any], *keys: str) -> Any:
+        """The answer's field of that name; without a name, the answer."""
+        status, answer = self._client.call(path, body)
+        if status == 200:
+            if not keys:
+                return answer
+            for key in keys:
+                if isinstance(answer, dict) and key in answer:
+                    return answer[key]
+        raise TargetError(
+            f"{self._client.url}{path} answered with HTTP {status}: {str(answer)[:200]!r}. "
+            "Read the server's log, or count with a local tokenizer: --tokenizer FOLDER."
+        )
+
+
+class LlamaCppTokenizer(ServerTokenizer):
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._ask("/tokenize", {"content": text, "add_special": True}, "tokens")
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self._ask("/detokenize", {"tokens": self._plain(ids)}, "content")
+        return text
+
+
+class TgiTokenizer(ServerTokenizer):
+    """TGI has no /detokenize, but it says where each token ends: the pieces are remembered."""
+
+    def __init__(self, client: Client, model: str) -> None:
+        self._pieces: dict[int, str] = {}
+        super().__init__(client, model)
+
+    def encode(self, text: str) -> list[int]:
+        tokens = self._ask("/tokenize", {"inputs": text})
+        end = 0
+        for token in tokens:
+            # From the end of the one before, as TGI leaves out the space. The first word has none: keep the
+            # longer piece.
+            piece = text[end : token["stop"]]
+            self._pieces[token["id"]] = max(self._pieces.get(token["id"], ""), piece, key=len)
+            end = max(end, token["stop"])
+        return [token["id"] for token in tokens]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(self._pieces.get(i, "") for i in self._plain(ids))
+
+
+def server(client: Client, model: str) -> Tokenizer | None:
+    """The server's own tokenizer, its dialect told by its answer; None where it has none."""
+    status, answer = client.call("/tokenize", {"model": model, "prompt": "the", "add_special_tokens": True})
+    if status == 200 and isinstance(answer, dict) and "tokens" in answer:
+        # llama.cpp doesn't know `prompt` and answers with no tokens and no count.
+        return (ServerTokenizer if "count" in answer else LlamaCppTokenizer)(client, model)
+    if status in (400, 422):  # TGI misses `inputs`
+        status, answer = client.call("/tokenize", {"inputs": "the"})
+        # With a slow tokenizer TGI knows no offsets: all are 0, and prompts couldn't be cut.
+        tokens = answer if status == 200 and isinstance(answer, list) else []
+        if any(isinstance(token, dict) and token.get("stop") for token in tokens):
+            return TgiTokenizer(client, model)
+    return None
+
+
+class ApproximateTokenizer:
+    """Four characters a token: English with a vocabulary of 32k to 128k, give or take a fifth."""
+
+    name = "approximate"
+    counted_by: CountedBy = "approximate"
+
+    def encode(self, text: str) -> list[int]:
+        # An id is its four characters, so that decode can give them back. No server knows these ids.
+        return [int.from_bytes(text[i : i + 4].encode("utf-32-be")) for i in range(0, len(text), 4)]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(i.to_bytes(16).decode("utf-32-be").lstrip("\0") for i in ids)
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // 4)

@@ -1,0 +1,341 @@
+"""The embedded engine: its model, its process, and that nothing of it stays behind."""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tokenizers import Tokenizer
+
+from dyno.engines import embedded, model
+from dyno.engines.embedded import Embedded
+from dyno.engines.engine import Engine
+from dyno.engines.process import EngineProcess
+from dyno.errors import EngineError, UsageError
+from dyno.http import Client, Url
+
+TEXTS = [
+    "Hello world, the brightness of 12345 bridges.\n\n  Indented\tand tabbed  ",
+    "It's the river's end: they'LL see — naïve café, Ελλάδα, 東京, 🙂!?",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "x=1;\r\n\r\nfor(i=0;i<10;i++){}   ",
+]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def engine(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    with Embedded.start(model.build("Q8_0", cache), "small", 4, 512, log) as running:
+        yield running
+
+
+@pytest.fixture
+def client(engine: Embedded) -> Iterator[Client]:
+    client = Client(Url(engine.base_url), {})
+    yield client
+    client.close()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def group(leader: int) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == leader and not gone(pid):
+                found.append(pid)
+    return found
+
+
+def await_true(what: Any, within_s: float = 15) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# The model
+
+
+def test_a_model_is_built_once_and_every_build_gives_the_same_bytes(cache: Path, tmp_path: Path) -> None:
+    first = model.build("Q4_0", cache)
+    built_ns = first.stat().st_mtime_ns
+    assert model.build("Q4_0", cache).stat().st_mtime_ns == built_ns
+    again = model.build("Q4_0", tmp_path)
+    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(first.read_bytes()).digest()
+    assert sorted(p.name for p in again.parent.iterdir()) == [again.name, "tokenizer.json"]
+
+
+def test_two_builds_at_once_both_succeed(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from dyno.engines import model; "
+    code += "print(model.build('Q4_0', Path(sys.argv[1])).stat().st_size)"
+    builds = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    sizes = {build.communicate()[0] for build in builds}
+    assert [build.returncode for build in builds] == [0, 0]
+    assert len(sizes) == 1
+    assert len(list((tmp_path / model.NAME).iterdir())) == 2
+
+
+def test_quantizations_hold_the_same_weights(cache: Path) -> None:
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+
+    def weights(quantization: str) -> Any:
+        tensors = GGUFReader(model.build(quantization, cache)).tensors
+        return next(dequantize(t.data, t.tensor_type) for t in tensors if t.name == "blk.3.ffn_up.weight")
+
+    exact = weights("F16")
+    for quantization, error in (("Q8_0", 0.02), ("Q4_0", 0.2)):
+        assert abs(weights(quantization) - exact).mean() < error * abs(exact).mean()
+
+
+def test_an_unknown_quantization_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"Q5_9.*F16, Q8_0, Q4_0"):
+        model.build("Q5_9")
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match="XDG_CACHE_HOME"):
+        model.build("F16", tmp_path / "file")
+
+
+def test_what_a_killed_build_left_is_swept_later_and_a_live_one_is_let_be(tmp_path: Path) -> None:
+    folder = tmp_path / model.NAME
+    folder.mkdir()
+    dead, live = folder / "x.gguf.1.part", folder / "x.gguf.2.part"
+    dead.touch()
+    live.touch()
+    os.utime(dead, (0, 0))
+    model.build("F16", tmp_path)
+    assert not dead.exists()
+    assert live.exists()
+
+
+# The server
+
+
+def test_the_server_and_the_tokenizer_file_agree_on_every_token(cache: Path, client: Client) -> None:
+    tokenizer = Tokenizer.from_file(str(cache / model.NAME / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() >= 4000
+    for text in TEXTS:
+        _, answer = client.call("/tokenize", {"content": text, "add_special": True})
+        assert tokenizer.encode(text).ids == answer["tokens"]
+        _, usage = client.call("/v1/completions", {"prompt": text, "max_tokens": 1})
+        assert usage["usage"]["prompt_tokens"] == len(answer["tokens"])
+
+
+def test_greedy_text_is_varied_and_as_long_as_asked(client: Client) -> None:
+    body = {"prompt": "the bright stone", "max_tokens": 300, "temperature": 0}
+    _, answer = client.call("/v1/completions", body)
+    assert answer["usage"]["completion_tokens"] == 300
+    assert answer["choices"][0]["finish_reason"] == "length"
+    words = answer["choices"][0]["text"].split()
+    assert len(set(words)) > 100
+
+
+def test_sampled_text_at_a_high_temperature_neither_ends_early_nor_breaks_utf8(client: Client) -> None:
+    body = {"prompt": "a", "max_tokens": 400, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    _, answer = client.call("/v1/completions", body | {"seed": 5})
+    assert answer["usage"]["completion_tokens"] == 400
+    assert answer["choices"][0]["text"].isascii()
+
+
+def test_chat_works(client: Client) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 5}
+    status, answer = client.call("/v1/chat/completions", body)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 5)
+    assert answer["choices"][0]["message"]["content"]
+
+
+def test_no_prompt_is_cheaper_for_having_been_sent_before(client: Client) -> None:
+    for _ in range(2):
+        _, answer = client.call("/v1/completions", {"prompt": "the river " * 20, "max_tokens": 1})
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_idle_connections_keep_no_request_waiting(engine: Embedded, client: Client) -> None:
+    url = Url(engine.base_url)
+    idle = [Client(url, {}) for _ in range(64)]
+    for other in idle:
+        other.call("/health")  # connected now, and kept alive
+    # The server drops an idle connection after 5 s; a request that had to wait for that would take as long.
+    began = time.monotonic()
+    assert client.call("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+    assert time.monotonic() - began < 4
+    for other in idle:
+        other.close()
+
+
+def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Embedded, client: Client) -> None:
+    satisfies: Engine = engine
+    assert satisfies.version.startswith("xllamacpp ")
+    _, props = client.call("/props")
+    assert (props["model_alias"], props["model_ftype"], props["total_slots"]) == ("small", "Q8_0", 4)
+    assert props["default_generation_settings"]["n_ctx"] == 512
+    listening = [
+        c.laddr.ip for c in psutil.Process(engine.process.pid).net_connections() if c.status == "LISTEN"
+    ]
+    assert listening == ["127.0.0.1"]
+
+
+# The process
+
+
+def test_an_engine_without_a_model_tells_the_cause_and_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("error of an earlier engine\n")
+    with pytest.raises(EngineError) as caught:
+        Embedded.start(tmp_path / "none.gguf", "m", 1, 512, log)
+    for part in ("exited with code 1", "No such file", str(log)):
+        assert part in str(caught.value)
+    assert "earlier" not in str(caught.value)
+
+
+def test_an_engine_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
+    endless = tmp_path / "model.gguf"
+    os.mkfifo(endless)  # opening it for reading waits for a writer that never comes
+    with pytest.raises(EngineError, match="completed no generation within 1 s"):
+        Embedded.start(endless, "m", 1, 512, tmp_path / "engine.log", ready_s=1)
+    commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(endless) in command]
+
+
+def test_a_missing_wheel_says_what_to_install(tmp_path: Path) -> None:
+    script = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]\n"
+    script += "from dyno.engines.embedded import _version; _version()"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "EngineError: " in told.stderr
+    assert "pip install xllamacpp" in told.stderr
+    assert "--base-url" in told.stderr
+
+
+def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with EngineProcess(["/no/such/engine"], None, tmp_path / "log") as process:
+        await_true(lambda: not process.alive())
+        assert process.exit_code == 127
+        assert process.last_lines() == ["/no/such/engine: No such file or directory"]
+
+
+def test_the_child_gets_the_environment_given_and_no_pipe_of_ours(tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", "echo $COLOR; ls /dev/fd | wc -l; cat"]
+    with EngineProcess(command, {"COLOR": "green", "PATH": os.environ["PATH"]}, tmp_path / "log") as process:
+        await_true(lambda: not process.alive())  # `cat` ends: its standard input is empty
+    assert (tmp_path / "log").read_text().split() == ["green", "4"]  # in, out, error, and the listing itself
+
+
+def test_stop_ends_workers_that_ignore_a_polite_request(tmp_path: Path) -> None:
+    script = "trap '' TERM; (trap '' TERM; sleep 60; sleep 60) & echo up; sleep 60; sleep 60"
+    process = EngineProcess(["/bin/sh", "-c", script], None, tmp_path / "log")
+    await_true(lambda: "up" in (tmp_path / "log").read_text())
+    process.stop(timeout=0.2)
+    assert group(process.pid) == []
+    assert process.exit_code == -signal.SIGKILL
+    process.stop()  # once more does no harm
+
+
+def test_stop_after_a_crash_ends_the_workers_it_left(tmp_path: Path) -> None:
+    process = EngineProcess(["/bin/sh", "-c", "sleep 60 & exit 3"], None, tmp_path / "log")
+    await_true(lambda: not process.alive())
+    assert process.exit_code == 3
+    process.stop()
+    assert group(process.pid) == []
+
+
+def test_an_engine_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    started: list[EngineProcess] = []
+    command = ["/bin/sh", "-c", "echo up; sleep 60"]
+    thread = threading.Thread(target=lambda: started.append(EngineProcess(command, None, tmp_path / "log")))
+    thread.start()
+    thread.join()
+    await_true(lambda: "up" in (tmp_path / "log").read_text())
+    assert started[0].alive()
+    started[0].stop()
+
+
+# A dyno of its own that starts the engine, tells its pid, and does what the test says with a signal.
+PARENT = """
+import json, os, sys, time
+from pathlib import Path
+from dyno.engines.embedded import Embedded
+from dyno.http import Client, Url
+engine = Embedded.start(Path(sys.argv[1]), "m", 1, 512, Path(sys.argv[2]))
+if os.fork() == 0:  # a process that holds all that dyno holds, and lives on
+    time.sleep(30)
+    os._exit(0)
+try:
+    print(json.dumps({"pid": engine.process.pid}), flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    status, _ = Client(Url(engine.base_url), {}).call("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    engine.stop()
+    print(json.dumps({"status_after_interrupt": status}), flush=True)
+"""
+
+
+@pytest.fixture
+def parent(cache: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    script = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(PARENT),
+        str(model.build("Q4_0", cache)),
+        str(tmp_path / "log"),
+    ]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as dyno:
+        assert dyno.stdout
+        pid = json.loads(dyno.stdout.readline())["pid"]
+        assert not gone(pid)
+        yield dyno, pid
+        os.killpg(dyno.pid, signal.SIGKILL)
+
+
+def test_a_killed_parent_leaves_no_engine_behind(parent: tuple[subprocess.Popen[str], int]) -> None:
+    dyno, pid = parent
+    dyno.kill()
+    await_true(lambda: group(pid) == [])
+
+
+def test_a_terminated_parent_leaves_no_engine_behind(parent: tuple[subprocess.Popen[str], int]) -> None:
+    dyno, pid = parent
+    dyno.terminate()
+    await_true(lambda: group(pid) == [])
+
+
+def test_ctrl_c_reaches_dyno_and_the_engine_still_answers(parent: tuple[subprocess.Popen[str], int]) -> None:
+    dyno, pid = parent
+    os.killpg(dyno.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+    assert dyno.stdout
+    assert json.loads(dyno.stdout.readline()) == {"status_after_interrupt": 200}
+    assert group(pid) == []
+
+
+def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
+    code = f"import sys, {embedded.__name__}, {model.__name__}; "
+    code += "print('xllamacpp' in sys.modules, 'numpy' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "False"]
