@@ -197,9 +197,7 @@ def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Embe
     _, props = client.call("/props")
     assert (props["model_alias"], props["model_ftype"], props["total_slots"]) == ("small", "Q8_0", 4)
     assert props["default_generation_settings"]["n_ctx"] == 512
-    listening = [
-        c.laddr.ip for c in psutil.Process(engine.process.pid).net_connections() if c.status == "LISTEN"
-    ]
+    listening = [c.laddr.ip for c in psutil.Process(engine.process.pid).net_connections() if c.status == "LISTEN"]
     assert listening == ["127.0.0.1"]
 
 

@@ -12,10 +12,20 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from dyno.cli.progress import Line
     from dyno.experiment.demo import demo
+    from dyno.load.wire import Stop
     from dyno.report.table import comparison
 
-    rows = demo(options.runs, Line())
-    comparison(rows)
-    return 0
+    stop = Stop()
+    rows = demo(options.runs, Line(), stop)
+    comparison(
+        ("weights", "streams"),
+        [((row.quantization, str(row.concurrency)), row.outcome.result) for row in rows],
+        Console(),
+    )
+    print(f"\nFacts of each run: {options.runs}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one in full)")
+    print("Your own server:   dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
+    return 130 if stop.requested else 0

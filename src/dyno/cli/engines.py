@@ -1,6 +1,10 @@
 """`dyno engines`: start one in the foreground. (Installing and managing real engines comes with their own files.)"""
 
 import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import Any
 
 
@@ -41,12 +45,26 @@ def start_fake(options: argparse.Namespace) -> int:
         for kind, what in fake.FAULTS.items():
             print(f"{kind:<14} {what}")
         return 0
+    _say_ready("fake", options.port, options.model)
     fake.serve(options)
     return 0
 
 
 def start_embedded(options: argparse.Namespace) -> int:
-    from dyno.engines import embedded
+    from dyno.engines import model
+    from dyno.engines.embedded import Embedded
+    from dyno.errors import EngineError
 
-    embedded.serve_in_foreground(options.quantization, options.port, options.parallel, options.context)
-    return 0
+    path = model.build(options.quantization)
+    alias = f"dyno-tiny-{options.quantization}"
+    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+        log = Path(folder) / "engine.log"
+        with Embedded.start(path, alias, options.parallel, options.context, log, port=options.port) as engine:
+            _say_ready(f"embedded ({engine.version})", options.port, alias)
+            while engine.process.alive():
+                time.sleep(0.5)
+            raise EngineError(f"The embedded engine ended: {' | '.join(engine.process.last_lines())}")
+
+
+def _say_ready(what: str, port: int, model: str) -> None:
+    print(f"{what}: http://127.0.0.1:{port}, model {model}. Ctrl-C stops it.", file=sys.stderr, flush=True)

@@ -33,10 +33,11 @@ class Embedded:
         log: Path,
         threads: int | None = None,
         ready_s: float = 60,
+        port: int | None = None,
     ) -> Self:
         """Returns once the engine has completed a generation: an open port says nothing about the model."""
         version = _version()
-        port = free_port()
+        port = port or free_port()
         # -P: a folder named dyno where the user stands is not this package.
         command = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
         command += ["--model", str(model_path), "--alias", alias, "--port", str(port)]
@@ -117,8 +118,8 @@ def _parameters(options: argparse.Namespace) -> Any:
     params.n_ctx = options.ctx
     if options.threads is not None:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
-    # A connection holds a thread, idle ones for 5 s. With the default of slots + 4, 64 idle connections
-    # made a request wait 4.8 s.
+    # An open connection holds a thread, an idle one for 5 s. Above this number the pool should grow, but at
+    # times doesn't, and a request then waited 5 to 10 s (6 of 24 tries; 0 of 12 below). The default is slots + 4.
     params.n_threads_http = max(128, 4 * options.parallel)
     params.endpoint_metrics = True
     params.ui = False
@@ -139,8 +140,8 @@ def main() -> None:
     parser.add_argument("--ctx", type=int, required=True, help="tokens over all slots")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
-    # It shares the machine with the client that measures it. Threads that spin while they wait starve both on
-    # two cores: with one core taken, 26 tokens/s against 80; with none taken, tokens reach the client in pairs.
+    # It shares the machine with the client that measures it. Threads that spin while they wait gave one stream
+    # 26 tokens/s where something else used one of two cores, against 80; on idle cores this costs about 10 %.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from xllamacpp import Server
 

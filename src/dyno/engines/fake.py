@@ -78,12 +78,13 @@ class _Script(msgspec.Struct):
 
 
 class _Connection:
-    __slots__ = ("at", "inbox", "log", "script", "socket")
+    __slots__ = ("at", "inbox", "log", "script", "socket", "turn")
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.inbox = b""
         self.script: _Script | None = None
+        self.turn = 0  # which of this server's answers the script is: a file number is soon another connection's
         self.at = 0
         self.log: list[int] = []
 
@@ -92,6 +93,8 @@ class FakeServer:
     def __init__(self, spec: FakeSpec, port: int) -> None:
         self._spec = spec
         self._answers = 0
+        self._turns = 0
+        self._accepted = 0
         self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
         self._words: dict[str, int] = {}
         self._made: dict[tuple[object, ...], list[bytes]] = {}
@@ -100,7 +103,7 @@ class FakeServer:
         self._poller = select.epoll()
         self._poller.register(self._listener.fileno(), select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
-        self._agenda: list[tuple[int, int]] = []  # (due, fd)
+        self._agenda: list[tuple[int, int, int]] = []  # (due, fd, turn)
         self._offset_ns = wall_offset_ns()
         self._offset_at = now_ns()
 
@@ -131,15 +134,15 @@ class FakeServer:
         for _ in range(_SENDS_A_TURN):
             if not agenda or agenda[0][0] > now:
                 return
-            due, fd = agenda[0]
+            due, fd, turn = agenda[0]
             connection = connections.get(fd)
-            if connection is None or (script := connection.script) is None:
+            if connection is None or connection.turn != turn or (script := connection.script) is None:
                 heappop(agenda)
                 continue
             data = script.writes[connection.at]
             connection.at += 1
             if connection.at < len(script.writes):
-                heapreplace(agenda, (due + script.gap_ns, fd))
+                heapreplace(agenda, (due + script.gap_ns, fd, turn))
             else:
                 heappop(agenda)
             if data[:1] == b"\0":
@@ -180,6 +183,7 @@ class FakeServer:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._accepted += 1
             self._connections[sock.fileno()] = _Connection(sock)
             self._poller.register(sock.fileno(), select.EPOLLIN)
 
@@ -211,8 +215,9 @@ class FakeServer:
             arrival = s * NS_PER_S + ns - self._offset_ns
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
         script = self._answer(method, path, body[:length])
-        connection.script, connection.at, connection.log = script, 0, [arrival]
-        heappush(self._agenda, (arrival + script.first_ns, fd))
+        self._turns += 1
+        connection.script, connection.turn, connection.at, connection.log = script, self._turns, 0, [arrival]
+        heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
 
     # ---- what it answers ----
 
@@ -235,7 +240,8 @@ class FakeServer:
         if path == "/fake/log":
             usage = resource.getrusage(resource.RUSAGE_SELF)
             log, self._log = self._log, []
-            return _whole(200, {"cpu_s": usage.ru_utime + usage.ru_stime, "streams": log})
+            cpu_s = usage.ru_utime + usage.ru_stime
+            return _whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log})
         if path in ("/health", "/version", "/info"):
             return _whole(200, {"version": "fake", "model_id": self._spec.model})
         return _whole(404, {"error": {"message": f"no route {method} {path}"}})
@@ -287,11 +293,11 @@ class _Stream:
 
     def writes(self) -> list[bytes]:
         each = 4 if self._fault == "bundle" else 1
-        plain = self._frame(self._text_event(" tok" * each))
+        text = " grüß" if self._fault == "cut_utf8" else " tok" * each
+        last = self._frame(self._text_event(text))
         count = -(-self._count // each)
-        events = [plain] * count
-        if self._fault == "cut_utf8":
-            events[-1:] = [self._frame(self._text_event(" grüß"))]
+        plain = self._frame(self._text_event(" tok" * each))
+        events = [plain] * (count - 1) + [last] if count else []
         if self._fault == "reasoning" and self._chat:
             thought = self._frame(self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}]))
             events[: count // 2] = [thought] * (count // 2)
@@ -306,9 +312,10 @@ class _Stream:
         if self._fault in ("reset", "cut", "stall"):
             return [*events[:half], {"reset": _RESET, "cut": _CLOSE, "stall": _STALL}[self._fault]]
         end = b"" if self._tgi else self._frame(self._last_event())
-        if self._tgi and self._count:  # its last token's event carries the details
-            events[-1] = events[-1].removesuffix(plain)
-            end = self._frame(self._tgi_event(" tok", last=True))
+        if self._tgi and self._fault != "empty":  # its last token's event carries the details
+            if self._count:
+                events[-1] = events[-1].removesuffix(last)
+            end = self._frame(self._tgi_event(text if self._count else "</s>", last=True))
         if self._fault == "error":
             message = {"message": "the engine ran out of cache blocks", "type": "server_error"}
             events = events[:half]
@@ -354,13 +361,13 @@ class _Stream:
 
     def _tgi_event(self, text: str, last: bool = False) -> dict[str, Any]:
         details = {
-            "finish_reason": "length",
-            "generated_tokens": self._count,
+            "finish_reason": "length" if self._count == self._asked else "eos_token",
+            "generated_tokens": self._count or 1,
             "input_length": self._prompt_tokens,
         }
         return {
             "index": 1,
-            "token": {"id": 17, "text": text, "logprob": -0.5, "special": False},
+            "token": {"id": 17, "text": text, "logprob": -0.5, "special": text == "</s>"},
             "generated_text": text * self._count if last else None,
             "details": details if last else None,
         }
@@ -399,13 +406,12 @@ class Fake:
     @classmethod
     def start(cls, spec: FakeSpec, log: Path, port: int | None = None) -> Self:
         port = port or free_port()
-        command = [sys.executable, "-m", "dyno.engines.fake", "--port", str(port)]
+        command = [sys.executable, "-P", "-m", "dyno.engines.fake", "--port", str(port)]
         command += ["--first-ms", str(spec.first_ms), "--gap-ms", str(spec.gap_ms), "--model", spec.model]
         command += ["--max-model-len", str(spec.max_model_len)]
         for kind, every in spec.faults.items():
             command += ["--fault", f"{kind}@{every}"]
-        path = os.pathsep.join(filter(None, sys.path))  # the child finds dyno where this one did
-        process = EngineProcess(command, {**os.environ, "PYTHONPATH": path}, log)
+        process = EngineProcess(command, None, log)
         client = Client(Url(f"http://127.0.0.1:{port}"), {})
         try:
             while True:
@@ -479,7 +485,13 @@ def serve(options: argparse.Namespace) -> None:
     )
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    FakeServer(spec, options.port).serve()
+    try:
+        server = FakeServer(spec, options.port)
+    except OSError as e:
+        raise EngineError(
+            f"The fake engine can't listen on port {options.port}: {e.strerror}. Choose another --port."
+        ) from None
+    server.serve()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from dyno import workload
 from dyno.errors import TargetError, UsageError
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
+from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.summary import Result
@@ -30,6 +31,8 @@ from dyno.measure.summary import Tally
 from dyno.probe import host, server
 from dyno.store.run import Manifest, Run, create
 from dyno.workload.tokenizer import Tokenizer, choose
+
+Watch = Callable[[Progress], None] | None
 
 
 class Watcher:
@@ -57,15 +60,14 @@ def serve(
     stop: Stop | None = None,
     keep_raw: bool = False,
 ) -> Outcome:
-    watcher, stop = watcher or Watcher(), stop or Stop()
+    """Looks at the server, makes the prompts, and measures."""
+    watcher = watcher or Watcher()
     url = Url(trial.target.base_url)
-    protocol = PROTOCOLS[trial.target.backend]
-
     client = Client(url, headers, insecure=trial.target.insecure)
     try:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
-            _wait_until_ready(trial, protocol, url, headers)
+            _wait_until_ready(trial, url, headers)
         target = server.look(client, trial.target)
         tokenizer = choose(trial.tokenizer, client, target.model)
         watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
@@ -73,7 +75,23 @@ def serve(
     finally:
         client.close()
     _check_context(work, target)
+    local = tokenizer if tokenizer.counted_by == "tokenizer" else None
+    return measure(trial, target, work, runs, headers, watcher, stop or Stop(), local, keep_raw)
 
+
+def measure(
+    trial: TrialSpec,
+    target: TargetFacts,
+    work: Workload,
+    runs: Path,
+    headers: dict[str, str],
+    watcher: Watcher,
+    stop: Stop,
+    tokenizer: Tokenizer | None = None,
+    keep_raw: bool = False,
+) -> Outcome:
+    url = Url(trial.target.base_url)
+    protocol = PROTOCOLS[trial.target.backend]
     run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
     manifest = Manifest(
         dyno=dyno.__version__,
@@ -88,36 +106,42 @@ def serve(
     )
     run.write_manifest(manifest, work.requests)
 
-    def payloads(requests: Iterable[Request]) -> list[bytes]:
-        asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
-        head = {"host": url.netloc, "content-type": "application/json", "accept": "text/event-stream", **headers}
-        path = url.prefix + trial.target.endpoint
-        encode = msgspec.json.Encoder().encode
-        return [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
+    asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
+    head = {"host": url.netloc, "content-type": "application/json", "accept": "text/event-stream", **headers}
+    path = url.prefix + trial.target.endpoint
+    encode = msgspec.json.Encoder().encode
+
+    def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
+        payloads = [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
+        spool = Spool(spool_path)
+        try:
+            return Wire(
+                url,
+                payloads,
+                plan.make(load, count),
+                spool,
+                insecure=trial.target.insecure,
+                timeout_s=load.request_timeout_s,
+                watch=watch,
+                stop=stop,
+            ).drive()
+        finally:
+            spool.close()
 
     with _ctrl_c(stop):
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            _warm_up(trial, run, url, payloads(work.warmups), work.warmups, protocol, stop)
+            load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
+            drive(work.warmups, load, len(work.warmups), run.warmup_path, None)
+            _check_warmup(run, work.warmups, protocol, stop)
         watcher.phase("Measuring")
-        spool = Spool(run.spool_path)
         try:
-            wire = Wire(
-                url,
-                payloads(work.requests),
-                plan.make(trial.load, _count(trial, len(work.requests))),
-                spool,
-                insecure=trial.target.insecure,
-                timeout_s=trial.load.request_timeout_s,
-                watch=watcher.progress,
-                stop=stop,
-            )
-            run.write_client(wire.drive())
+            count = _count(trial, len(work.requests))
+            run.write_client(drive(work.requests, trial.load, count, run.spool_path, watcher.progress))
         finally:
-            spool.close()
             watcher.over()
     watcher.phase("Decoding")
-    return finish(run, tokenizer if tokenizer.counted_by == "tokenizer" else None, keep_raw)
+    return finish(run, tokenizer, keep_raw)
 
 
 def finish(run: Run, tokenizer: Tokenizer | None = None, keep_raw: bool = False) -> Outcome:
@@ -166,7 +190,8 @@ def _records(run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer
         yield record
 
 
-def _wait_until_ready(trial: TrialSpec, protocol: WireProtocol, url: Url, headers: dict[str, str]) -> None:
+def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:
+    protocol = PROTOCOLS[trial.target.backend]
     model = trial.target.served_model_name or trial.target.model
     if model is None:
         client = Client(url, headers, insecure=trial.target.insecure)
@@ -193,33 +218,13 @@ def _check_context(work: Workload, target: TargetFacts) -> None:
         )
 
 
-def _warm_up(
-    trial: TrialSpec,
-    run: Run,
-    url: Url,
-    payloads: list[bytes],
-    requests: list[Request],
-    protocol: WireProtocol,
-    stop: Stop,
-) -> None:
-    path = run.path / "warmup.spool"
-    spool = Spool(path)
-    load = msgspec.structs.replace(
-        trial.load, request_rate_rps=None, ramp=None, duration_s=None,
-        max_concurrency=trial.load.max_concurrency or len(payloads),
-    )  # fmt: skip
-    try:
-        Wire(
-            url, payloads, plan.make(load, len(payloads)), spool,
-            insecure=trial.target.insecure, timeout_s=trial.load.request_timeout_s, stop=stop,
-        ).drive()  # fmt: skip
-    finally:
-        spool.close()
-    errors = [r for r in decode.records(path, requests, protocol) if r.error]
-    path.unlink()
-    if errors and len(errors) == len(payloads) and not stop.requested:
+def _check_warmup(run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop) -> None:
+    """If no warm-up request gets through, no other will: better said now than after a thousand failures."""
+    errors = [r for r in decode.records(run.warmup_path, requests, protocol) if r.error]
+    run.warmup_path.unlink()
+    if len(errors) == len(requests) and not stop.requested:
         raise TargetError(
-            f"All {len(payloads)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
+            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
             "was measured. Check --backend, --endpoint and --model."
         )
 

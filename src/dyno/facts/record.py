@@ -25,8 +25,8 @@ class Record(msgspec.Struct):
     late_ns_max: int = 0  # the latest read: read time minus the kernel's receive stamp
     late_ns_sum: int = 0
     reads: int = 0
-    merged_late: int = 0  # chunks found together with an earlier one in a read that came late: of the two only
-    # the last one's arrival is known, and the client is to blame
+    unseen: list[int] = []  # chunks found together with a later one by a client that hadn't looked for a while: the
+    # kernel's stamp is the later one's, their own arrival is not known (their chunk_ns may be too late)
     prompt_tokens: int | None = None  # as the server counted
     cached_tokens: int | None = None  # of the prompt, found in the server's prefix cache
     output_tokens: int | None = None

@@ -38,7 +38,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     send_late: Distribution  # sent minus due where nothing but the client stood between
     read_late_mean_ms: float
     read_late_max_ms: float
-    merged_late_share: float  # of chunks: their arrival is not known, because the client came late
+    unseen_share: float  # of chunks: their arrival is not known, because the client came late
     loop_late_p99_ms: float
     streams_mean: float
     streams_peak: int
@@ -61,7 +61,6 @@ class Summary(msgspec.Struct, frozen=True):
     cached_input_tokens: int | None
     tokens_by: dict[str, int]  # how output tokens were counted → requests
     chunks: int
-    merged_late: int
     empty_chunks: int
     reasoning: int  # completed requests with reasoning text
     finish_reasons: dict[str, int]

@@ -8,10 +8,12 @@ from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.load import http1, sse
 from dyno.load.protocols import WireProtocol
-from dyno.load.spool import CLOCK, READ, SENT, frames
+from dyno.load.spool import CLOCK, READ, SENT, TURN, frames
 from dyno.units import NS_PER_MS, NS_PER_S
 
-LATE_NS = NS_PER_MS  # two chunks in one read are the server's doing if the read was prompt, else the client's
+# Two chunks in one read bear the later one's stamp. If the loop had looked within this time, that is the earlier
+# one's arrival too, as closely; if not, the earlier one's is not known.
+LATE_NS = NS_PER_MS
 
 
 class _Exchange:
@@ -24,7 +26,7 @@ class _Exchange:
         self.sent_ns = sent_ns
         self.pieces: list[bytes] = []
         self.times: list[int] = []
-        self.late: set[int] = set()  # the times of reads that came more than LATE_NS after the kernel's stamp
+        self.late: set[int] = set()  # the times of reads before which the loop hadn't looked for LATE_NS
         self.late_max = 0
         self.late_sum = 0
 
@@ -34,7 +36,7 @@ def records(
 ) -> Iterator[Record]:
     """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
     open come last, as cut."""
-    offset = 0
+    offset = looked = 0
     open_: dict[int, _Exchange] = {}
     for exchange, kind, read_ns, a, b, payload in frames(spool):
         if kind == READ:
@@ -45,12 +47,14 @@ def records(
                 late = read_ns - stamp
                 raw.times.append(stamp)
                 raw.late_sum += late
-                if late > LATE_NS:
+                if late > LATE_NS or read_ns - looked > LATE_NS:
                     raw.late.add(stamp)
                 if late > raw.late_max:
                     raw.late_max = late
             else:
                 raw.times.append(read_ns)
+        elif kind == TURN:
+            looked = a
         elif kind == CLOCK:
             offset = a
             start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
@@ -58,7 +62,7 @@ def records(
             open_[exchange] = _Exchange(a, read_ns)
         else:
             raw = open_.pop(exchange)
-            yield _record(raw, exchange, read_ns, payload.decode(), requests, protocol, start_ns or 0)
+            yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), requests, protocol, start_ns or 0)
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
         why = "cut: dyno itself was stopped before the response was whole"
@@ -88,7 +92,7 @@ def _record(
     )
     if exchange.pieces:
         try:
-            _read_response(exchange, record, protocol, zero_ns)
+            _read_response(exchange, record, protocol, zero_ns, whole=not reason)
         except ValueError as e:
             record.error, record.error_detail = "garbage", str(e)
     if reason and not (record.error is None and (record.done or record.finish_reason)):
@@ -101,7 +105,7 @@ def _record(
     return record
 
 
-def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int) -> None:
+def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> None:
     raw = b"".join(exchange.pieces)
     head = http1.head(raw)
     if head is None:
@@ -120,11 +124,11 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
             record.error_detail = f"{head.content_type or 'no content type'}: {body[:200].decode('utf-8', 'replace')}"
             return
     ends = list(accumulate(map(len, exchange.pieces)))
-    reading = protocol.read(sse.events(raw, spans, ends, exchange.times))
+    reading = protocol.read(sse.events(raw, spans, ends, exchange.times, whole))
     times = reading.chunk_ns
     record.chunk_ns = [t - zero_ns for t in times]
     if exchange.late:
-        record.merged_late = sum(a == b and a in exchange.late for a, b in pairwise(times))
+        record.unseen = [i for i, (a, b) in enumerate(pairwise(times)) if a == b and a in exchange.late]
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)

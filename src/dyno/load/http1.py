@@ -63,7 +63,7 @@ class Chunked:
         if not left and not self._carry:
             # The usual case, once for each token: the read is one whole chunk.
             line_end = data.find(b"\r\n", 0, 16)
-            chunk = _SIZES.get(data[:line_end])
+            chunk = _SIZES.get(data[:line_end]) if line_end > 0 else None
             if chunk is not None and line_end + chunk + 4 == size:
                 return False
         elif left >= size:

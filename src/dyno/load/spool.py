@@ -8,6 +8,8 @@ kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive ti
               replaces the first: the request was sent again on a fresh connection before anything came back
        END    payload: empty, or why the exchange failed on the wire as 'kind: detail'
        CLOCK  stamp: (wall minus monotonic clock in ns, 0); holds for the READs after it
+       TURN   stamp: (when the loop had last looked at all sockets, 0); holds for the READs after it. What a read
+              finds has arrived between that time and the read
 """
 
 import os
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from dyno.errors import StoreError
 
-READ, SENT, END, CLOCK = range(4)
+READ, SENT, END, CLOCK, TURN = range(5)
 _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
 _FRAME = struct.Struct("<IBxHqqq")
 TIMES = struct.Struct("<qq")

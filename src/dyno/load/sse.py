@@ -8,9 +8,12 @@ from itertools import accumulate
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-def events(raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: list[int]) -> list[tuple[int, bytes]]:
+def events(
+    raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: list[int], whole: bool = True
+) -> list[tuple[int, bytes]]:
     """(arrival, data) of each event. `spans`: where the body's pieces lie in `raw`; `ends`: where each read of
-    `raw` ended; `times`: when it arrived. An event has arrived with the read that holds its closing blank line."""
+    `raw` ended; `times`: when it arrived. An event has arrived with the read that holds its closing blank line.
+    A last one without it counts if the response is `whole`, and is half an event if the response was cut."""
     found: list[tuple[int, bytes]] = []
     append = found.append
     read = 0
@@ -22,12 +25,12 @@ def events(raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: lis
                 read += 1
             append((times[read], piece[6:-2]))
         else:
-            return list(_events_anyhow(raw, spans, ends, times))
+            return list(_events_anyhow(raw, spans, ends, times, whole))
     return found
 
 
 def _events_anyhow(
-    raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: list[int]
+    raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: list[int], whole: bool
 ) -> Iterator[tuple[int, bytes]]:
     """Events cut and joined at will, any line ends, comments, several data lines, a last event left open."""
     body = b"".join(raw[begin:end] for begin, end in spans)
@@ -48,8 +51,10 @@ def _events_anyhow(
                 data = []
         elif line.startswith(b"data:"):
             data.append(line[6:] if line[5:6] == b" " else line[5:])
+    if not whole:
+        return
     rest = body[position:]
     if rest.startswith(b"data:"):
         data.append(rest[5:].strip())
-    if data:  # no blank line closed it: the server went, or forgot
+    if data:  # the server forgot the blank line
         yield times[-1], b"\n".join(data)

@@ -26,7 +26,7 @@ from dyno.http import Url, tls_context, unreachable
 from dyno.load import http1
 from dyno.load.plan import Plan
 from dyno.load.poller import ERROR, IN, OUT, Poller
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, Spool, pack
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, pack
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 READ_BYTES = 32_768
@@ -36,9 +36,11 @@ AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request ne
 IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
 SENDS_A_TURN = 32  # then look at the sockets again
 NAP_S = 0.0003
+SLEPT_NS = 200_000  # a poll that took longer has waited
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 GONE_AFTER_NS = 3 * NS_PER_S  # no byte for so long, and connections refused: the server is gone
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
+CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 _SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
@@ -77,7 +79,7 @@ class _Stream:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "buffer", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
+        "body", "carried", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
         "ready", "recv", "sent_ns", "silent", "socket", "tls", "waited",
     )  # fmt: skip
 
@@ -88,6 +90,7 @@ class _Stream:
         self.tls = tls
         self.ready = False  # connected (and through the TLS handshake)
         self.exchange = -1  # which one is on it; -1: idle
+        self.carried = False  # an exchange, before
         self.waited = False  # was idle before its exchange, so that the server may have closed it meanwhile
         self.idle_ns = 0
         self.out = b""  # what of the request didn't fit into the socket yet
@@ -151,6 +154,7 @@ class Wire:
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
         self._refused = 0  # connections refused in a row
+        self._reuse = True  # connections carry several exchanges
         self._outcome = "complete"
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
@@ -159,13 +163,13 @@ class Wire:
 
     def drive(self) -> ClientFacts:
         self._address = self._resolve()
-        self._open_first_connections()
-        usage_before = resource.getrusage(resource.RUSAGE_SELF)
-        gc.collect()
-        gc.freeze()
-        gc.disable()
         ticks_late_ns: list[int] = []
         try:
+            self._open_first_connections()
+            usage_before = resource.getrusage(resource.RUSAGE_SELF)
+            gc.collect()
+            gc.freeze()
+            gc.disable()
             self._start_ns = start = now_ns()
             self._last_byte_ns = start
             self._note_clock()
@@ -199,8 +203,11 @@ class Wire:
         poll = self._poller.poll
         may_nap = _SO_TIMESTAMPNS is not None
         napping, reads_at_tick = False, 0
+        looked = start
         tick = start + TICK_NS
         stop_sending = None if plan.stop_sending_ns is None else start + plan.stop_sending_ns
+        if self._stop.requested:  # while the connections were opened
+            self._interrupt()
         while True:
             now = now_ns()
             if now >= tick:
@@ -208,13 +215,14 @@ class Wire:
                 napping = may_nap and progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
                 reads_at_tick = progress.reads
                 tick = max(tick + TICK_NS, now)
-                if stop_sending is not None and now >= stop_sending:
-                    self._stop_sending("complete")
                 self._tick(now)
+            if stop_sending is not None and now >= stop_sending:
+                self._stop_sending("complete")
             due = self._send_due(now)
             if progress.in_flight == 0 and self._next >= plan.count:
                 return
-            wait_ns = min(tick, due) - now_ns()
+            asleep = now_ns()
+            wait_ns = min(tick, due) - asleep
             if wait_ns <= 0:
                 events = poll(0)
             elif wait_ns < NS_PER_MS:
@@ -225,10 +233,17 @@ class Wire:
                     continue
             else:
                 events = poll(wait_ns // NS_PER_MS / 1000)
+                if (woken := now_ns()) - asleep > SLEPT_NS:
+                    looked = woken  # nothing had come before it slept, and the first byte woke it
                 if napping and len(events) < 32 and wait_ns > 2 * NS_PER_MS:
                     time.sleep(NAP_S)
                     events = poll(0)
-            self._read(events)
+            if events:
+                self._note(TURN, 0, looked, TIMES.pack(looked, 0))
+                looked = now_ns()
+                self._read(events)
+            else:
+                looked = now_ns()
             if self._size > FLUSH_BYTES:
                 self._flush()
 
@@ -383,7 +398,8 @@ class Wire:
         stream.exchange = -1
         stream.framing = None
         stream.body = False
-        if stream.keep_alive and not stream.out:
+        stream.carried = True
+        if stream.keep_alive and self._reuse and not stream.out:
             stream.idle_ns = now
             self._idle.append(stream)
         else:
@@ -420,15 +436,20 @@ class Wire:
             self._fail(stream, "cut: the server closed the connection before the response was whole")
 
     def _broken(self, stream: _Stream, error: OSError) -> None:
-        if not self._sent_again(stream):
+        # A close that the request crossed on its way shows as an end or a broken pipe. A bare reset is the server's
+        # answer to this request, and to send it again would hide a failure.
+        if error.errno == errno.ECONNRESET or not self._sent_again(stream):
             self._fail(stream, f"{_kind(error)}: {error.strerror or error}")
 
     def _sent_again(self, stream: _Stream) -> bool:
-        """A kept-alive connection that died before a byte of the response came was closed under our feet: the
-        request is sent once more, on a fresh one."""
+        """A kept-alive connection that was closed as soon as the request came was closed under our feet: the
+        request is sent once more, on a fresh one. A server that closes later had the request and gave it up."""
         exchange = stream.exchange
         if not (stream.waited and stream.silent and stream.ready and exchange >= 0):
             return False
+        if stream.sent_ns < now_ns() - CLOSED_WITHIN_NS:
+            return False
+        self._learn_to_reconnect(stream)
         self._drop(stream)
         try:
             fresh = self._open()
@@ -438,6 +459,11 @@ class Wire:
         if fresh.ready:
             self._send(fresh)
         return True
+
+    def _learn_to_reconnect(self, stream: _Stream) -> None:
+        """llama.cpp's server promises to keep connections and closes each one after its stream."""
+        if stream.carried and now_ns() - stream.idle_ns < NS_PER_S:
+            self._reuse = False
 
     # ---- connections ----
 
@@ -507,6 +533,7 @@ class Wire:
             raise
         tls = _Tls(self._context, self._url.host) if self._context is not None else None
         stream = _Stream(sock, tls)
+        stream.idle_ns = now_ns()
         self._streams[stream.fd] = stream
         self._poller.register(stream.fd, IN | OUT)
         if ahead:
@@ -559,19 +586,19 @@ class Wire:
                 self._broken(stream, e)
                 return
             read_ns = now_ns()
-            if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
-                self._drop(stream)
-                return
+            plain = data
             if data and stream.tls is not None:
                 try:
                     plain = stream.tls.plain(data)
                 except ssl.SSLError as e:
                     self._fail(stream, f"tls: {e.reason}")
                     return
-                if not plain:
+                if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                     return
-            else:
-                plain = data
+            if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
+                self._learn_to_reconnect(stream)
+                self._drop(stream)
+                return
             if not plain:
                 self._closed(stream)
                 return
@@ -646,18 +673,23 @@ class Wire:
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         if self._stop.requested:
-            self._stop_sending("interrupted")
-            self._fail_in_flight("interrupted: dyno was stopped while it ran", lambda _: True)
+            self._interrupt()
         elif self._refused >= 8 and now - self._last_byte_ns > GONE_AFTER_NS:
             self._stop_sending("server gone")
         if progress.elapsed_ns // TICK_NS % 10 == 0:
             too_old = now - self._timeout_ns
             self._fail_in_flight(
                 f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent",
-                lambda s: s.sent_ns and s.sent_ns < too_old,
+                lambda s: (s.sent_ns or s.idle_ns) < too_old,  # not sent: still connecting
             )
         if self._watch is not None:
             self._watch(progress)
+
+    def _interrupt(self) -> None:
+        if self.progress.in_flight:
+            self._outcome = "interrupted"
+        self._stop_sending("interrupted")
+        self._fail_in_flight("interrupted: dyno was stopped while it ran", lambda _: True)
 
     def _fail_in_flight(self, reason: str, which: Callable[[_Stream], object]) -> None:
         for stream in list(self._streams.values()):
@@ -682,9 +714,11 @@ class Wire:
 
     def _flush(self) -> None:
         # The list itself stays: the hot path holds its append method while it reads.
-        self._spool.write(self._parts)
-        self._parts.clear()
-        self._size = 0
+        try:
+            self._spool.write(self._parts)
+        finally:  # what a full disk took half of must not be written twice
+            self._parts.clear()
+            self._size = 0
 
 
 def _kind(error: Exception) -> str:

@@ -37,6 +37,7 @@ class Tally:
         self._sent = array("q")
         self._due = array("q")
         self._end = array("q")
+        self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
         self._last_token_ns = 0
 
@@ -44,6 +45,7 @@ class Tally:
         self._sent.append(r.sent_ns)
         self._due.append(r.due_ns)
         self._end.append(r.end_ns)
+        self._completed.append(r.error is None)
         n = self._n
         n["late_sum"] += r.late_ns_sum
         n["late_max"] = max(n["late_max"], r.late_ns_max)
@@ -53,7 +55,7 @@ class Tally:
             self._examples.setdefault(r.error, r.error_detail)
             return
         n["completed"] += 1
-        n["merged_late"] += r.merged_late
+        n["unseen"] += len(r.unseen)
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
         n["input"] += r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned
@@ -73,21 +75,29 @@ class Tally:
         ttft, e2el, tpot = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r)
         columns = self._columns
         columns["queue"].append(timing.queue_ns(r))
-        if ttft is None or e2el is None:
+        if e2el is None:
             return
-        columns["ttft"].append(ttft)
+        if ttft is not None:
+            columns["ttft"].append(ttft)
+            columns["response_ttft"].append(ttft + timing.queue_ns(r))
         columns["e2el"].append(e2el)
-        columns["response_ttft"].append(ttft + timing.queue_ns(r))
         columns["response_e2el"].append(e2el + timing.queue_ns(r))
         if tpot is not None:
             columns["tpot"].append(tpot)
-        self._n["good"] += self._meets_goodput(ttft, tpot, e2el)
+        self._n["good"] += self._meets_goodput(ttft if ttft is not None else r.chunk_ns[0] - r.sent_ns, tpot, e2el)
         times = np.array(r.chunk_ns, dtype=np.int64)
         gaps = np.diff(times)
         tokens = r.output_tokens or len(times)
         each = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.full(len(times), tokens / len(times))
+        sharing = np.maximum(each[1:], 1)  # the tokens that a gap is shared by
+        if r.unseen:  # a gap with an unknown end is no sample
+            known = np.ones(len(times), dtype=bool)
+            known[r.unseen] = False
+            gaps, sharing = gaps[known[1:] & known[:-1]], sharing[known[1:] & known[:-1]]
         self._gaps.append(gaps.astype(np.float32))
-        self._gaps_per_token.append((gaps / np.maximum(each[1:], 1)).astype(np.float32))
+        per_token = (gaps / sharing).astype(np.float32)
+        # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
+        self._gaps_per_token.append(np.repeat(per_token, sharing.astype(int)) if r.chunk_tokens else per_token)
         self._n["chunks"] += len(times)
         self._last_token_ns = max(self._last_token_ns, r.chunk_ns[-1])
         buckets = times // _BUCKET_NS
@@ -126,7 +136,6 @@ class Tally:
             cached_input_tokens=self._cached,
             tokens_by=dict(self._tokens_by),
             chunks=n["chunks"],
-            merged_late=n["merged_late"],
             empty_chunks=n["empty_chunks"],
             reasoning=n["reasoning"],
             finish_reasons=dict(self._finish),
@@ -155,9 +164,11 @@ class Tally:
         return float(padded.reshape(-1, per_second).sum(axis=1).max(initial=0.0))
 
     def _steady(self) -> Steady | None:
-        if not self._sent:
+        completed = np.array(self._completed, dtype=bool)
+        if not completed.any():
             return None
-        start, end = min(self._end), max(self._sent)
+        # A request that fails at once doesn't show that the load is on.
+        start, end = int(np.array(self._end)[completed].min()), max(self._sent)
         if end - start < 10 * _BUCKET_NS:
             return None
         window_s = seconds(end - start)
@@ -169,7 +180,7 @@ class Tally:
             offered_throughput=sum(start <= t <= end for t in self._due) / window_s,
             # Each request counts by the share of its life in the window: where streams run in step, counting ends
             # would take in one wave too many or too few.
-            request_throughput=float((self._open_ns(start, end) / life).sum()) / window_s,
+            request_throughput=float((self._open_ns(start, end) / life)[completed].sum()) / window_s,
             output_throughput=float(tokens) / window_s,
             streams_mean=self._streams_mean(start, end),
         )
@@ -181,8 +192,9 @@ class Tally:
 
     def _open_ns(self, start: int, end: int) -> np.ndarray:
         """For how much of the window each request was in flight."""
-        overlap: np.ndarray = np.minimum(self._end, end) - np.maximum(self._sent, start)
-        return np.maximum(overlap, 0)
+        overlap = np.minimum(np.array(self._end), end) - np.maximum(np.array(self._sent), start)
+        open_ns: np.ndarray = overlap.clip(min=0)
+        return open_ns
 
     def _streams_peak(self) -> int:
         # At the same instant an end comes before a start: a slot is handed on, not doubled.
@@ -201,10 +213,10 @@ class Tally:
         return ClientSummary(
             kernel_stamps=client.kernel_stamps,
             cpu_share=client.cpu_s / (seconds(client.duration_ns) or 1.0),
-            send_late=distribution_ms(late, self._trial.percentiles),
+            send_late=distribution_ms(late, sorted({*self._trial.percentiles, 99.0})),  # a median would hide it
             read_late_mean_ms=n["late_sum"] / n["reads"] / NS_PER_MS if n["reads"] else 0.0,
             read_late_max_ms=n["late_max"] / NS_PER_MS,
-            merged_late_share=n["merged_late"] / n["chunks"] if n["chunks"] else 0.0,
+            unseen_share=n["unseen"] / n["chunks"] if n["chunks"] else 0.0,
             loop_late_p99_ms=float(np.percentile(ticks, 99)) / NS_PER_MS,
             streams_mean=self._streams_mean(0, client.duration_ns),
             streams_peak=self._streams_peak(),

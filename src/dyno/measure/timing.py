@@ -3,12 +3,9 @@
 from dyno.facts.record import Record
 
 
-def first_ns(r: Record) -> int | None:
-    return r.chunk_ns[0] if r.chunk_ns else None
-
-
 def ttft_ns(r: Record) -> int | None:
-    return r.chunk_ns[0] - r.sent_ns if r.chunk_ns else None
+    """None too where the first chunk's arrival is not known."""
+    return r.chunk_ns[0] - r.sent_ns if r.chunk_ns and r.unseen[:1] != [0] else None
 
 
 def e2el_ns(r: Record) -> int | None:

@@ -42,6 +42,7 @@ class Run:
         self.manifest_path = path / "trial.json"
         self.requests_path = path / "requests.jsonl"
         self.spool_path = path / "exchanges.spool"
+        self.warmup_path = path / "warmup.spool"
         self.client_path = path / "client.json"
         self.records_path = path / "records.jsonl"
         self.summary_path = path / "summary.json"

@@ -28,6 +28,8 @@ class _Event(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Event).decode
 
+_FINISH = {"eos_token": "stop", "stop_sequence": "stop"}  # in OpenAI's words
+
 # TGI's names differ from OpenAI's for some; min_p it doesn't know.
 _KNOWN = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty")
 
@@ -74,7 +76,8 @@ class GenerateStream:
                 else:
                     reading.empty_chunks += 1
             if event.details is not None:
-                reading.finish_reason = event.details.finish_reason
+                reason = event.details.finish_reason
+                reading.finish_reason = _FINISH.get(reason or "", reason)
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details

@@ -19,7 +19,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.rate,
     load.streams,
     load.repeated_prompts,
-    client.merged_reads,
+    client.unseen_chunks,
     client.late_sends,
     client.late_loop,
     client.busy,

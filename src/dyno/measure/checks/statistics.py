@@ -11,7 +11,7 @@ def few_samples(e: Evidence) -> Iterator[Finding]:
     count = e.summary.ttft.count
     short = [(p, samples_needed(p)) for p in e.trial.percentiles if 0 < count < samples_needed(p)]
     if short:
-        p, needed = short[-1]
+        p, needed = max(short, key=lambda s: s[1])
         names = ", ".join(f"p{p:g}" for p, _ in short)
         yield Finding(
             "statistics.few_samples",

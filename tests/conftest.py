@@ -1,0 +1,198 @@
+"""The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
+
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from dyno.engines.fake import Fake, FakeSpec
+from dyno.facts.client import ClientFacts
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
+from dyno.facts.request import Request
+from dyno.http import Url
+from dyno.load import decode, http1, plan
+from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.spool import Spool
+from dyno.load.wire import Wire
+
+StartFake = Callable[..., Fake]  # takes FakeSpec's fields
+
+
+class Driven(NamedTuple):
+    records: list[Record]  # in the order of the requests
+    client: ClientFacts
+
+
+def requests(count: int, output_tokens: int = 4, prompt: str = "a b c") -> list[Request]:
+    return [Request(prompt, len(prompt.split()), output_tokens)] * count
+
+
+def drive(
+    base_url: str,
+    wanted: Sequence[Request],
+    load: LoadSpec | None = None,
+    *,
+    backend: str = "openai",
+    count: int | None = None,
+    plan_: plan.Plan | None = None,
+    **options: Any,
+) -> Driven:
+    """A load on a server, as experiment/trial.py drives it. One request at a time unless `load` says otherwise."""
+    url, protocol = Url(base_url), PROTOCOLS[backend]
+    head = {"host": url.netloc, "content-type": "application/json"}
+    encode = msgspec.json.encode
+    payloads = [
+        http1.request("POST", protocol.path, head, encode(protocol.body(r, Asked("fake", ignore_eos=True))))
+        for r in wanted
+    ]
+    the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), count or len(wanted))
+    with tempfile.TemporaryDirectory() as folder:
+        spool = Spool(Path(folder) / "exchanges.spool")
+        try:
+            client = Wire(url, payloads, the_plan, spool, **options).drive()
+        finally:
+            spool.close()
+        records = list(decode.records(spool.path, wanted, protocol, client.start_ns))
+    return Driven(sorted(records, key=lambda r: r.index), client)
+
+
+@contextmanager
+def _fakes(folder: Path) -> Iterator[StartFake]:
+    """Starts fake engines on demand, one for each spec, and stops them all at the end."""
+    running: dict[bytes, Fake] = {}
+    with ExitStack() as stack:
+
+        def start(**fields: Any) -> Fake:
+            spec = FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **fields})
+            key = msgspec.json.encode(spec)
+            if key not in running:
+                running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
+            return running[key]
+
+        yield start
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[StartFake]:
+    """`fake(first_ms=…, gap_ms=…, faults={…})`: an engine for this test alone."""
+    with _fakes(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]:
+    """The same, kept for the whole file: for tests that don't look at the engine's log or count."""
+    with _fakes(tmp_path_factory.mktemp("fakes")) as start:
+        yield start
+
+
+class Scripted:
+    """A server of a few lines: each connection is handed to `talk(socket, number of the connection)` in a thread."""
+
+    def __init__(self, talk: Callable[[Any, int], None], wrap: Callable[[socket.socket], Any] | None = None) -> None:
+        self._talk = talk
+        self._wrap = wrap
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.connections = 0
+        self.port: int = self._listener.getsockname()[1]
+        self.base_url = f"{'https' if wrap else 'http'}://127.0.0.1:{self.port}"
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # closed: the test is over
+                return
+            self.connections += 1
+            self._open.append(sock)
+            thread = threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: Any, number: int) -> None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._wrap is not None:
+                sock = self._wrap(sock)
+                self._open.append(sock)
+            self._talk(sock, number)
+        except OSError:  # the client went, or the test is over
+            pass
+        finally:
+            sock.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(5)
+        self._listener.close()
+        for sock in self._open:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+        for sock in self._open:
+            sock.close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    """`scripted(talk)`: a server that says what the fake engine doesn't."""
+    with ExitStack() as stack:
+
+        def start(*args: Any, **fields: Any) -> Scripted:
+            server = Scripted(*args, **fields)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+def receive_request(sock: Any) -> bytes:
+    """One whole request's body; b"" where the client closed instead."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(65536)
+        if not more:
+            return b""
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    parts, size = [body], len(body)
+    while size < length:
+        more = sock.recv(1 << 20)
+        if not more:
+            return b""
+        parts.append(more)
+        size += len(more)
+    return b"".join(parts)
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(*events: bytes) -> bytes:
+    """Each as one HTTP chunk, and the end of the body."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(e), e) for e in events) + b"0\r\n\r\n"
+
+
+def tokens(count: int, model: str = "fake") -> list[bytes]:
+    """The events of a plain completions stream."""
+    text = b'data: {"model":"%s","choices":[{"index":0,"text":" tok","finish_reason":null}]}\n\n' % model.encode()
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n' % count
+    last = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\n'
+    return [text] * count + [last, usage, b"data: [DONE]\n\n"]
+
+
+def answer(count: int) -> bytes:
+    return STREAM_HEAD + chunked(*tokens(count))

@@ -1,0 +1,381 @@
+"""The command line as a user meets it: real processes, real sockets, exit codes and what is printed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dyno.cli.serve import BACKENDS, DATASETS
+from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.process import free_port
+from dyno.load.protocols import PROTOCOLS
+from dyno.workload import DATASETS as WORKLOAD_DATASETS
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+class Done:
+    def __init__(self, process: "subprocess.CompletedProcess[str]") -> None:
+        self.code = process.returncode
+        self.out = process.stdout
+        self.err = process.stderr
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+
+@pytest.fixture
+def dyno(tmp_path: Path) -> Callable[..., Done]:
+    def call(*words: str, **env: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "dyno", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, **env},
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    with Fake.start(FakeSpec(first_ms=5, gap_ms=1), tmp_path_factory.mktemp("fake") / "log") as running:
+        yield running
+
+
+def bench(fake: Fake, *more: str) -> list[str]:
+    words = ["bench", "serve", "--base-url", fake.base_url, "--num-prompts", "12", "--max-concurrency", "3"]
+    return [*words, "--random-input-len", "20", "--random-output-len", "8", *more]
+
+
+# ---- what it prints and writes ----
+
+
+def test_the_printed_block_has_vllms_lines_in_vllms_order(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno(*bench(fake, "--percentile-metrics", "ttft,tpot,itl,e2el", "--goodput", "ttft:1000"))
+    assert done.code == 0
+    wanted = [re.split(r"\s{2,}", line)[0] for line in (CAPTURES / "vllm-0.32-serve.txt").read_text().splitlines()]
+    printed = [re.split(r"\s{2,}", line)[0] for line in done.out.splitlines()]
+    ours = printed[: printed.index("-----------------------dyno-----------------------")]
+    assert ours == wanted[:-1]
+    assert "Verdict: " in done.out  # on a busy machine it may be doubtful, and rightly
+
+
+def test_the_result_file_has_vllms_keys_and_everything_else_under_one(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    words = ["--save-result", "--save-detailed", "--result-dir", "out", "--metadata", "tp=4", "--label", "mine"]
+    assert dyno(*bench(fake, *words, "--percentile-metrics", "ttft,tpot,itl,e2el")).code == 0
+    [file] = (tmp_path / "out").iterdir()
+    assert re.fullmatch(r"mine-infqps-concurrency3-fake-\d{8}-\d{6}\.json", file.name)
+    result = json.loads(file.read_text())
+    vllm = json.loads((CAPTURES / "vllm-0.32-serve.json").read_text())
+    assert set(vllm) - set(result) == {"rtfx"}  # of audio
+    assert set(result) - set(vllm) == {"dyno", "tp"}
+    assert result["completed"] == 12
+    assert result["failed"] == 0
+    assert result["total_output_tokens"] == 12 * 8
+    assert result["output_lens"] == [8] * 12
+    assert all(len(gaps) == 7 for gaps in result["itls"])
+    assert result["dyno"]["tokens_by"] == {"usage": 12}
+
+
+def test_appended_results_are_one_object_a_line(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        assert dyno(*bench(fake, "--append-result", "--result-filename", "all.json", "--seed", seed)).code == 0
+    lines = (tmp_path / "all.json").read_text().splitlines()
+    assert [json.loads(line)["dyno"]["trial"]["workload"]["seed"] for line in lines] == [1, 2]
+
+
+def test_json_goes_to_stdout_alone(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno(*bench(fake, "--json"))
+    assert json.loads(done.out)["completed"] == 12
+
+
+def test_the_same_seed_sends_the_same_prompts_and_another_seed_others(dyno: Callable[..., Done], fake: Fake) -> None:
+    hashes = [json.loads(dyno(*bench(fake, "--json", "--seed", seed)).out)["dyno"]["workload_sha256"] for seed in "778"]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_flags_may_have_underscores(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno("bench", "serve", f"--base_url={fake.base_url}", "--num_prompts", "3", "--random_output_len=4")
+    assert done.code == 0
+
+
+def test_every_backend_that_the_fake_speaks_measures(dyno: Callable[..., Done], fake: Fake) -> None:
+    for backend in ("openai", "vllm", "openai-chat", "tgi"):
+        result = json.loads(dyno(*bench(fake, "--backend", backend, "--json")).out)
+        assert (result["completed"], result["total_output_tokens"]) == (12, 96), backend
+
+
+def test_a_duration_ends_the_run_and_repeats_are_told(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno(*bench(fake, "--duration", "1", "--json"))
+    result = json.loads(done.out)
+    assert result["completed"] > 12
+    assert 0.9 < result["duration"] < 5
+    assert "load.repeated_prompts" in {f["code"] for f in result["dyno"]["findings"]}
+
+
+def test_an_openai_base_url_with_v1_works(dyno: Callable[..., Done], fake: Fake) -> None:
+    assert dyno(*bench(fake), "--base-url", fake.base_url + "/v1").code == 0
+
+
+def test_warm_up_prompts_are_none_of_the_measured_ones(dyno: Callable[..., Done], tmp_path: Path) -> None:
+    with Fake.start(FakeSpec(first_ms=1, gap_ms=1), tmp_path / "log") as own:
+        dyno(*bench(own, "--num-warmups", "4"))
+        assert len(own.log()["streams"]) == 12 + 4
+
+
+def test_runs_are_listed_and_shown_again(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    assert "No runs" in dyno("runs").out
+    first = dyno(*bench(fake))
+    [run] = (tmp_path / "runs").iterdir()
+    assert run.name in dyno("runs").out.replace("\n", "")
+    shown = dyno("runs", "show", str(run))
+    assert first.out.splitlines()[:12] == shown.out.splitlines()[:12]
+
+
+# ---- a run that is cut short ----
+
+
+def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "dyno", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def spooled(tmp_path: Path) -> int:
+    return sum(p.stat().st_size for p in tmp_path.glob("runs/*/exchanges.spool"))
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_so(fake: Fake, tmp_path: Path) -> None:
+    process = start(tmp_path, *bench(fake, "--duration", "60", "--save-result", "--result-filename", "r.json"))
+    wait_for(lambda: spooled(tmp_path) > 50_000)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "requests.cut_short" in out
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["completed"] > 10
+    assert result["dyno"]["outcome"] == "interrupted"
+    assert result["dyno"]["verdict"] == "doubtful"
+    assert result["completed"] + result["failed"] == result["dyno"]["sent"]
+
+
+def test_a_killed_run_is_decoded_from_its_spool(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    process = start(tmp_path, *bench(fake, "--duration", "60"))
+    wait_for(lambda: spooled(tmp_path) > 50_000)
+    process.kill()
+    process.communicate()
+    [run] = (tmp_path / "runs").iterdir()
+    assert "cut off" in dyno("runs").out
+    shown = dyno("runs", "show", str(run))
+    assert shown.code == 0
+    assert "requests.cut_short" in shown.out
+    completed = re.search(r"Successful requests: +(\d+)", shown.out)
+    assert completed and int(completed[1]) > 10
+
+
+def test_a_server_that_dies_in_the_middle_ends_the_run_with_what_there_was(
+    dyno: Callable[..., Done], tmp_path: Path
+) -> None:
+    with Fake.start(FakeSpec(first_ms=5, gap_ms=1, faults={"die": 40}), tmp_path / "log") as mortal:
+        done = dyno(*bench(mortal, "--duration", "60", "--save-result", "--result-filename", "r.json"))
+    assert done.code == 1
+    assert "the server stopped answering" in done.err
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert 30 <= result["completed"] <= 39
+    assert result["duration"] < 30
+    assert result["dyno"]["verdict"] != "sound"
+
+
+# ---- mistakes: one clear message, the right exit code, no traceback ----
+
+NOWHERE = f"http://127.0.0.1:{free_port()}"
+
+MISTAKES: list[tuple[int, str, list[str]]] = [
+    (1, "Nothing listens at", ["--base-url", NOWHERE]),
+    (2, "is not a URL", ["--base-url", "ftp://example"]),
+    (2, "no number from 1 to 65535", ["--base-url", "http://127.0.0.1:notaport"]),
+    (1, "can't be resolved", ["--base-url", "http://no-such-host.invalid:8000"]),
+    (2, "--max-concurrency must be at least 1", ["--max-concurrency", "0"]),
+    (2, "--request-rate must be above 0", ["--request-rate", "0"]),
+    (2, "contradict each other", ["--request-rate", "5", "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1",
+                                  "--ramp-up-end-rps", "2"]),
+    (2, "needs both", ["--ramp-up-strategy", "linear"]),
+    (2, "need --ramp-up-strategy", ["--ramp-up-end-rps", "3"]),
+    (2, "there is no 'ttfx'", ["--goodput", "ttfx:3"]),
+    (2, "NAME:MILLISECONDS", ["--goodput", "ttft=3"]),
+    (2, "there is no 'latency'", ["--percentile-metrics", "latency"]),
+    (2, "between 0 and 100", ["--metric-percentiles", "101"]),
+    (2, "is no JSON", ["--extra-body", "{oops"]),
+    (2, "takes KEY=VALUE", ["--header", "just-a-word"]),
+    (2, "reads no file", ["--dataset-path", "x.json"]),
+    (2, "ShareGPT_V3", ["--dataset-name", "sharegpt"]),
+    (2, "no-such-file.json", ["--dataset-name", "sharegpt", "--dataset-path", "no-such-file.json"]),
+    (2, "wrong.json", ["--dataset-name", "sharegpt", "--dataset-path", "wrong.json"]),
+    (2, "no-such-tokenizer", ["--tokenizer", "./no-such-tokenizer"]),
+    (2, "nothing would be written", ["--result-filename", "x.json"]),
+    (1, "can't be written", ["--result-dir", "wrong.json/results", "--save-result"]),
+    (1, "can't be made", ["--runs", "wrong.json/runs"]),
+    (2, "the server's context is", ["--random-input-len", "140000", "--num-prompts", "1"]),
+    (2, "from 0 to below 1", ["--random-range-ratio", "2"]),
+    (2, "invalid choice: 'trtllm'", ["--backend", "trtllm"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "message", "words"), MISTAKES, ids=[" ".join(w)[:40] for _, _, w in MISTAKES])
+def test_a_mistake_gets_one_clear_message(
+    code: int, message: str, words: list[str], dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.json").write_text("this is no JSON")
+    done = dyno(*bench(fake), *words)
+    assert done.code == code, done.said
+    assert message in done.err
+    assert done.out == ""
+    assert not list(tmp_path.glob("runs/*/exchanges.spool")), "nothing was measured, so nothing should lie around"
+
+
+def test_a_model_that_the_server_does_not_list_is_a_finding(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno(*bench(fake, "--model", "another"))
+    assert done.code == 0
+    assert "model.not_listed" in done.out
+    assert "model.other_answered" in done.out  # the fake answers under its own name
+    assert "Verdict: void" in done.out
+
+
+def test_nothing_completed_is_a_failure_with_the_servers_own_words(dyno: Callable[..., Done], tmp_path: Path) -> None:
+    with Fake.start(FakeSpec(faults={"500": 1}), tmp_path / "log") as broken:
+        done = dyno(*bench(broken))
+    assert done.code == 1
+    assert "Failed, http_500:" in done.out
+    assert "as told: 500" in done.out
+    assert "Mean TTFT (ms):                          -" in done.out
+
+
+def test_a_warm_up_that_fails_altogether_stops_before_the_measurement(
+    dyno: Callable[..., Done], tmp_path: Path
+) -> None:
+    with Fake.start(FakeSpec(faults={"503": 1}), tmp_path / "log") as broken:
+        done = dyno(*bench(broken, "--num-warmups", "2"))
+    assert done.code == 1
+    assert "All 2 warm-up requests failed (http_503" in done.err
+
+
+def test_a_server_that_is_not_ready_in_time_is_told(dyno: Callable[..., Done]) -> None:
+    done = dyno("bench", "serve", "--base-url", NOWHERE, "--ready-check-timeout-sec", "1")
+    assert done.code == 1
+    assert "was not ready within 1 s" in done.err
+
+
+def test_a_key_reaches_no_file_and_no_output(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    secrets = ("sk-very-secret-1234", "another-secret-5678")
+    words = ["--header", f"X-Api-Key={secrets[1]}", "--save-result", "--save-detailed", "--keep-raw"]
+    done = dyno(*bench(fake, *words), OPENAI_API_KEY=secrets[0])
+    assert done.code == 0
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 4
+    for secret in secrets:
+        assert secret not in done.said
+        assert not [p for p in files if secret.encode() in p.read_bytes()]
+    trial = json.loads(next(tmp_path.glob("runs/*/trial.json")).read_text())
+    assert trial["trial"]["target"]["header_names"] == ["Authorization", "X-Api-Key"]
+
+
+def test_a_fault_the_fake_does_not_have_names_those_it_has(dyno: Callable[..., Done]) -> None:
+    done = dyno("engines", "start", "fake", "--fault", "explode")
+    assert done.code == 2
+    assert "reset" in done.err
+
+
+def test_showing_a_folder_that_is_no_run_says_so(dyno: Callable[..., Done]) -> None:
+    done = dyno("runs", "show", "elsewhere")
+    assert done.code == 1
+    assert "is no run folder" in done.err
+
+
+# ---- help, doctor, demo ----
+
+
+def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
+    commands = ["", "demo", "bench", "bench serve", "runs", "runs show", "engines", "engines start fake", "doctor"]
+    for words in commands:
+        done = dyno(*words.split(), "--help")
+        assert done.code == 0
+        assert "usage: dyno" in done.out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from dyno.cli.main import _parser; _parser(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp"} & set(loaded)
+
+
+def test_the_command_line_names_all_backends_and_datasets_there_are() -> None:
+    assert set(BACKENDS) == set(PROTOCOLS)
+    assert set(DATASETS) == set(WORKLOAD_DATASETS)
+
+
+def test_the_doctor_tells_the_machine_and_calibrates(dyno: Callable[..., Done]) -> None:
+    done = dyno("doctor", "--streams", "8", "--json")
+    assert done.code == 0
+    answer = json.loads(done.out)
+    assert answer["host"]["cores"] >= 1
+    [row] = answer["calibration"]
+    assert row["failed"] == 0
+    assert row["streams_open"] == 8
+
+
+def engines_of(session: int) -> list[int]:
+    import psutil
+
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "environ", "status"]):
+        mark = (process.info["environ"] or {}).get("DYNO_TEST")
+        if mark == str(session) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.info["pid"])
+    return found
+
+
+def test_the_demo_compares_prints_and_leaves_no_process(dyno: Callable[..., Done], tmp_path: Path) -> None:
+    done = dyno("demo", DYNO_TEST="11", COLUMNS="80")
+    assert done.code == 0, done.said
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(("F16", "Q8_0"))]
+    assert [row[:4] for row in rows] == [
+        [q, c, n, "0"] for q in ("F16", "Q8_0") for c, n in (("1", "12"), ("4", "32"), ("16", "80"))
+    ]
+    assert all(float(row[5]) > 0 for row in rows)
+    assert len(list(tmp_path.glob("runs/*/summary.json"))) == 6
+    assert engines_of(11) == []
+
+
+def test_ctrl_c_in_the_demo_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
+    env = {**os.environ, "DYNO_TEST": "12"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dyno", "demo"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env,
+    )  # fmt: skip
+    wait_for(lambda: spooled(tmp_path) > 5_000)
+    assert engines_of(12)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "F16" in out
+    wait_for(lambda: engines_of(12) == [])

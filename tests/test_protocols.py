@@ -1,0 +1,348 @@
+"""Every oddity that a stream can have is read rightly, over a real socket. One token is ' tok' (fake engine)."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import STREAM_HEAD, Scripted, StartFake, chunked, drive, receive_request, requests
+from dyno.engines.fake import FAULTS
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
+from dyno.measure import timing
+
+OPENAI = ("openai", "openai-chat")
+ALL = (*OPENAI, "tgi")
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def ask(fake: StartFake, fault: str | None, backend: str, tokens: int = 8, **options: float) -> Record:
+    server = fake(faults={fault: 1} if fault else {})
+    (record,) = drive(server.base_url, requests(1, tokens), backend=backend, **options).records
+    return record
+
+
+def completed(record: Record, text: str | None = None, tokens: int = 8) -> None:
+    assert (record.error, record.error_detail) == (None, "")
+    assert record.status == 200
+    assert record.text == (" tok" * tokens if text is None else text)
+    assert record.output_tokens == tokens and record.tokens_by == "usage"
+    assert record.prompt_tokens == 3
+
+
+def in_order(record: Record) -> None:
+    assert 0 <= record.due_ns <= record.sent_ns < record.chunk_ns[0]
+    assert record.chunk_ns == sorted(record.chunk_ns)
+    assert record.chunk_ns[-1] <= record.end_ns
+
+
+def test_every_fault_of_the_fake_engine_has_a_test_here() -> None:
+    text = Path(__file__).read_text() + Path(__file__).with_name("test_wire.py").read_text()
+    assert [fault for fault in FAULTS if f'"{fault}"' not in text] == []
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_a_plain_stream_gives_one_chunk_a_token(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, None, backend)
+    completed(record)
+    in_order(record)
+    assert len(record.chunk_ns) == 8
+    assert record.done and record.finish_reason == "length"
+    assert record.model == (None if backend == "tgi" else "fake")
+    assert record.chunk_ns[0] - record.sent_ns >= 4_500_000  # 5 ms, less what two clocks may differ by
+
+
+@pytest.mark.parametrize("backend", ALL)
+@pytest.mark.parametrize("fault", ["joined", "dribble", "comments", "crlf", "trailer", "slow_headers"])
+def test_the_way_it_is_cut_and_joined_changes_nothing_of_what_was_said(
+    shared_fake: StartFake, fault: str, backend: str
+) -> None:
+    record = ask(shared_fake, fault, backend)
+    completed(record)
+    in_order(record)
+    assert len(record.chunk_ns) == 8 and record.done and record.finish_reason == "length"
+
+
+def test_events_of_one_write_arrive_together_and_their_arrival_is_known(shared_fake: StartFake) -> None:
+    record = ask(shared_fake, "joined", "openai")
+    assert len(set(record.chunk_ns)) == 1
+    assert record.unseen == [] and timing.ttft_ns(record) is not None
+
+
+def test_an_event_in_three_writes_arrives_with_the_third(fake: StartFake) -> None:
+    server = fake(faults={"dribble": 1})
+    driven = drive(server.base_url, requests(1, 8))
+    ((_, *sends),) = server.log()["streams"]
+    thirds, nexts = sends[2:-1:3], sends[3::3]  # the end mark alone is the last event's third write
+    chunks = [t + driven.client.start_ns for t in driven.records[0].chunk_ns]
+    slack_ns = 300_000  # between the two clocks' readings
+    assert len(sends) == 24 and len(chunks) == 8
+    assert all(c > third - slack_ns for c, third in zip(chunks, thirds, strict=False))
+    assert sum(c < after + slack_ns for c, after in zip(chunks, nexts, strict=False)) >= 5
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_a_character_cut_in_two_is_whole_again(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "cut_utf8", backend)
+    completed(record, " tok" * 7 + " grüß")
+    assert len(record.chunk_ns) == 8
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_four_tokens_in_a_chunk_are_four_tokens(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "bundle", backend)
+    completed(record)
+    assert len(record.chunk_ns) == 2
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_a_missing_done_is_no_failure(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "no_done", backend)
+    completed(record)
+    assert not record.done and record.finish_reason == "length"
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_without_usage_no_token_count_is_made_up(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "no_usage", backend)
+    assert record.error is None and record.text == " tok" * 8
+    assert record.output_tokens is None and record.tokens_by is None and record.prompt_tokens is None
+
+
+def test_the_first_token_is_the_first_reasoning_chunk(shared_fake: StartFake) -> None:
+    record = ask(shared_fake, "reasoning", "openai-chat")
+    completed(record, " hm" * 4 + " tok" * 4)
+    assert record.reasoning
+    assert len(record.chunk_ns) == 8  # the thoughts are tokens like the others
+
+
+def test_an_empty_role_chunk_does_not_stop_the_clock(scripted: Callable[..., Scripted]) -> None:
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+    word = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+    wait_s = 0.05
+
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + b"%x\r\n%s\r\n" % (len(role), role))
+        time.sleep(wait_s)
+        sock.sendall(chunked(word, b"data: [DONE]\n\n"))
+
+    (record,) = drive(scripted(talk).base_url, requests(1), backend="openai-chat").records
+    assert record.error is None and record.text == "Hi"
+    assert record.empty_chunks == 1
+    assert record.chunk_ns[0] - record.sent_ns >= wait_s * 1e9
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_answer_of_the_end_token_alone_is_completed_and_has_no_first_token(
+    shared_fake: StartFake, backend: str
+) -> None:
+    record = ask(shared_fake, "end_at_once", backend)
+    completed(record, "", tokens=1)
+    assert record.finish_reason == "stop"
+    assert timing.ttft_ns(record) is None and timing.e2el_ns(record) is None and timing.tpot_ns(record) is None
+    assert timing.end_at_once(record)
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_answer_of_nothing_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "empty", backend)
+    assert record.error == "empty" and record.status == 200
+    assert not timing.end_at_once(record)
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "error", backend)
+    assert record.error == "stream_error"
+    assert record.error_detail == "the engine ran out of cache blocks"
+    assert record.status == 200 and len(record.chunk_ns) == 4
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_event_that_is_no_json_is_a_failure_that_shows_it(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "garbage", backend)
+    assert record.error == "garbage"
+    assert "{'not': json" in record.error_detail
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_one_object_instead_of_a_stream_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "not_a_stream", backend)
+    assert record.error == "not_a_stream"
+    assert "application/json" in record.error_detail and "all at once" in record.error_detail
+
+
+@pytest.mark.parametrize("status", ["429", "500", "503"])
+@pytest.mark.parametrize("backend", ALL)
+def test_an_http_error_is_a_failure_of_that_kind(shared_fake: StartFake, backend: str, status: str) -> None:
+    record = ask(shared_fake, status, backend)
+    assert record.error == f"http_{status}" and record.status == int(status)
+    assert f"as told: {status}" in record.error_detail
+    assert record.chunk_ns == []
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_a_reset_before_any_answer_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "refuse", backend)
+    assert record.error == "reset" and record.status == 0
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("reset", "reset"), ("cut", "cut")])
+@pytest.mark.parametrize("backend", ALL)
+def test_a_stream_that_breaks_in_the_middle_is_a_failure(
+    shared_fake: StartFake, backend: str, fault: str, kind: str
+) -> None:
+    record = ask(shared_fake, fault, backend)
+    assert record.error == kind and record.status == 200
+    assert len(record.chunk_ns) == 4  # what came before is kept
+
+
+@pytest.mark.parametrize("where", [b'"ind', b"data", b" tok", b"\n"])
+def test_a_stream_that_breaks_inside_an_event_is_cut_and_not_garbage(
+    scripted: Callable[..., Scripted], where: bytes
+) -> None:
+    event = b'data: {"choices":[{"index":0,"text":" tok"}]}\n\n'
+
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        whole = b"%x\r\n%s\r\n" % (len(event), event)
+        sock.sendall(STREAM_HEAD + whole + whole[: whole.index(where) + 2])
+
+    (record,) = drive(scripted(talk).base_url, requests(1)).records
+    assert record.error == "cut" and record.text == " tok"
+
+
+def test_a_stream_that_stalls_is_a_timeout(shared_fake: StartFake) -> None:
+    record = ask(shared_fake, "stall", "openai", timeout_s=0.3)
+    assert record.error == "timeout" and "0.3 s" in record.error_detail
+    assert len(record.chunk_ns) == 4
+    assert record.end_ns - record.sent_ns >= 300_000_000
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_another_models_name_is_told(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "other_model", backend)
+    completed(record)
+    assert record.model == "some-other-model"
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_answer_shorter_than_asked_is_completed_with_its_own_length(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "short", backend)
+    completed(record, tokens=4)
+    assert record.output_tokens_wanted == 8 and record.finish_reason == "stop"
+
+
+def test_a_fault_strikes_every_so_many_requests_and_no_other(shared_fake: StartFake) -> None:
+    server = shared_fake(faults={"500": 3})
+    records = drive(server.base_url, requests(9)).records
+    assert [r.index for r in records if r.error] == [2, 5, 8]
+
+
+def test_a_refused_request_is_not_sent_again_in_silence(shared_fake: StartFake) -> None:
+    """The connection is kept alive between the requests, and a reset is no server's way to close an idle one."""
+    server = shared_fake(faults={"refuse": 3})
+    records = drive(server.base_url, requests(9)).records
+    assert [r.index for r in records if r.error == "reset"] == [2, 5, 8]
+
+
+# ---- streams of real servers ----
+
+
+def capture(name: str) -> list[bytes]:
+    return [line + b"\n\n" for line in (CAPTURES / name).read_bytes().splitlines() if line]
+
+
+def replay(scripted: Callable[..., Scripted], backend: str, events: list[bytes]) -> Record:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + chunked(*events))
+
+    (record,) = drive(scripted(talk).base_url, requests(1, 8), backend=backend).records
+    assert (record.error, record.error_detail) == (None, "")
+    return record
+
+
+def test_vllms_completions_stream(scripted: Callable[..., Scripted]) -> None:
+    record = replay(scripted, "vllm", capture("vllm-0.24-completions.sse"))
+    assert record.text == " w17ud w163" * 4
+    assert record.chunk_tokens == [1] * 8  # it was asked for a usage in each chunk
+    assert (record.prompt_tokens, record.output_tokens) == (64, 8)
+    assert record.finish_reason == "length" and record.done and record.model == "llama8b"
+    assert record.empty_chunks == 0
+
+
+def test_a_usage_in_each_chunk_tells_how_many_tokens_it_carries(scripted: Callable[..., Scripted]) -> None:
+    """As with speculative decoding: the capture with every second event left out."""
+    events = capture("vllm-0.24-completions.sse")
+    record = replay(scripted, "vllm", [*events[1:8:2], *events[8:]])
+    assert record.chunk_tokens == [2, 2, 2, 2]
+    assert record.output_tokens == 8
+
+
+def test_vllms_chat_stream_begins_with_a_role_chunk(scripted: Callable[..., Scripted]) -> None:
+    record = replay(scripted, "openai-chat", capture("vllm-0.24-chat.sse"))
+    assert record.text == " w2lrc w3" * 3
+    assert record.empty_chunks == 1 and len(record.chunk_ns) == 6
+    assert (record.prompt_tokens, record.output_tokens) == (3, 6)
+    assert record.chunk_tokens is None
+    assert record.finish_reason == "length" and record.done and record.model == "llama8b"
+
+
+def test_llamacpps_native_stream(scripted: Callable[..., Scripted]) -> None:
+    event = (
+        'data: {"index":0,"content":"%s","tokens":[%s],"stop":false,"id_slot":0,"tokens_predicted":%d,'
+        '"tokens_evaluated":9}\n\n'
+    )
+    last = (
+        'data: {"index":0,"content":"","tokens":[],"id_slot":0,"stop":true,"model":"stories.gguf","tokens_predicted":4,'
+        '"tokens_evaluated":9,"generation_settings":{"seed":1},"prompt":"<s> a b","has_new_line":false,'
+        '"truncated":false,"stop_type":"limit","stopping_word":"","tokens_cached":12,"timings":{"cache_n":2,'
+        '"prompt_n":7,"prompt_ms":1.5,"predicted_n":4,"predicted_ms":2.5}}\n\n'
+    )
+    events = [event % (" a", "123", 1), event % (" grü", "5,6", 3), event % ("ß", "7", 4), last]
+    record = replay(scripted, "llama.cpp", [e.encode() for e in events])
+    assert record.text == " a grüß"
+    assert record.chunk_tokens == [1, 2, 1]
+    assert (record.prompt_tokens, record.cached_tokens, record.output_tokens) == (9, 2, 4)
+    assert record.finish_reason == "length" and record.done and record.model == "stories.gguf"
+
+
+@pytest.mark.parametrize(("stop_type", "reason"), [("eos", "stop"), ("word", "stop"), ("limit", "length")])
+def test_llamacpps_reasons_are_told_in_openais_words(
+    scripted: Callable[..., Scripted], stop_type: str, reason: str
+) -> None:
+    last = f'data: {{"content":" a","stop":true,"stop_type":"{stop_type}","tokens_predicted":1}}\n\n'
+    assert replay(scripted, "llama.cpp", [last.encode()]).finish_reason == reason
+
+
+@pytest.mark.parametrize(
+    ("events", "detail"),
+    [
+        ([b'data: {"error":{"code":500,"message":"Compute error.","type":"server_error"}}\n\n'], "Compute error."),
+        ([b'data: {"error":"Request failed during generation","error_type":"generation"}\n\n'], "Request failed"),
+        ([b'event: error\ndata: {"error":{"message":"out of memory"}}\n\n'], "out of memory"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "llama.cpp"])
+def test_an_error_alone_in_a_stream_is_told_whatever_its_shape(
+    scripted: Callable[..., Scripted], backend: str, events: list[bytes], detail: str
+) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + chunked(*events))
+
+    (record,) = drive(scripted(talk).base_url, requests(1), backend=backend).records
+    assert record.error == "stream_error" and re.search(detail, record.error_detail)
+
+
+def test_many_streams_at_once_do_not_mix(shared_fake: StartFake) -> None:
+    server = shared_fake(faults={"bundle": 5, "dribble": 3, "crlf": 2})
+    records = drive(server.base_url, requests(60, 12), LoadSpec(max_concurrency=20)).records
+    assert len(records) == 60
+    for record in records:
+        completed(record, tokens=12)

@@ -1,0 +1,140 @@
+"""A crash costs a moment, not the run: whatever was spooled is read back."""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from conftest import answer, requests
+from dyno.errors import StoreError
+from dyno.facts.record import Record
+from dyno.load import decode
+from dyno.load.protocols import PROTOCOLS
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, frames, pack
+from dyno.units import NS_PER_S
+
+WANTED = requests(4, 3)
+WHOLE = answer(3)
+CUT_AT = (70, 150, 300)  # where the reads of an answer end: in the head, in an event, in another
+
+
+def frame(kind: int, exchange: int, at_ns: int, stamp: tuple[int, int] = (0, 0), payload: bytes = b"") -> bytes:
+    return pack(exchange, kind, len(payload), at_ns, TIMES.pack(*stamp)) + payload
+
+
+OFFSET_NS = NS_PER_S + 7  # wall clock minus monotonic clock
+
+
+def spooled() -> list[bytes]:
+    """Interleaved: two exchanges that end well, one that the server cut, one that was still open."""
+    out = [frame(CLOCK, 0, 1000, (OFFSET_NS, 0))]
+    reads = [WHOLE[a:b] for a, b in zip((0, *CUT_AT), (*CUT_AT, len(WHOLE)), strict=True)]
+    out += [frame(SENT, exchange, 2000 + exchange, (1500, 0)) for exchange in range(4)]
+    at = 3000
+    for part, data in enumerate(reads):
+        out.append(frame(TURN, 0, at, (at, 0)))
+        for exchange in range(4):
+            if (exchange, part) not in {(2, 2), (2, 3), (3, 3)}:
+                at += 10
+                out.append(frame(READ, exchange, at + 5, (1, at + 7), data))  # stamped at `at`, read 5 ns later
+    out += [frame(END, 1, 3201), frame(END, 0, 3202)]
+    out.append(frame(END, 2, 3203, payload=b"cut: the server closed the connection before the response was whole"))
+    return out
+
+
+def decoded(path: Path) -> list[Record]:
+    return list(decode.records(path, WANTED, PROTOCOLS["openai"]))
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[tuple[Path, bytes]]:
+    data = b"".join(spooled())
+    path = tmp_path / "exchanges.spool"
+    path.write_bytes(data)
+    yield path, data
+
+
+def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes]) -> None:
+    records = decoded(whole[0])
+    assert [(r.index, r.error) for r in records] == [(1, None), (0, None), (2, "cut"), (3, "cut")]
+    assert all(r.text == " tok" * 3 and r.output_tokens == 3 and r.reads == 4 for r in records[:2])
+    assert "the server closed" in records[2].error_detail and "dyno itself" in records[3].error_detail
+    # Times are from the load's start, which is the first clock reading. A read's is the kernel's stamp, less the
+    # difference of the clocks.
+    first = records[1]
+    assert (first.due_ns, first.sent_ns, first.end_ns) == (500, 1000, 2202)
+    assert first.chunk_ns == [2090, 2090, 2120]
+    assert (first.late_ns_max, first.late_ns_sum) == (5, 20)
+
+
+def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_cut(whole: tuple[Path, bytes]) -> None:
+    path, data = whole
+    finished = decoded(path)
+    kinds = [f[4] for f in spooled()]
+    ends = list(accumulate(map(len, spooled())))
+    for size in range(len(data) - 1, -1, -1):
+        os.truncate(path, size)
+        whole_frames = kinds[: bisect_right(ends, size)]
+        ended = whole_frames.count(END)
+        records = decoded(path)
+        assert records[:ended] == finished[:ended]
+        assert len(records) == len({r.index for r in records}) == whole_frames.count(SENT)
+        for r in records[ended:]:
+            assert r.error == "cut" or (r.error is None and r.finish_reason), r.error
+            assert (" tok" * 3).startswith(r.text)  # whole events only, in order
+
+
+def test_an_answer_that_came_whole_before_the_crash_is_completed(whole: tuple[Path, bytes]) -> None:
+    path, data = whole
+    path.write_bytes(data[: data.index(frame(END, 1, 3201))])
+    assert [(r.index, r.error) for r in decoded(path)] == [(0, None), (1, None), (2, "cut"), (3, "cut")]
+
+
+@pytest.mark.parametrize("block", [33, 100, 1 << 20])
+def test_frames_are_the_same_in_whatever_blocks_they_are_read(whole: tuple[Path, bytes], block: int) -> None:
+    path, data = whole
+    found = list(frames(path, block))
+    assert len(found) == len(spooled())
+    assert sum(32 + len(payload) for *_, payload in found) == len(data)
+
+
+def test_a_second_sending_replaces_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 100, (0, 0))
+        + frame(SENT, 0, 200, (150, 0))
+        + frame(SENT, 0, 400, (150, 0))
+        + frame(READ, 0, 500, (0, 0), WHOLE)
+        + frame(END, 0, 600)
+    )
+    (r,) = decoded(path)
+    assert (r.due_ns, r.sent_ns, r.chunk_ns, r.error) == (50, 300, [400] * 3, None)  # no stamp: the read's time
+
+
+def test_a_reason_that_was_cut_inside_a_character_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(frame(SENT, 0, 1) + frame(END, 0, 2, payload="tls: schlüssel".encode()[:9]))
+    (r,) = decoded(path)
+    assert r.error == "tls"
+
+
+def test_an_empty_spool_has_no_records(tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(b"")
+    assert decoded(tmp_path / "s") == []
+
+
+def test_what_is_written_lies_on_the_disk_at_once(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s")
+    try:
+        spool.write([pack(0, SENT, 0, 5, NO_STAMP), pack(0, READ, 3, 6, NO_STAMP), b"abc"])
+        assert [(f[0], f[1], f[2], f[5]) for f in frames(spool.path)] == [(0, SENT, 5, b""), (0, READ, 6, b"abc")]
+    finally:
+        spool.close()
+
+
+def test_a_folder_that_can_not_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"can't be written: No such file or directory.*--runs"):
+        Spool(tmp_path / "nowhere" / "s")

@@ -1,0 +1,216 @@
+"""However a response is cut into reads and HTTP chunks, the same events are found, each with its own time."""
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pytest
+
+from dyno.load import http1, sse
+from dyno.load.http1 import Chunked
+
+# (the event's bytes as sent, what it says). Comments, ids, several data lines, multi-byte text, no space after the
+# colon; and a payload that looks like the end of a chunked body.
+EVENTS = [
+    (b'data: {"text":" gr\xc3\xbc\xc3\x9f"}\n\n', b'{"text":" gr\xc3\xbc\xc3\x9f"}'),
+    (b": ping\n\n", None),
+    (b"event: message\nid: 7\ndata:\xf0\x9f\x99\x82\n\n", "🙂".encode()),
+    (b"data: one\ndata: two\n\n", b"one\ntwo"),
+    (b"retry: 10\n\n", None),
+    (b'data: {"a":"\\r\\n0\\r\\n\\r\\n"}\n\n', b'{"a":"\\r\\n0\\r\\n\\r\\n"}'),
+    (b"data: [DONE]\n\n", b"[DONE]"),
+]
+EXPECTED = [said for _, said in EVENTS if said is not None]
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+
+def with_line_ends(text: bytes, eol: bytes) -> bytes:
+    return text.replace(b"\n", eol)
+
+
+def body_and_ends(eol: bytes) -> tuple[bytes, list[int]]:
+    """The body, and where each event that says something ends in it."""
+    pieces = [with_line_ends(sent, eol) for sent, _ in EVENTS]
+    ends = list(accumulate(map(len, pieces)))
+    return b"".join(pieces), [e for e, (_, said) in zip(ends, EVENTS, strict=True) if said is not None]
+
+
+def cut(data: bytes, positions: list[int]) -> list[bytes]:
+    return [data[a:b] for a, b in zip([0, *positions], [*positions, len(data)], strict=True) if b > a]
+
+
+def chunks_of(rng: random.Random, body: bytes, most: int) -> list[bytes]:
+    return cut(body, sorted(rng.sample(range(1, len(body)), rng.randrange(most))))
+
+
+def in_chunks(pieces: list[bytes], style: str = "%x", trailer: bytes = b"") -> tuple[bytes, list[int]]:
+    """The chunked body, and where in it each byte of the payload lies."""
+    out, where = b"", []
+    for piece in pieces:
+        out += (style % len(piece)).encode() + b"\r\n"
+        where += range(len(out), len(out) + len(piece))
+        out += piece + b"\r\n"
+    return out + b"0\r\n" + trailer + b"\r\n", where
+
+
+def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
+    """What decoding does. A read's time is its number."""
+    spans = http1.dechunk(raw, start) if chunked else [(start, len(raw))]
+    return sse.events(raw, spans, list(accumulate(map(len, reads))), list(range(len(reads))))
+
+
+def number_of_the_read_with(position: int, reads: list[bytes]) -> int:
+    return next(i for i, end in enumerate(accumulate(map(len, reads))) if position < end)
+
+
+def ways_to_chunk(eol: bytes) -> Iterator[tuple[list[bytes], str, bytes]]:
+    body, _ = body_and_ends(eol)
+    per_event = [with_line_ends(sent, eol) for sent, _ in EVENTS]
+    yield per_event, "%x", b""
+    yield [body], "%X", b"x-took: 1\r\n"
+    yield per_event, "%x;name=value", b"x-took: 1\r\nx-more: 0\r\n"
+    yield per_event, "%05x", b""  # some servers pad
+    yield [body[i : i + 1] for i in range(len(body))], "%x", b""
+    rng = random.Random(len(eol))
+    for _ in range(4):
+        yield chunks_of(rng, body, 12), "%x ", b""
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
+def test_a_response_cut_in_two_anywhere_gives_the_same_events_and_ends_with_its_last_byte(eol: bytes) -> None:
+    _, event_ends = body_and_ends(eol)
+    for pieces, style, trailer in ways_to_chunk(eol):
+        coded, where = in_chunks(pieces, style, trailer)
+        raw = HEAD + b"\r\n" + coded
+        start = len(HEAD) + 2
+        # The byte that closes an event: the last of its blank line.
+        closing = [start + where[end - 1] for end in event_ends]
+        for position in range(start, len(raw)):
+            reads = cut(raw, [position])
+            events = read_back(raw, reads, start)
+            assert [said for _, said in events] == EXPECTED
+            assert [t for t, _ in events] == [number_of_the_read_with(c, reads) for c in closing]
+            framing = Chunked()
+            assert not (position > start and framing.ended(raw[start:position]))
+            assert framing.ended(raw[position:])
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
+def test_many_seeded_ways_to_cut_and_chunk_give_the_same_events(eol: bytes) -> None:
+    rng = random.Random(20261115)
+    body, event_ends = body_and_ends(eol)
+    for _ in range(400):
+        coded, where = in_chunks(chunks_of(rng, body, 40), rng.choice(["%x", "%X", "%04x", "%x;a=b"]))
+        raw = HEAD + b"\r\n" + coded
+        start = len(HEAD) + 2
+        reads = cut(raw, sorted(rng.sample(range(1, len(raw)), rng.randrange(60))))
+        events = read_back(raw, reads, start)
+        assert [said for _, said in events] == EXPECTED
+        assert [t for t, _ in events] == [number_of_the_read_with(start + where[e - 1], reads) for e in event_ends]
+
+
+def test_the_end_is_seen_exactly_at_the_last_byte_however_it_is_cut() -> None:
+    rng = random.Random(7)
+    body, _ = body_and_ends(b"\n")
+    for trailer in (b"", b"x-took: 1\r\n", b"a: \r\nb: 0\r\n"):
+        for _ in range(300):
+            coded, _ = in_chunks(chunks_of(rng, body, 12), rng.choice(["%x", "%05x", "%x;x", "%x;ext=1"]), trailer)
+            reads = cut(coded, sorted(rng.sample(range(1, len(coded)), rng.randrange(40))))
+            framing = Chunked()
+            assert [framing.ended(r) for r in reads] == [False] * (len(reads) - 1) + [True]
+
+
+def test_byte_by_byte_the_end_is_the_last_byte() -> None:
+    coded, _ = in_chunks([b"data: x\n\n"] * 3, "%05x", b"x-took: 1\r\n")
+    framing = Chunked()
+    assert [framing.ended(coded[i : i + 1]) for i in range(len(coded))] == [False] * (len(coded) - 1) + [True]
+
+
+def test_a_chunk_header_cut_before_its_line_feed_is_not_taken_for_a_chunk() -> None:
+    """A padded header met before, as long as its chunk: '00003' CR looked like three bytes and their line end."""
+    framing = Chunked()
+    assert not framing.ended(b"00003\r\nabc\r\n")  # now the header is known
+    assert not framing.ended(b"00003\r")
+    assert not framing.ended(b"\nabc\r\n")
+    assert framing.ended(b"0\r\n\r\n")
+
+
+def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
+    payload = b"data: a\r\n0\r\n\r\nb\n\n"
+    coded, _ = in_chunks([payload, payload])
+    for position in range(1, len(coded)):
+        framing = Chunked()
+        assert not framing.ended(coded[:position])
+        assert framing.ended(coded[position:])
+
+
+@pytest.mark.parametrize("broken", [b"data: x\r\n\r\n", b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"\r\n", b"a" * 5000])
+def test_broken_framing_is_an_error_and_no_endless_wait(broken: bytes) -> None:
+    with pytest.raises(ValueError, match=r"invalid literal|negative size|doesn't end"):
+        Chunked().ended(broken)
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("head", [HEAD, HEAD + b"Content-Length: %d\r\n"])
+def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: bytes) -> None:
+    body, event_ends = body_and_ends(eol)
+    raw = (head % len(body) if b"%d" in head else head) + b"\r\n" + body
+    start = len(raw) - len(body)
+    parsed = http1.head(raw)
+    assert parsed is not None and parsed.length == start and not parsed.chunked
+    assert parsed.content_length == (len(body) if b"%d" in head else None)
+    for position in range(start, len(raw)):
+        reads = cut(raw, [position])
+        events = read_back(raw, reads, start, chunked=False)
+        assert [said for _, said in events] == EXPECTED
+        assert [t for t, _ in events] == [number_of_the_read_with(start + e - 1, reads) for e in event_ends]
+
+
+def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
+    raw = b"data: one\n\ndata: two"
+    assert sse.events(raw, [(0, len(raw))], [len(raw)], [5]) == [(5, b"one"), (5, b"two")]
+    assert sse.events(raw, [(0, len(raw))], [len(raw)], [5], whole=False) == [(5, b"one")]
+
+
+def test_a_cut_chunked_body_gives_the_events_that_were_whole() -> None:
+    coded, where = in_chunks([b"data: one\n\n", b"data: two\n\n", b"data: three\n\n"])
+    for position in range(len(coded) + 1):
+        raw = coded[:position]
+        spans = http1.dechunk(raw, 0)
+        events = sse.events(raw, spans, [len(raw)], [1], whole=False)
+        whole = sum(where[end - 1] < position for end in (11, 22, 35))
+        assert [said for _, said in events] == [b"one", b"two", b"three"][:whole]
+
+
+def test_a_head_is_read_when_its_blank_line_is_there_and_not_before() -> None:
+    raw = HEAD + b"Transfer-Encoding: chunked\r\nConnection: Keep-Alive\r\n\r\n"
+    assert all(http1.head(raw[:n]) is None for n in range(1, len(raw)))
+    head = http1.head(raw + b"5\r\n")
+    assert head is not None and head.length == len(raw) and head.status == 200
+    assert head.chunked and head.keep_alive and head.content_type == "text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("raw", "keep_alive"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nConnection:  Close \r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_whether_a_connection_stays_open(raw: bytes, keep_alive: bool) -> None:
+    head = http1.head(raw)
+    assert head is not None and head.keep_alive is keep_alive
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x15\x03\x01\x00\x02", b"x", b"HTTP/1.1 abc\r\n\r\n"])
+def test_what_is_no_http_is_said_at_once(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="not an HTTP response"):
+        http1.head(raw)
+
+
+def test_a_request_is_written_with_its_length_in_bytes() -> None:
+    raw = http1.request("POST", "/v1/x", {"host": "h:1"}, "grüß".encode())
+    assert raw == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"

@@ -1,0 +1,507 @@
+"""Records with known times give exact numbers, and each check speaks when it should and only then."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dyno.facts.client import ClientFacts
+from dyno.facts.finding import Finding, verdict
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
+from dyno.facts.summary import Result, Steady, Summary
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.measure import timing
+from dyno.measure.checks import CHECKS, client, examine, load, model, statistics, tokens
+from dyno.measure.checks import requests as requests_check
+from dyno.measure.evidence import Evidence
+from dyno.measure.statistics import distribution_ms, samples_needed
+from dyno.measure.summary import Tally
+from dyno.report import result_json
+from dyno.units import NS_PER_MS, NS_PER_S
+
+MS = NS_PER_MS
+TRIAL = TrialSpec(
+    target=TargetSpec("http://localhost:8000", "openai", "/v1/completions", "m"),
+    workload=WorkloadSpec("random", num_prompts=10),
+    load=LoadSpec(max_concurrency=2),
+    percentiles=[50.0, 90.0],
+)
+
+
+def record(
+    index: int = 0,
+    sent_ms: float = 0,
+    first_ms: float = 100,
+    gaps_ms: list[float] | None = None,
+    due_ms: float | None = None,
+    **fields: Any,
+) -> Record:
+    """First token `first_ms` after sending, the others after these gaps; over a millisecond after the last."""
+    times = [sent_ms + first_ms]
+    for gap in [10.0] * 4 if gaps_ms is None else gaps_ms:
+        times.append(times[-1] + gap)
+    values: dict[str, Any] = {
+        "index": index,
+        "due_ns": int((sent_ms if due_ms is None else due_ms) * MS),
+        "sent_ns": int(sent_ms * MS),
+        "end_ns": int((times[-1] + 1) * MS),
+        "prompt_tokens_planned": 7,
+        "output_tokens_wanted": len(times),
+        "status": 200,
+        "chunk_ns": [int(t * MS) for t in times],
+        "prompt_tokens": 8,
+        "output_tokens": len(times),
+        "tokens_by": "usage",
+        "finish_reason": "length",
+        "model": "m",
+        "reads": len(times),
+    }
+    return Record(**{**values, **fields})
+
+
+def failed(kind: str, **fields: Any) -> Record:
+    return record(error=kind, error_detail=f"{kind}, in words", **fields)
+
+
+def client_facts(duration_s: float = 1.0, sent: int = 1, **fields: Any) -> ClientFacts:
+    values: dict[str, Any] = {
+        "start_ns": 5 * NS_PER_S,
+        "end_ns": int((5 + duration_s) * NS_PER_S),
+        "outcome": "complete",
+        "planned": sent,
+        "sent": sent,
+        "cpu_s": 0.1,
+        "reads": 5,
+        "ticks_late_ns": [0],
+        "kernel_stamps": True,
+    }
+    return ClientFacts(**{**values, **fields})
+
+
+def summarize(records: list[Record], duration_s: float = 1.0, trial: TrialSpec = TRIAL, **facts: Any) -> Summary:
+    tally = Tally(trial)
+    for r in records:
+        tally.add(r)
+    return tally.summary(client_facts(duration_s, **{"sent": len(records), **facts}))
+
+
+def with_(trial: TrialSpec = TRIAL, **changes: Any) -> TrialSpec:
+    return msgspec.structs.replace(trial, **changes)
+
+
+# ---- latencies ----
+
+
+def test_the_latencies_of_one_request() -> None:
+    r = record(sent_ms=50, first_ms=100, gaps_ms=[10, 20, 30], due_ms=30)
+    assert timing.ttft_ns(r) == 100 * MS
+    assert timing.e2el_ns(r) == 160 * MS  # to the last token, not to the end of the exchange
+    assert timing.tpot_ns(r) == 20 * MS
+    assert timing.queue_ns(r) == 20 * MS
+
+
+def test_tpot_is_by_tokens_and_not_by_chunks() -> None:
+    r = record(gaps_ms=[30], output_tokens=7)
+    assert timing.tpot_ns(r) == 5 * MS
+
+
+@pytest.mark.parametrize("output_tokens", [None, 0, 1])
+def test_a_single_token_has_no_tpot(output_tokens: int | None) -> None:
+    assert timing.tpot_ns(record(gaps_ms=[], output_tokens=output_tokens)) is None
+
+
+def test_a_first_chunk_whose_arrival_is_not_known_gives_no_ttft() -> None:
+    assert timing.ttft_ns(record(unseen=[0])) is None
+    assert timing.ttft_ns(record(unseen=[1])) == 100 * MS
+
+
+def test_the_latencies_of_a_run_are_exact() -> None:
+    s = summarize([record(i, sent_ms=10 * i, first_ms=100 + 10 * i, gaps_ms=[10, 30]) for i in range(5)])
+    assert (s.ttft.count, s.ttft.mean, s.ttft.median) == (5, 120.0, 120.0)
+    assert s.ttft.std == pytest.approx(14.142135, rel=1e-6)
+    assert s.ttft.percentiles == {"50": 120.0, "90": 136.0}  # linear between samples, as numpy and vLLM do
+    assert (s.tpot.count, s.tpot.mean) == (5, 20.0)
+    assert (s.itl.count, s.itl.mean) == (10, pytest.approx(20.0))  # pooled
+    assert s.itl.percentiles == {"50": pytest.approx(20.0), "90": pytest.approx(30.0)}
+    assert (s.e2el.count, s.e2el.mean) == (5, 160.0)
+    assert s.itl_per_token is None
+
+
+def test_response_latency_counts_from_due_and_service_latency_from_sent() -> None:
+    s = summarize([record(sent_ms=300, due_ms=100)])
+    assert (s.ttft.mean, s.response_ttft.mean) == (100.0, 300.0)
+    assert (s.e2el.mean, s.response_e2el.mean) == (140.0, 340.0)
+    assert s.queue.mean == 200.0
+
+
+def test_where_chunks_carry_several_tokens_the_gap_is_told_for_each_token_too() -> None:
+    s = summarize([record(gaps_ms=[10, 10], chunk_tokens=[1, 1, 4], output_tokens=6)])
+    assert (s.itl.count, s.itl.mean) == (2, pytest.approx(10.0))
+    assert s.itl_per_token is not None
+    # Five tokens came in 20 ms after the first: one after 10 ms, four in the next 10.
+    assert s.itl_per_token.count == 5
+    assert s.itl_per_token.mean == pytest.approx(4.0)
+
+
+def test_without_a_count_for_each_chunk_its_tokens_are_taken_as_even() -> None:
+    s = summarize([record(gaps_ms=[12, 12], output_tokens=12)])
+    assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(3.0)
+
+
+def test_a_gap_with_an_unknown_end_is_no_sample() -> None:
+    s = summarize([record(gaps_ms=[10, 0, 30, 10], unseen=[1])])
+    assert (s.itl.count, s.itl.mean) == (2, pytest.approx(20.0))
+    assert s.client.unseen_share == pytest.approx(1 / 5)
+    assert s.tpot.mean == 12.5  # needs the first and the last only
+
+
+# ---- what counts ----
+
+
+def test_throughputs_are_over_the_whole_run() -> None:
+    s = summarize([record(i, sent_ms=i) for i in range(4)], duration_s=2.0)
+    assert s.request_throughput == 2.0
+    assert s.output_throughput == 10.0
+    assert (s.total_input_tokens, s.total_output_tokens) == (32, 20)
+    assert s.total_token_throughput == 26.0
+
+
+def test_the_input_is_the_servers_count_or_else_the_planned_one() -> None:
+    assert summarize([record(), record(prompt_tokens=None)]).total_input_tokens == 8 + 7
+
+
+def test_failed_requests_enter_no_latency_and_no_token_count() -> None:
+    good = [record(0), record(1, sent_ms=5)]
+    bad = [failed("reset", first_ms=9000), failed("http_500", output_tokens=1000), failed("reset", sent_ms=2)]
+    s, without = summarize([*good, *bad], sent=5), summarize(good)
+    for name in ("ttft", "tpot", "itl", "e2el", "response_ttft", "response_e2el", "queue"):
+        assert getattr(s, name) == getattr(without, name), name
+    for name in ("total_input_tokens", "total_output_tokens", "chunks", "peak_output_tokens_per_s", "finish_reasons",
+                 "models_answered", "tokens_by", "request_throughput", "output_throughput"):  # fmt: skip
+        assert getattr(s, name) == getattr(without, name), name
+    assert (s.completed, s.failed) == (2, 3)
+    assert s.completed + s.failed == s.sent
+    assert s.failures == {"reset": 2, "http_500": 1}  # the most frequent first
+    assert s.failure_examples == {"reset": "reset, in words", "http_500": "http_500, in words"}
+
+
+def test_an_answer_of_the_end_token_alone_is_completed_and_counted_apart() -> None:
+    s = summarize([record(), record(chunk_ns=[], output_tokens=1, finish_reason="stop")])
+    assert (s.completed, s.failed, s.end_at_once) == (2, 0, 1)
+    assert s.ttft.count == s.e2el.count == 1
+    assert s.total_output_tokens == 6
+
+
+def test_goodput_counts_completed_requests_that_keep_every_limit() -> None:
+    trial = with_(goodput_ms={"ttft": 100.0, "tpot": 10.0})
+    runs = [
+        record(0),  # just on both limits
+        record(1, first_ms=101),
+        record(2, gaps_ms=[11]),
+        record(3, gaps_ms=[]),  # one token: no TPOT to miss
+        failed("reset"),
+        record(5, chunk_ns=[], output_tokens=1),
+    ]
+    assert summarize(runs, duration_s=2.0, trial=trial).goodput == 1.0
+    assert summarize(runs).goodput is None
+
+
+def test_the_peak_is_the_fullest_second() -> None:
+    early = record(0, sent_ms=0, first_ms=100, gaps_ms=[10.0] * 29)
+    late = record(1, sent_ms=1000, first_ms=100, gaps_ms=[10.0] * 49)
+    assert summarize([early, late], duration_s=2.0).peak_output_tokens_per_s == 50.0
+
+
+def test_a_run_far_longer_than_the_first_buckets_is_counted_whole() -> None:
+    s = summarize([record(i, sent_ms=60_000.0 * i) for i in range(5)], duration_s=300)
+    assert s.peak_output_tokens_per_s == 5.0
+    assert s.total_output_tokens == 25
+
+
+def test_the_most_streams_open_at_once_hand_slots_on() -> None:
+    a, b = record(0, sent_ms=0), record(1, sent_ms=50)
+    c = record(2, sent_ms=a.end_ns / MS)  # takes a's slot at the very moment
+    assert summarize([a, b, c]).client.streams_peak == 2
+
+
+def closed_loop(count: int, streams: int = 2) -> list[Record]:
+    """`streams` slots, each request 100 ms long: 49 tokens at 2 ms and the millisecond to the end."""
+    return [
+        record(i, sent_ms=100.0 * (i // streams), first_ms=3, gaps_ms=[2.0] * 48) for i in range(count)
+    ]  # ends at 3 + 96 + 1 = 100 ms
+
+
+def test_the_steady_window_is_from_the_first_end_to_the_last_sending() -> None:
+    s = summarize(closed_loop(20), duration_s=1.0)
+    assert s.steady == Steady(
+        start_s=pytest.approx(0.1),
+        end_s=pytest.approx(0.9),
+        offered_throughput=pytest.approx(18 / 0.8),
+        request_throughput=pytest.approx(20.0),
+        output_throughput=pytest.approx(49 * 20, rel=0.01),
+        streams_mean=pytest.approx(2.0),
+    )
+
+
+def test_failed_requests_are_not_served_in_the_steady_window() -> None:
+    runs = closed_loop(20)
+    for r in runs[1::2]:
+        r.error = "http_503"
+    s = summarize(runs)
+    assert s.steady is not None
+    assert s.steady.request_throughput == pytest.approx(10.0)
+    assert s.steady.output_throughput == pytest.approx(490, rel=0.01)
+    assert s.steady.streams_mean == pytest.approx(2.0)  # they were open all the same
+
+
+def test_a_request_that_fails_at_once_does_not_begin_the_steady_window() -> None:
+    runs = [failed("refused", end_ns=1 * MS), *closed_loop(20)]
+    s = summarize(runs)
+    assert s.steady is not None and s.steady.start_s == pytest.approx(0.1)
+
+
+def test_a_run_of_one_wave_has_no_steady_window() -> None:
+    assert summarize(closed_loop(2)).steady is None
+    assert summarize([]).steady is None
+    assert summarize([failed("reset"), failed("reset", sent_ms=5000)]).steady is None
+
+
+def test_how_late_the_client_was_is_told_at_p99_whatever_percentiles_are_asked_for() -> None:
+    runs = [record(i, sent_ms=10.0 * i, due_ms=10.0 * i - (50 if i % 20 == 0 else 0)) for i in range(1, 100)]
+    late = summarize(runs, trial=with_(percentiles=[50.0], load=LoadSpec(request_rate_rps=100))).client.send_late
+    assert late.percentiles["50"] == 0.0 and late.percentiles["99"] == 50.0
+
+
+def test_waiting_for_a_slot_is_not_the_clients_lateness() -> None:
+    capped = with_(load=LoadSpec(request_rate_rps=100, max_concurrency=1))
+    first = record(0, sent_ms=0)
+    second = record(1, sent_ms=first.end_ns / MS + 2, due_ms=10)  # 2 ms after the slot was free
+    s = summarize([first, second], trial=capped)
+    assert s.client.send_late.percentiles["99"] == pytest.approx(2.0, rel=0.05)
+    assert s.queue.percentiles["90"] > 100
+
+
+# ---- nothing measured ----
+
+
+def json_of(s: Summary, findings: list[Finding] | None = None) -> dict[str, Any]:
+    result = Result(s, findings or [], verdict(findings or []))
+    target = TargetFacts("m")
+    started = "2026-11-15T00:00:00+00:00"
+    return result_json.build(result, TRIAL, target, None, "0" * 64, Path("runs/x"), started)
+
+
+def test_no_completed_request_gives_no_zero_that_looks_like_a_measurement() -> None:
+    out = json_of(summarize([failed("reset")] * 3))
+    latencies = {k: v for k, v in out.items() if k.endswith("_ms")}
+    assert len(latencies) == 4 * (3 + 2)
+    assert set(latencies.values()) == {None}
+    assert {v for k, v in out["dyno"]["response"].items()} == {None}
+    assert (out["completed"], out["failed"]) == (0, 3)
+
+
+def test_answers_of_the_end_token_alone_give_no_latency() -> None:
+    out = json_of(summarize([record(chunk_ns=[], output_tokens=1)] * 3))
+    assert out["completed"] == 3 and out["dyno"]["end_at_once"] == 3
+    assert out["mean_ttft_ms"] is None and out["p90_e2el_ms"] is None
+
+
+def test_single_tokens_give_a_ttft_and_no_tpot() -> None:
+    out = json_of(summarize([record(gaps_ms=[])] * 3))
+    assert out["mean_ttft_ms"] == 100.0
+    assert out["mean_tpot_ms"] is None and out["mean_itl_ms"] is None
+
+
+@pytest.mark.parametrize(("p", "needed"), [(99.0, 662), (95.0, 130), (90.0, 64), (50.0, 11), (100.0, 1)])
+def test_how_many_samples_a_percentile_needs(p: float, needed: int) -> None:
+    assert samples_needed(p) == needed
+
+
+def test_no_samples_make_an_empty_distribution() -> None:
+    d = distribution_ms([], [99.0])
+    assert d.empty and d.count == 0
+
+
+# ---- findings ----
+
+SOUND = msgspec.structs.replace(
+    summarize(closed_loop(2000, streams=2), duration_s=100.0, trial=with_(percentiles=[99.0])),
+    planned_input_tokens=16_000,  # as the server counted
+)
+
+
+def evidence(
+    summary: dict[str, Any] | None = None,
+    client: dict[str, Any] | None = None,
+    trial: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Evidence:
+    """A run without blemish, but for these."""
+    facts: Callable[..., Any] = msgspec.structs.replace
+    s = facts(SOUND, **(summary or {}))
+    s = facts(s, client=facts(s.client, **(client or {})))
+    calm = with_(workload=WorkloadSpec("random", num_prompts=2000), percentiles=[99.0])
+    values: dict[str, Any] = {
+        "trial": with_(calm, **(trial or {})),
+        "target": TargetFacts("m", models_listed=["m"]),
+        "counted_by": "tokenizer",
+        "repeated_prompts": 0,
+        "summary": s,
+    }
+    return Evidence(**{**values, **fields})
+
+
+def steady(**fields: Any) -> Steady:
+    values = {"start_s": 0.0, "end_s": 100.0, "offered_throughput": 10.0, "request_throughput": 10.0,
+              "output_throughput": 100.0, "streams_mean": 2.0}  # fmt: skip
+    return Steady(**{**values, **fields})
+
+
+RATE = {"load": LoadSpec(request_rate_rps=10)}
+
+# check, evidence, the code and level that it gives (None: it is silent)
+CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
+    (requests_check.failed, evidence(), None, None),
+    (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
+    (requests_check.failed, evidence({"failed": 1000, "failures": {"empty": 1000}}), "requests.failed", "void"),
+    (requests_check.failed, evidence({"failed": 2, "failures": {"interrupted": 2}}), None, None),
+    (requests_check.failed, evidence({"completed": 0, "failed": 2000}), "requests.none_completed", "void"),
+    (requests_check.cut_short, evidence(), None, None),
+    (requests_check.cut_short, evidence({"outcome": "interrupted"}), "requests.cut_short", "doubt"),
+    (requests_check.cut_short, evidence({"outcome": "server gone"}), "requests.cut_short", "doubt"),
+    (requests_check.end_at_once, evidence(), None, None),
+    (requests_check.end_at_once, evidence({"end_at_once": 5}), "requests.end_at_once", "note"),
+    (requests_check.end_at_once, evidence({"end_at_once": 379}), "requests.end_at_once", "doubt"),
+    (model.name, evidence(), None, None),
+    (model.name, evidence(target=TargetFacts("m", models_listed=None)), None, None),
+    (model.name, evidence(target=TargetFacts("m", models_listed=["q8"])), "model.not_listed", "doubt"),
+    (model.name, evidence({"models_answered": {"m": 1, "q8": 1999}}), "model.other_answered", "void"),
+    (model.name, evidence({"models_answered": {}}), None, None),  # TGI doesn't say
+    (tokens.output_length, evidence(), None, None),
+    (tokens.output_length, evidence({"wanted_output_tokens": 200_000}), "tokens.output_short", "note"),
+    (
+        tokens.output_length,
+        evidence({"wanted_output_tokens": 200_000}, trial={"ignore_eos": True}),
+        "tokens.output_short",
+        "doubt",
+    ),
+    (tokens.input_length, evidence(), None, None),
+    (tokens.input_length, evidence({"planned_input_tokens": 20_000}), "tokens.input_length", "doubt"),
+    (
+        tokens.input_length,
+        evidence(
+            {"planned_input_tokens": 12_000}, trial={"target": TargetSpec("http://x", "openai-chat", "/v1/chat", "m")}
+        ),
+        "tokens.input_length",
+        "note",
+    ),
+    (tokens.input_length, evidence(counted_by="approximate"), "tokens.input_approximate", "note"),
+    (
+        tokens.input_length,
+        evidence({"tokens_by": {"chunks": 2000}}, counted_by="approximate"),
+        "tokens.input_approximate",
+        "doubt",
+    ),
+    (tokens.counting, evidence(), None, None),
+    (tokens.counting, evidence({"tokens_by": {"tokenizer": 3, "usage": 1997}}), "tokens.by_tokenizer", "note"),
+    (tokens.counting, evidence({"tokens_by": {"chunks": 2000}}), "tokens.by_chunks", "doubt"),
+    (tokens.cached, evidence(), None, None),
+    (tokens.cached, evidence({"cached_input_tokens": 100}), None, None),  # under 1 %
+    (tokens.cached, evidence({"cached_input_tokens": 8000}), "cache.hits", "doubt"),
+    (
+        tokens.cached,
+        evidence(
+            {"cached_input_tokens": 8000}, trial={"workload": WorkloadSpec("random", num_prompts=2000, prefix_len=4)}
+        ),
+        None,  # as meant
+        None,
+    ),
+    (tokens.bundled, evidence(), None, None),
+    (tokens.bundled, evidence({"itl_per_token": SOUND.itl}), "tokens.bundled", "note"),
+    (load.rate, evidence(), None, None),
+    (load.rate, evidence({"steady": steady()}, trial=RATE), None, None),
+    (load.rate, evidence({"steady": steady(request_throughput=6.2)}, trial=RATE), "load.rate_not_reached", "doubt"),
+    (load.rate, evidence({"steady": steady(request_throughput=6.2)}), None, None),  # a closed loop has no rate
+    (load.rate, evidence({"steady": steady(request_throughput=8.5, end_s=1.0)}, trial=RATE), None, None),  # scatter
+    (load.rate, evidence({"steady": None}, trial=RATE), None, None),
+    (load.streams, evidence({"steady": steady()}), None, None),
+    (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
+    (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
+    (load.repeated_prompts, evidence(), None, None),
+    (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
+    (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),
+    (client.unseen_chunks, evidence(client={"unseen_share": 0.005}), None, None),
+    (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),
+    (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "doubt"),
+    (client.late_sends, evidence(), None, None),
+    (client.late_sends, evidence(client={"send_late": distribution_ms([5e6], [99])}), None, None),
+    (client.late_sends, evidence(client={"send_late": distribution_ms([5e7], [99])}), "client.late_sends", "doubt"),
+    (client.late_loop, evidence(client={"loop_late_p99_ms": 50.0}), None, None),  # the kernel's stamps don't mind
+    (
+        client.late_loop,
+        evidence(client={"loop_late_p99_ms": 50.0, "kernel_stamps": False}),
+        "client.late_loop",
+        "doubt",
+    ),
+    (client.late_loop, evidence(client={"loop_late_p99_ms": 0.5, "kernel_stamps": False}), None, None),
+    (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
+    (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
+    (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),
+    (statistics.few_samples, evidence(), None, None),
+    (statistics.few_samples, evidence(trial={"percentiles": [99.9]}), "statistics.few_samples", "note"),
+    (statistics.few_samples, evidence({"ttft": distribution_ms([], [99])}), None, None),
+    (statistics.no_steady_window, evidence(), None, None),
+    (statistics.no_steady_window, evidence({"steady": None}), "statistics.ramp_and_drain", "note"),
+    (statistics.no_steady_window, evidence({"steady": steady(end_s=40.0)}), "statistics.ramp_and_drain", "note"),
+    (statistics.no_steady_window, evidence({"completed": 1, "steady": None}), None, None),
+    (statistics.single_run, evidence(), "statistics.single_run", "note"),
+    (statistics.single_run, evidence({"completed": 0}), None, None),
+]
+
+
+@pytest.mark.parametrize(("check", "of", "code", "level"), CASES)
+def test_a_check_speaks_when_it_should_and_only_then(
+    check: Callable[[Evidence], Any], of: Evidence, code: str | None, level: str | None
+) -> None:
+    found = list(check(of))
+    assert [(f.code, f.level) for f in found] == ([(code, level)] if code else [])
+    for f in found:
+        assert f.text.endswith(".") and f.advice.endswith(".")
+
+
+def test_every_check_is_tested_speaking_and_silent() -> None:
+    assert {c for c, _, code, _ in CASES if code} == set(CHECKS)
+    assert {c for c, _, code, _ in CASES if code is None} == set(CHECKS)
+
+
+def test_a_finding_tells_the_numbers() -> None:
+    (f,) = requests_check.failed(evidence({"failed": 28, "sent": 64, "failures": {"reset": 20, "empty": 8}}))
+    assert "28 of 64" in f.text and "20 reset, 8 empty" in f.text
+    (f,) = load.rate(evidence({"steady": steady(offered_throughput=16.0, request_throughput=9.9)}, trial=RATE))
+    assert "16.00 requests/s were offered and 9.90 served" in f.text
+
+
+def test_too_few_samples_name_the_percentile_that_needs_most() -> None:
+    few = {"ttft": distribution_ms([1e6] * 50, [99])}
+    (f,) = statistics.few_samples(evidence(few, trial={"percentiles": [99.0, 90.0]}))
+    assert "p99, p90" in f.text and "p99 needs 662" in f.text and "--num-prompts 662" in f.advice
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [([], "sound"), (["note"], "sound"), (["note", "doubt", "note"], "doubtful"), (["doubt", "void", "note"], "void")],
+)
+def test_the_verdict_is_the_worst_level(levels: list[Any], expected: str) -> None:
+    assert verdict(Finding("a.b", level, "x.", "y.") for level in levels) == expected
+
+
+def test_a_run_without_blemish_is_sound_and_a_bad_ones_worst_comes_first() -> None:
+    assert verdict(examine(evidence())) == "sound"
+    bad = examine(evidence({"failed": 9, "failures": {"reset": 9}, "models_answered": {"q8": 2000}}))
+    assert [f.level for f in bad] == ["void", "doubt", "note"]
+    assert verdict(bad) == "void"

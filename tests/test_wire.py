@@ -1,0 +1,499 @@
+"""The wire on real sockets: the load it puts on, the times it tells, and what it does when things break."""
+
+import contextlib
+import resource
+import socket
+import ssl
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, drive, receive_request, requests, tokens
+from dyno.errors import StoreError, TargetError, UsageError
+from dyno.facts.load import LoadSpec
+from dyno.http import Url
+from dyno.load.plan import Plan
+from dyno.load.spool import Spool
+from dyno.load.wire import Progress, Stop, Wire
+from dyno.measure import timing
+from dyno.units import NS_PER_MS, NS_PER_S
+
+Serve = Callable[..., Scripted]
+
+
+def most_at_once(spans: list[tuple[int, int]]) -> int:
+    marks = sorted([(a, 1) for a, _ in spans] + [(b, -1) for _, b in spans])
+    now = most = 0
+    for _, step in marks:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def spans_of(log: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(stream[0], stream[-1]) for stream in log["streams"]]
+
+
+def refused_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+# ---- the load ----
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+def test_a_closed_loop_keeps_exactly_as_many_open_as_asked(fake: StartFake, streams: int) -> None:
+    server = fake(first_ms=20, gap_ms=5)
+    driven = drive(server.base_url, requests(streams * 4, 5), LoadSpec(max_concurrency=streams))
+    spans = spans_of(server.log())
+    assert len(spans) == streams * 4
+    assert most_at_once(spans) == streams  # by the server's own log: never more, and as many at some time
+    # By the client: from the first to the last sending, every slot is busy but for the moment of handing on.
+    assert most_at_once([(r.sent_ns, r.end_ns) for r in driven.records]) == streams
+    until = max(r.sent_ns for r in driven.records)
+    busy = sum(min(r.end_ns, until) - min(r.sent_ns, until) for r in driven.records)
+    assert busy > 0.8 * streams * until
+
+
+def test_without_a_cap_all_are_sent_at_once(fake: StartFake) -> None:
+    server = fake(first_ms=100, gap_ms=1)
+    driven = drive(server.base_url, requests(50), LoadSpec())
+    assert most_at_once(spans_of(server.log())) == 50
+    assert all(r.error is None for r in driven.records)
+
+
+def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(fake: StartFake) -> None:
+    records = drive(fake().base_url, requests(6)).records
+    assert [r.due_ns for r in records[1:]] == [r.end_ns for r in records[:-1]]
+    assert all(timing.queue_ns(r) >= 0 for r in records)
+
+
+@pytest.mark.parametrize("burstiness", [1.0, None])
+def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(fake: StartFake, burstiness: float | None) -> None:
+    server = fake(first_ms=300, gap_ms=1)  # three times the length of the plan
+    load = LoadSpec(request_rate_rps=200, burstiness=burstiness, seed=5)
+    driven = drive(server.base_url, requests(20), load)
+    records = driven.records
+    assert len(records) == len(server.log()["streams"]) == 20
+    assert [r.sent_ns for r in records] == sorted(r.sent_ns for r in records)
+    assert all(0 <= timing.queue_ns(r) < 250 * NS_PER_MS for r in records)
+    assert records[-1].due_ns == 20 / 200 * NS_PER_S
+    assert most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 20  # none waited for another's answer
+
+
+def test_a_rate_with_a_cap_keeps_the_cap_and_the_planned_times(fake: StartFake) -> None:
+    server = fake(first_ms=40, gap_ms=1)
+    load = LoadSpec(request_rate_rps=200, burstiness=None, max_concurrency=3)
+    records = drive(server.base_url, requests(24), load).records
+    assert most_at_once(spans_of(server.log())) == 3
+    assert most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 3
+    assert [r.due_ns for r in records] == [(i + 1) * 5 * NS_PER_MS for i in range(24)]
+    queue = [timing.queue_ns(r) for r in records]
+    # 3 at a time of over 40 ms each, one due every 5 ms: each wave waits longer than the one before.
+    assert queue[3] < queue[9] < queue[15] < queue[23]
+    assert queue[23] > 150 * NS_PER_MS
+
+
+def test_a_stall_is_felt_by_every_request_that_was_due_during_it(scripted: Serve) -> None:
+    """Coordinated omission: a client that waits with the server would show one slow request, not twenty."""
+    stall_s = 0.4
+    frozen = threading.Lock()
+
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            with frozen:
+                sock.sendall(answer(2))
+
+    server = scripted(talk)
+
+    def freeze() -> None:
+        with frozen:
+            time.sleep(stall_s)
+
+    def watch(progress: Progress) -> None:
+        if progress.elapsed_ns > 100 * NS_PER_MS and not stall.is_alive() and stall.ident is None:
+            stall.start()
+
+    stall = threading.Thread(target=freeze)
+    load = LoadSpec(request_rate_rps=50, burstiness=None, max_concurrency=4)
+    records = drive(server.base_url, requests(50), load, watch=watch).records
+    stall.join()
+    assert all(r.error is None for r in records)
+    over = max(r.end_ns for r in records if r.end_ns - r.sent_ns > stall_s * NS_PER_S / 2)  # the stall's end
+    begun = over - stall_s * NS_PER_S
+    during = [r for r in records if begun + 50 * NS_PER_MS < r.due_ns < over - 50 * NS_PER_MS]
+    assert len(during) >= 10
+    for r in during:  # each felt what was left of it, though all but four were sent only after it
+        assert r.end_ns - r.due_ns >= over - r.due_ns - 20 * NS_PER_MS
+    assert sum(r.sent_ns < over - 20 * NS_PER_MS for r in during) <= 4
+
+
+def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartFake) -> None:
+    load = LoadSpec(max_concurrency=2, duration_s=0.25)
+    driven = drive(fake(first_ms=20).base_url, requests(1), load, count=1_000_000)
+    assert driven.client.outcome == "complete"
+    assert driven.client.sent == len(driven.records) >= 4
+    assert max(r.sent_ns for r in driven.records) < 0.28 * NS_PER_S  # not at the next tick
+    assert all(r.error is None for r in driven.records)
+
+
+# ---- the times ----
+
+
+def test_the_told_times_are_those_of_the_servers_own_log(fake: StartFake) -> None:
+    server = fake(first_ms=30, gap_ms=4)
+    driven = drive(server.base_url, requests(24, 20), LoadSpec(max_concurrency=4))
+    logs = sorted(server.log()["streams"])  # by arrival; the order of sending, but for those sent in one moment
+    records = sorted(driven.records, key=lambda r: r.sent_ns)
+    assert driven.client.kernel_stamps
+    assert all(r.error is None and len(r.chunk_ns) == 20 for r in records)
+
+    def medians(streams: list[list[int]]) -> tuple[float, float]:
+        gaps = [b - a for s in streams for a, b in pairwise(s[1:])]
+        return statistics.median(s[1] - s[0] for s in streams), statistics.median(gaps)
+
+    told_ttft, told_itl = medians([[r.sent_ns, *r.chunk_ns] for r in records])
+    true_ttft, true_itl = medians(logs)
+    assert abs(told_ttft - true_ttft) < NS_PER_MS
+    assert abs(told_itl - true_itl) < NS_PER_MS
+    # Each stream by itself: the last token minus the first, as both saw it.
+    off = [
+        abs((r.chunk_ns[-1] - r.chunk_ns[0]) - (log[-1] - log[1])) / NS_PER_MS
+        for r, log in zip(records, logs, strict=True)
+    ]
+    assert statistics.median(off) < 1
+
+
+def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(fake: StartFake) -> None:
+    """The next connection has the file number of the one that was closed, and once had its send times too."""
+    server = fake(first_ms=400)
+    stop = Stop()
+
+    def watch(progress: Progress) -> None:
+        stop.requested = progress.sent == 2
+
+    drive(server.base_url, requests(2), LoadSpec(), watch=watch, stop=stop)
+    driven = drive(server.base_url, requests(2), LoadSpec())
+    assert [r.error for r in driven.records] == [None, None]
+    streams = server.log()["streams"]
+    assert len(streams) == 2
+    assert all(stream[1] - stream[0] >= 399 * NS_PER_MS for stream in streams)
+
+
+def test_the_order_of_events_in_a_record_holds(fake: StartFake) -> None:
+    driven = drive(fake().base_url, requests(10), LoadSpec(max_concurrency=3))
+    for r in driven.records:
+        assert 0 <= r.due_ns <= r.sent_ns < r.chunk_ns[0] <= r.chunk_ns[-1] <= r.end_ns <= driven.client.duration_ns
+        assert r.reads >= 1 and r.late_ns_max >= 0
+
+
+# ---- connections ----
+
+
+def test_connections_are_kept_and_used_again(fake: StartFake) -> None:
+    server = fake()
+    before = server.log()["connections"]
+    drive(server.base_url, requests(40), LoadSpec(max_concurrency=4))
+    assert server.log()["connections"] - before == 4 + 1  # and the one that asked for the log
+
+
+def test_a_server_that_says_close_gets_a_connection_for_each_request(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(answer(2).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+
+    server = scripted(talk)
+    driven = drive(server.base_url, requests(6))
+    assert [r.error for r in driven.records] == [None] * 6
+    assert server.connections == 6
+
+
+def test_a_body_that_ends_with_the_connection_is_whole(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + b"".join(tokens(3)))
+
+    driven = drive(scripted(talk).base_url, requests(3))
+    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [(None, " tok" * 3, 3)] * 3
+
+
+def test_a_body_of_known_length_is_whole_and_keeps_its_connection(scripted: Serve) -> None:
+    body = b"".join(tokens(3))
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            sock.sendall(head + body[:50])
+            sock.sendall(body[50:])
+
+    server = scripted(talk)
+    driven = drive(server.base_url, requests(4))
+    assert [(r.error, r.text) for r in driven.records] == [(None, " tok" * 3)] * 4
+    assert server.connections == 1
+
+
+def test_a_server_that_closes_idle_connections_costs_no_request(scripted: Serve) -> None:
+    """It closes each one after its first answer, without a word; the next request crosses that on its way."""
+    served = []
+
+    def talk(sock: Any, number: int) -> None:
+        if receive_request(sock):
+            served.append(number)
+            sock.sendall(answer(2))
+
+    driven = drive(scripted(talk).base_url, requests(12))
+    assert [r.error for r in driven.records] == [None] * 12
+    assert len(served) == 12  # each one was answered once and none twice
+
+
+def test_a_request_is_sent_again_only_once(scripted: Serve) -> None:
+    seen = []
+
+    def talk(sock: Any, number: int) -> None:
+        if number == 1:  # the first is answered, and its connection kept
+            receive_request(sock)
+            sock.sendall(answer(2))
+        if receive_request(sock):
+            seen.append(number)  # and closed without an answer, on whatever connection it comes
+
+    driven = drive(scripted(talk).base_url, requests(2))
+    assert [r.error for r in driven.records] == [None, "cut"]
+    assert seen == [1, 2]
+
+
+def test_a_request_that_the_server_gave_up_after_a_while_is_not_sent_again(scripted: Serve) -> None:
+    seen = []
+
+    def talk(sock: Any, number: int) -> None:
+        if number == 1:
+            receive_request(sock)
+            sock.sendall(answer(2))
+        if receive_request(sock):
+            seen.append(number)
+            time.sleep(0.7)  # it works on it, and dies of it
+
+    driven = drive(scripted(talk).base_url, requests(2))
+    assert [r.error for r in driven.records] == [None, "cut"]
+    assert seen == [1]
+
+
+def test_a_large_prompt_goes_out_in_pieces(scripted: Serve) -> None:
+    prompt = "word " * 400_000
+    got = []
+
+    def talk(sock: Any, _: int) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        time.sleep(0.05)  # so that the client's first piece fills the socket
+        while body := receive_request(sock):
+            got.append(len(body))
+            sock.sendall(answer(2))
+
+    driven = drive(scripted(talk).base_url, requests(3, prompt=prompt))
+    assert [r.error for r in driven.records] == [None] * 3
+    assert len(got) == 3 and min(got) > len(prompt)
+
+
+def test_more_connections_than_open_files_are_refused_before_anything_is_sent(fake: StartFake) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY or hard > 9_000_000:
+        pytest.skip("this system allows so many open files that the test would open them")
+    server = fake()
+    with pytest.raises(UsageError, match="open files"):
+        drive(server.base_url, requests(1), plan_=Plan(10_000_000, None, 10_000_000))
+    assert server.log()["streams"] == []
+
+
+# ---- when it breaks ----
+
+
+def test_nothing_listening_is_an_error_before_anything_is_measured() -> None:
+    with pytest.raises(TargetError, match=r"Nothing listens at http://127\.0\.0\.1:\d+"):
+        drive(f"http://127.0.0.1:{refused_port()}", requests(3))
+
+
+def test_an_unknown_host_is_an_error_that_names_it() -> None:
+    with pytest.raises(TargetError, match=r"no-such-host\.invalid"):
+        drive("http://no-such-host.invalid:8000", requests(1))
+
+
+def test_a_server_that_speaks_no_http_is_told_so(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    (record,) = drive(scripted(talk).base_url, requests(1)).records
+    assert record.error == "garbage" and "not an HTTP response" in record.error_detail
+
+
+def test_broken_framing_fails_one_request_and_not_the_run(scripted: Serve) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 1:
+                sock.sendall(STREAM_HEAD + b"data: oh\r\n\r\n")
+            sock.sendall(answer(2))
+
+    driven = drive(scripted(talk).base_url, requests(3))
+    assert [r.error for r in driven.records] == ["garbage", None, None]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=100, seed=1)],
+    ids=["closed loop", "open loop"],
+)
+def test_a_server_that_dies_in_the_middle_ends_the_run_and_what_was_measured_is_kept(
+    fake: StartFake, load: LoadSpec
+) -> None:
+    server = fake(faults={"die": 30})
+    begun = time.monotonic()
+    driven = drive(server.base_url, requests(5000), load)
+    assert time.monotonic() - begun < 15
+    done = [r for r in driven.records if r.error is None]
+    assert driven.client.outcome == "server gone"
+    assert 20 <= len(done) < 30
+    assert driven.client.sent == len(driven.records) < 5000  # the rest was not sent
+    assert {r.error for r in driven.records} <= {None, "refused", "cut", "reset"}
+    assert all(r.output_tokens == 4 for r in done)
+
+
+def test_a_stop_keeps_the_finished_and_marks_those_in_flight(fake: StartFake) -> None:
+    stop = Stop()
+
+    def watch(progress: Progress) -> None:
+        if progress.ended >= 5:
+            stop.requested = True
+
+    server = fake(first_ms=30, gap_ms=10)
+    driven = drive(server.base_url, requests(1000, 5), LoadSpec(max_concurrency=3), watch=watch, stop=stop)
+    kinds = [r.error for r in driven.records]
+    assert driven.client.outcome == "interrupted"
+    assert driven.client.duration_ns < 5 * NS_PER_S
+    assert kinds.count(None) >= 5 and kinds.count("interrupted") == 3
+    assert driven.client.sent == len(driven.records) == kinds.count(None) + 3
+
+
+def test_a_stop_after_the_last_was_sent_is_still_an_interruption(fake: StartFake) -> None:
+    """Everything was sent, but not everything was answered: such a run is not complete."""
+    stop = Stop()
+
+    def watch(progress: Progress) -> None:
+        stop.requested = progress.sent == 4
+
+    driven = drive(fake(first_ms=20_000).base_url, requests(4), LoadSpec(), watch=watch, stop=stop)
+    assert driven.client.outcome == "interrupted"
+    assert [r.error for r in driven.records] == ["interrupted"] * 4
+
+
+def test_a_stop_before_the_first_is_sent_sends_none(fake: StartFake) -> None:
+    stop = Stop()
+    stop.requested = True
+    server = fake()
+    driven = drive(server.base_url, requests(50), LoadSpec(max_concurrency=2), stop=stop)
+    assert driven.records == [] and driven.client.sent == 0
+    assert driven.client.outcome == "interrupted"
+    assert server.log()["streams"] == []
+
+
+def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: Serve) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 1:
+                sock.recv(1)  # until the client has had enough
+                return
+            sock.sendall(answer(2))
+
+    driven = drive(scripted(talk).base_url, requests(3), timeout_s=0.4)
+    assert [r.error for r in driven.records] == ["timeout", None, None]
+    assert driven.client.duration_ns < 4 * NS_PER_S
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_is_not_written_to_twice(fake: StartFake) -> None:
+    spool = Spool(Path("/dev/full"))
+    payload = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+    wire = Wire(Url(fake().base_url), [payload], Plan(20, None, 1), spool)
+    with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
+        wire.drive()
+
+
+def test_a_reset_in_the_middle_of_one_stream_leaves_the_others_alone(scripted: Serve) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 2:
+                sock.sendall(STREAM_HEAD + chunked(*tokens(3))[:200])
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            sock.sendall(answer(3))
+
+    driven = drive(scripted(talk).base_url, requests(12), LoadSpec(max_concurrency=3))
+    assert sorted(str(r.error) for r in driven.records) == ["None"] * 11 + ["reset"]
+
+
+# ---- TLS ----
+
+
+def https(scripted: Serve, talk: Callable[[Any, int], None]) -> tuple[Scripted, trustme.CA]:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return scripted(talk, wrap=lambda sock: context.wrap_socket(sock, server_side=True)), authority
+
+
+def answer_all(sock: Any, _: int) -> None:
+    while receive_request(sock):
+        whole = answer(6)
+        for at in range(0, len(whole), 100):  # records that know nothing of events
+            sock.sendall(whole[at : at + 100])
+
+
+def drive_https(server: Scripted, count: int, streams: int = 1, **options: Any) -> Driven:
+    return drive(server.base_url, requests(count), LoadSpec(max_concurrency=streams), **options)
+
+
+def test_https_is_read_like_http_and_its_connections_are_kept(scripted: Serve) -> None:
+    server, _ = https(scripted, answer_all)
+    driven = drive_https(server, 12, streams=3, insecure=True)
+    assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [(None, " tok" * 6, 6)] * 12
+    assert server.connections == 3  # opened ahead, and not lost to the session tickets that come after the handshake
+
+
+def test_a_certificate_nobody_vouches_for_is_refused_in_words(scripted: Serve) -> None:
+    server, _ = https(scripted, answer_all)
+    with pytest.raises(TargetError, match="certificate"):
+        drive_https(server, 2)
+
+
+def test_a_certificate_of_a_known_authority_is_accepted(scripted: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, authority = https(scripted, answer_all)
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(authority.cert_pem.bytes())
+        file.flush()
+        monkeypatch.setenv("SSL_CERT_FILE", file.name)
+        driven = drive_https(server, 2)
+    assert [r.error for r in driven.records] == [None, None]
+
+
+def test_a_large_prompt_over_tls(scripted: Serve) -> None:
+    server, _ = https(scripted, answer_all)
+    driven = drive(server.base_url, requests(2, prompt="word " * 400_000), insecure=True)
+    assert [r.error for r in driven.records] == [None, None]
+
+
+def test_https_asked_of_an_http_server_is_an_error_that_speaks_of_ssl(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        sock.recv(4096)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    with pytest.raises(TargetError, match="SSL"):
+        drive(scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True)
