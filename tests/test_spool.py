@@ -114,9 +114,33 @@ def test_a_second_sending_replaces_the_first(tmp_path: Path) -> None:
     assert (r.due_ns, r.sent_ns, r.chunk_ns, r.error) == (50, 300, [400] * 3, None)  # no stamp: the read's time
 
 
+@pytest.mark.parametrize(
+    ("looked_ns", "stamp_ns", "unseen"),
+    [
+        (9_900_000, 9_950_000, []),  # looked just before: if they came apart, then by less than that
+        (1_000_000, 9_950_000, [0, 1]),  # hadn't looked for 9 ms: the earlier ones came at any time in it
+        (9_900_000, 2_000_000, [0, 1]),  # woken late: the last one had lain there for 8 ms
+    ],
+)
+def test_chunks_of_one_read_are_known_by_the_last_ones_stamp_only_if_the_client_was_prompt(
+    tmp_path: Path, looked_ns: int, stamp_ns: int, unseen: list[int]
+) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 0, (NS_PER_S, 0))
+        + frame(SENT, 0, 100_000, (100_000, 0))
+        + frame(TURN, 0, looked_ns, (looked_ns, 0))
+        + frame(READ, 0, 10_000_000, (1, stamp_ns), WHOLE)
+        + frame(END, 0, 10_100_000)
+    )
+    (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
+    assert r.chunk_ns == [stamp_ns] * 3
+    assert r.unseen == unseen
+
+
 def test_a_reason_that_was_cut_inside_a_character_is_read(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    path.write_bytes(frame(SENT, 0, 1) + frame(END, 0, 2, payload="tls: schlüssel".encode()[:9]))
+    path.write_bytes(frame(SENT, 0, 1) + frame(END, 0, 2, payload="tls: schlüssel".encode()[:10]))
     (r,) = decoded(path)
     assert r.error == "tls"
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import trustme
 
@@ -21,7 +22,9 @@ from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, 
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
 from dyno.http import Url
+from dyno.load import decode
 from dyno.load.plan import Plan
+from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import Spool
 from dyno.load.wire import Progress, Stop, Wire
 from dyno.measure import timing
@@ -419,12 +422,30 @@ def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: 
     assert driven.client.duration_ns < 4 * NS_PER_S
 
 
-def test_a_full_disk_is_an_error_that_says_so_and_is_not_written_to_twice(fake: StartFake) -> None:
-    spool = Spool(Path("/dev/full"))
-    payload = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
-    wire = Wire(Url(fake().base_url), [payload], Plan(20, None, 1), spool)
+PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+def test_a_full_disk_is_an_error_that_says_so(fake: StartFake) -> None:
+    wire = Wire(Url(fake().base_url), [PAYLOAD], Plan(20, None, 1), spool := Spool(Path("/dev/full")))
     with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
         wire.drive()
+
+
+def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp_path: Path) -> None:
+    batches = []
+
+    class FullForAMoment(Spool):
+        def write(self, parts: list[bytes]) -> None:
+            batches.append(data := b"".join(parts))
+            super().write([data if len(batches) > 1 else data[: len(data) // 2]])
+            if len(batches) == 1:
+                raise StoreError("full")
+
+    wire = Wire(Url(fake().base_url), [PAYLOAD], Plan(20, None, 1), spool := FullForAMoment(tmp_path / "s"))
+    with contextlib.closing(spool), pytest.raises(StoreError, match="full"):
+        wire.drive()
+    assert len(batches[0]) > 100 and all(batches[0] not in later for later in batches[1:])
+    assert list(decode.records(spool.path, requests(1), PROTOCOLS["openai"]))  # and the half is read
 
 
 def test_a_reset_in_the_middle_of_one_stream_leaves_the_others_alone(scripted: Serve) -> None:
@@ -465,13 +486,42 @@ def test_https_is_read_like_http_and_its_connections_are_kept(scripted: Serve) -
     server, _ = https(scripted, answer_all)
     driven = drive_https(server, 12, streams=3, insecure=True)
     assert [(r.error, r.text, r.output_tokens) for r in driven.records] == [(None, " tok" * 6, 6)] * 12
-    assert server.connections == 3  # opened ahead, and not lost to the session tickets that come after the handshake
+    assert server.connections == 3
+
+
+def test_a_session_ticket_does_not_cost_a_connection_that_was_opened_ahead(scripted: Serve) -> None:
+    """TLS 1.3 sends tickets after the handshake: an idle connection that gets one has not been closed."""
+    server, _ = https(scripted, answer_all)
+    load = LoadSpec(request_rate_rps=20, burstiness=None)
+    driven = drive(server.base_url, requests(6), load, insecure=True)
+    assert [r.error for r in driven.records] == [None] * 6
+    assert server.connections <= 6
+
+
+def test_a_handshake_that_never_ends_is_a_timeout(scripted: Serve) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+
+    def talk(sock: Any, number: int) -> None:
+        if number > 1:
+            while sock.recv(65536):
+                pass
+            return
+        with context.wrap_socket(sock, server_side=True) as tls:
+            receive_request(tls)
+            tls.sendall(answer(2).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+
+    url = scripted(talk).base_url.replace("http:", "https:")
+    driven = drive(url, requests(2), insecure=True, timeout_s=0.4)
+    assert [r.error for r in driven.records] == [None, "timeout"]
 
 
 def test_a_certificate_nobody_vouches_for_is_refused_in_words(scripted: Serve) -> None:
     server, _ = https(scripted, answer_all)
     with pytest.raises(TargetError, match="certificate"):
-        drive_https(server, 2)
+        drive_https(server, 8, streams=8)
+    mine = psutil.Process().net_connections("tcp")
+    assert not [c for c in mine if c.raddr and c.raddr.port == server.port and c.status == "ESTABLISHED"]
 
 
 def test_a_certificate_of_a_known_authority_is_accepted(scripted: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

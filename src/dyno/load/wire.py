@@ -436,9 +436,9 @@ class Wire:
             self._fail(stream, "cut: the server closed the connection before the response was whole")
 
     def _broken(self, stream: _Stream, error: OSError) -> None:
-        # A close that the request crossed on its way shows as an end or a broken pipe. A bare reset is the server's
-        # answer to this request, and to send it again would hide a failure.
-        if error.errno == errno.ECONNRESET or not self._sent_again(stream):
+        # A reset on a connection that never carried an answer is what the server thinks of this request: to send it
+        # again would hide a failure.
+        if (error.errno == errno.ECONNRESET and not stream.carried) or not self._sent_again(stream):
             self._fail(stream, f"{_kind(error)}: {error.strerror or error}")
 
     def _sent_again(self, stream: _Stream) -> bool:
