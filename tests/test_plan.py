@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -103,11 +104,21 @@ def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
         (LoadSpec(duration_s=10), None),  # a closed loop: as many as the server serves
         (LoadSpec(duration_s=10, request_rate_rps=2.5), 25),
         (LoadSpec(duration_s=1.5, request_rate_rps=3), 5),
-        (LoadSpec(duration_s=10, ramp="linear", ramp_start_rps=1, ramp_end_rps=4), 40),
+        (LoadSpec(duration_s=10, ramp="linear", ramp_start_rps=1, ramp_end_rps=4), 22),  # 10 s × 3 / ln 4
     ],
 )
 def test_how_many_prompts_a_duration_needs(load: LoadSpec, needed: int | None) -> None:
     assert plan.prompts_needed(load) == needed
+
+
+@pytest.mark.parametrize("ramp", ["linear", "exponential"])
+def test_a_ramp_with_a_duration_reaches_its_end_rate_at_the_end(ramp: Any) -> None:
+    load = LoadSpec(duration_s=100, ramp=ramp, ramp_start_rps=2, ramp_end_rps=20, burstiness=None)
+    count = plan.prompts_needed(load)
+    assert count is not None
+    due = plan.make(load, count).due_ns
+    assert due is not None
+    assert 97e9 < due[-1] < 103e9
 
 
 def test_a_duration_ends_the_sending() -> None:

@@ -1,5 +1,6 @@
 """Every oddity that a stream can have is read rightly, over a real socket. One token is ' tok' (fake engine)."""
 
+import json
 import re
 import socket
 import struct
@@ -98,6 +99,29 @@ def test_four_tokens_in_a_chunk_are_four_tokens(shared_fake: StartFake, backend:
     record = ask(shared_fake, "bundle", backend)
     completed(record)
     assert len(record.chunk_ns) == 2
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_a_token_without_text_is_a_token_and_its_gap_counts(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "silent", backend)
+    completed(record, " tok" * 4, tokens=8)  # of 8 tokens, one in two says something
+    assert len(record.chunk_ns) == len(set(record.chunk_ns)) == 8
+    in_order(record)
+    assert timing.tpot_ns(record) == (record.chunk_ns[-1] - record.chunk_ns[0]) / 7
+
+
+def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(scripted: Callable[..., Scripted]) -> None:
+    choices = [{"text": " a"}, {"text": ""}, {"text": " b"}, {"text": ""}, {"text": "", "finish_reason": "stop"}]
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    events = [f"data: {json.dumps(e)}\n\n".encode() for e in (*({"choices": [c]} for c in choices), usage)]
+
+    def talk(sock: socket.socket, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + chunked(*events))
+
+    (record,) = drive(scripted(talk).base_url, requests(1, 2)).records
+    assert record.error is None
+    assert (record.text, len(record.chunk_ns), record.output_tokens) == (" a b", 2, 2)
 
 
 @pytest.mark.parametrize("backend", OPENAI)

@@ -59,7 +59,7 @@ def whole(tmp_path: Path) -> Iterator[tuple[Path, bytes]]:
 
 def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes]) -> None:
     records = decoded(whole[0])
-    assert [(r.index, r.error) for r in records] == [(1, None), (0, None), (2, "cut"), (3, "cut")]
+    assert [(r.index, r.error) for r in records] == [(1, None), (0, None), (2, "cut"), (3, "interrupted")]
     assert all(r.text == " tok" * 3 and r.output_tokens == 3 and r.reads == 4 for r in records[:2])
     assert "the server closed" in records[2].error_detail and "dyno itself" in records[3].error_detail
     # Times are from the load's start, which is the first clock reading. A read's is the kernel's stamp, less the
@@ -70,7 +70,7 @@ def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes
     assert (first.late_ns_max, first.late_ns_sum) == (5, 20)
 
 
-def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_cut(whole: tuple[Path, bytes]) -> None:
+def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_interrupted(whole: tuple[Path, bytes]) -> None:
     path, data = whole
     finished = decoded(path)
     kinds = [f[4] for f in spooled()]
@@ -83,14 +83,14 @@ def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_cut(whole: t
         assert records[:ended] == finished[:ended]
         assert len(records) == len({r.index for r in records}) == whole_frames.count(SENT)
         for r in records[ended:]:
-            assert r.error == "cut" or (r.error is None and r.finish_reason), r.error
+            assert r.error == "interrupted" or (r.error is None and r.finish_reason), r.error
             assert (" tok" * 3).startswith(r.text)  # whole events only, in order
 
 
 def test_an_answer_that_came_whole_before_the_crash_is_completed(whole: tuple[Path, bytes]) -> None:
     path, data = whole
     path.write_bytes(data[: data.index(frame(END, 1, 3201))])
-    assert [(r.index, r.error) for r in decoded(path)] == [(0, None), (1, None), (2, "cut"), (3, "cut")]
+    assert [(r.index, r.error) for r in decoded(path)] == [(0, None), (1, None), (2, "interrupted"), (3, "interrupted")]
 
 
 @pytest.mark.parametrize("block", [33, 100, 1 << 20])

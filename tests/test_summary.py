@@ -377,6 +377,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (requests_check.end_at_once, evidence(), None, None),
     (requests_check.end_at_once, evidence({"end_at_once": 5}), "requests.end_at_once", "note"),
     (requests_check.end_at_once, evidence({"end_at_once": 379}), "requests.end_at_once", "doubt"),
+    (requests_check.resent, evidence(), None, None),
+    (requests_check.resent, evidence({"resent": 3}), "requests.resent", "note"),
     (model.name, evidence(), None, None),
     (model.name, evidence(target=TargetFacts("m", models_listed=None)), None, None),
     (model.name, evidence(target=TargetFacts("m", models_listed=["q8"])), "model.not_listed", "doubt"),

@@ -50,6 +50,7 @@ FAULTS = {
     "reasoning": "the first half comes as reasoning text (chat)",
     "other_model": "answers carry another model's name",
     "trailer": "the last chunk carries a trailer field",
+    "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
     "short": "half the tokens asked for, then an end token",
     "die": "the whole server exits",
 }  # fmt: skip
@@ -298,6 +299,9 @@ class _Stream:
         count = -(-self._count // each)
         plain = self._frame(self._text_event(" tok" * each))
         events = [plain] * (count - 1) + [last] if count else []
+        if self._fault == "silent" and not self._tgi:
+            mute = self._frame(self._text_event(""))
+            events = [mute if i % 2 else plain for i in range(count - 1)] + [b""]  # its end is the last token
         if self._fault == "reasoning" and self._chat:
             thought = self._frame(self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}]))
             events[: count // 2] = [thought] * (count // 2)

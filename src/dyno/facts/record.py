@@ -18,10 +18,11 @@ class Record(msgspec.Struct):
     end_ns: int  # when the exchange was over
     prompt_tokens_planned: int
     output_tokens_wanted: int
+    resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
     status: int = 0  # HTTP; 0: no response
-    chunk_ns: list[int] = []  # arrival of each event that carried text or reasoning text
+    chunk_ns: list[int] = []  # arrival of each event that carried text or reasoning text, or after it a token without
     chunk_tokens: list[int] | None = None  # tokens in each, where the server tells
-    empty_chunks: int = 0  # events with a choice but no text (a role, say)
+    empty_chunks: int = 0  # events with a choice that carried no token (a role, say)
     late_ns_max: int = 0  # the latest read: read time minus the kernel's receive stamp
     late_ns_sum: int = 0
     reads: int = 0

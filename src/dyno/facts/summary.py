@@ -54,6 +54,7 @@ class Summary(msgspec.Struct, frozen=True):
     failure_examples: dict[str, str]
     outcome: str
     end_at_once: int  # completed with the end token alone
+    resent: int  # requests sent a second time, because the server closed a kept connection
     total_input_tokens: int
     total_output_tokens: int
     wanted_output_tokens: int  # of the completed requests

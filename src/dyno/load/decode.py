@@ -19,11 +19,12 @@ LATE_NS = NS_PER_MS
 class _Exchange:
     """The raw bytes and times of one request, as the spool has them."""
 
-    __slots__ = ("due_ns", "late", "late_max", "late_sum", "pieces", "sent_ns", "times")
+    __slots__ = ("due_ns", "late", "late_max", "late_sum", "pieces", "resent", "sent_ns", "times")
 
-    def __init__(self, due_ns: int, sent_ns: int) -> None:
+    def __init__(self, due_ns: int, sent_ns: int, resent: bool) -> None:
         self.due_ns = due_ns
         self.sent_ns = sent_ns
+        self.resent = resent
         self.pieces: list[bytes] = []
         self.times: list[int] = []
         self.late: set[int] = set()  # the times of reads before which the loop hadn't looked for LATE_NS
@@ -59,13 +60,13 @@ def records(
             offset = a
             start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
         elif kind == SENT:
-            open_[exchange] = _Exchange(a, read_ns)
+            open_[exchange] = _Exchange(a, read_ns, resent=exchange in open_)
         else:
             raw = open_.pop(exchange)
             yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), requests, protocol, start_ns or 0)
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
-        why = "cut: dyno itself was stopped before the response was whole"
+        why = "interrupted: dyno itself was stopped before the response was whole"
         yield _record(raw, exchange, end_ns, why, requests, protocol, start_ns or 0)
 
 
@@ -86,6 +87,7 @@ def _record(
         end_ns=end_ns - zero_ns,
         prompt_tokens_planned=wanted.prompt_tokens,
         output_tokens_wanted=wanted.output_tokens,
+        resent=exchange.resent,
         late_ns_max=exchange.late_max,
         late_ns_sum=exchange.late_sum,
         reads=len(exchange.times),

@@ -43,8 +43,13 @@ def prompts_needed(load: LoadSpec) -> int | None:
     """How many requests the load can send in its duration, where that is known ahead."""
     if load.duration_s is None:
         return None
-    rate = load.request_rate_rps or load.ramp_end_rps
-    return None if rate is None else math.ceil(load.duration_s * rate)
+    if load.request_rate_rps is not None:
+        return math.ceil(load.duration_s * load.request_rate_rps)
+    if load.ramp is None:
+        return None
+    # A ramp goes by the request, so its mean rate over time is the harmonic mean of the rates.
+    rates = _rates_rps(load, 1000)
+    return math.ceil(load.duration_s * len(rates) / float((1 / rates).sum()))
 
 
 def _rates_rps(load: LoadSpec, count: int) -> np.ndarray:

@@ -50,6 +50,7 @@ class Tally:
         n["late_sum"] += r.late_ns_sum
         n["late_max"] = max(n["late_max"], r.late_ns_max)
         n["reads"] += r.reads
+        n["resent"] += r.resent
         if r.error is not None:
             self._failures[r.error] += 1
             self._examples.setdefault(r.error, r.error_detail)
@@ -129,6 +130,7 @@ class Tally:
             failure_examples=self._examples,
             outcome=client.outcome,
             end_at_once=n["end_at_once"],
+            resent=n["resent"],
             total_input_tokens=n["input"],
             total_output_tokens=n["output"],
             wanted_output_tokens=n["wanted"],

@@ -70,6 +70,7 @@ def build(
         "failures": s.failures,
         "failure_examples": s.failure_examples,
         "end_at_once": s.end_at_once,
+        "resent": s.resent,
         "tokens_by": s.tokens_by,
         "wanted_output_tokens": s.wanted_output_tokens,
         "cached_input_tokens": s.cached_input_tokens,

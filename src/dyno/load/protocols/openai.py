@@ -44,7 +44,8 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 def _read(events: list[tuple[int, bytes]]) -> Reading:
     reading = Reading([], [])
     when, say = reading.chunk_ns.append, reading.texts.append
-    chunk = None
+    silent = 0  # tokens without text, between others: special tokens, half a character
+    last_silent_ns = None  # the event with the finish reason, where it has no text
     running: list[int] = []  # completion tokens so far, where each chunk carries a usage
     for ns, data in events:
         try:
@@ -56,6 +57,7 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
             return garbage(reading, data, e)
         if chunk.error is not None:
             return stream_error(reading, chunk.error)
+        usage = chunk.usage
         if chunk.choices:
             choice = chunk.choices[0]
             text = choice.text
@@ -67,16 +69,21 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = "\u200b"  # a call is output too, though not text
+            if choice.finish_reason is not None:
+                reading.finish_reason = choice.finish_reason
             if text:
                 when(ns)
                 say(text)
-                if chunk.usage is not None and chunk.usage.completion_tokens:
-                    running.append(chunk.usage.completion_tokens)
+            elif not reading.chunk_ns:
+                reading.empty_chunks += 1  # a role, most often; never the first token
+            elif choice.finish_reason is None:
+                when(ns)
+                say("")
+                silent += 1
             else:
-                reading.empty_chunks += 1
-            if choice.finish_reason is not None:
-                reading.finish_reason = choice.finish_reason
-        usage = chunk.usage
+                last_silent_ns = ns
+            if usage is not None and usage.completion_tokens and reading.chunk_ns:
+                running.append(usage.completion_tokens)
         if usage is not None:
             reading.prompt_tokens = usage.prompt_tokens
             reading.output_tokens = usage.completion_tokens
@@ -84,9 +91,28 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                 reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
         if reading.model is None:
             reading.model = chunk.model
+    _settle_silent(reading, silent, last_silent_ns)
     if running and len(running) == len(reading.chunk_ns):
         reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
     return reading
+
+
+def _settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
+    """Which events without text were tokens, by the server's own count.
+
+    vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
+    sends the finish reason in an event of its own. Events that the count has no token for are no chunks.
+    """
+    tokens = reading.output_tokens
+    if tokens is None:
+        return
+    if silent and len(reading.chunk_ns) > tokens:
+        kept = [(ns, text) for ns, text in zip(reading.chunk_ns, reading.texts, strict=True) if text]
+        reading.empty_chunks += silent
+        reading.chunk_ns, reading.texts = [ns for ns, _ in kept], [text for _, text in kept]
+    if last_ns is not None and len(reading.chunk_ns) == tokens - 1 > 0:
+        reading.chunk_ns.append(last_ns)
+        reading.texts.append("")
 
 
 def _common(request: Request, asked: Asked) -> dict[str, Any]:

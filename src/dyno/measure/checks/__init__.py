@@ -10,6 +10,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     requests.failed,
     requests.cut_short,
     requests.end_at_once,
+    requests.resent,
     model.name,
     tokens.output_length,
     tokens.input_length,

@@ -53,5 +53,16 @@ def end_at_once(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def resent(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.resent:
+        yield Finding(
+            "requests.resent",
+            "note",
+            f"{s.resent} of {s.sent} requests were sent a second time, as the server had closed a kept connection.",
+            "Usual where a server closes connections after each answer. If it doesn't, look for refusals in its log.",
+        )
+
+
 def _kinds(failures: dict[str, int]) -> str:
     return ": " + ", ".join(f"{n} {kind}" for kind, n in failures.items()) if failures else ""
