@@ -162,3 +162,21 @@ def test_what_is_written_lies_on_the_disk_at_once(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"can't be written: No such file or directory.*--runs"):
         Spool(tmp_path / "nowhere" / "s")
+
+
+def test_a_wall_clock_that_is_set_while_it_runs_spoils_no_time(tmp_path: Path) -> None:
+    """The kernel stamps in wall time. If that jumps between two readings of its offset, the reads' own times hold."""
+    path = tmp_path / "exchanges.spool"
+    start, wall = 1_000_000_000, 1_700_000_000_000_000_000
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    pieces = [head, *[b'data: {"choices":[{"text":" a"}]}\n\n'] * 3]
+    for jump in (-5_000_000_000, 5_000_000_000):
+        data = frame(CLOCK, 0, start, (wall, 0)) + frame(SENT, 0, start + 1000, (start, 0))
+        for i, piece in enumerate(pieces):
+            read = start + (i + 1) * 10_000_000
+            stamp = read + wall + (jump if i >= 2 else 0)
+            data += frame(READ, 0, read, divmod(stamp, 1_000_000_000), piece)
+        path.write_bytes(data + frame(END, 0, start + 50_000_000))
+        (record,) = decoded(path)
+        assert record.chunk_ns == [20_000_000, 30_000_000, 40_000_000]
+        assert record.late_ns_max == 0

@@ -55,8 +55,7 @@ def in_chunks(pieces: list[bytes], style: str = "%x", trailer: bytes = b"") -> t
 
 def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
     """What decoding does. A read's time is its number."""
-    spans = http1.dechunk(raw, start) if chunked else [(start, len(raw))]
-    return sse.events(raw, spans, list(accumulate(map(len, reads))), list(range(len(reads))))
+    return sse.events(raw, start, chunked, list(accumulate(map(len, reads))), list(range(len(reads))))
 
 
 def number_of_the_read_with(position: int, reads: list[bytes]) -> int:
@@ -168,16 +167,15 @@ def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: byte
 
 def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
     raw = b"data: one\n\ndata: two"
-    assert sse.events(raw, [(0, len(raw))], [len(raw)], [5]) == [(5, b"one"), (5, b"two")]
-    assert sse.events(raw, [(0, len(raw))], [len(raw)], [5], whole=False) == [(5, b"one")]
+    assert sse.events(raw, 0, False, [len(raw)], [5]) == [(5, b"one"), (5, b"two")]
+    assert sse.events(raw, 0, False, [len(raw)], [5], whole=False) == [(5, b"one")]
 
 
 def test_a_cut_chunked_body_gives_the_events_that_were_whole() -> None:
     coded, where = in_chunks([b"data: one\n\n", b"data: two\n\n", b"data: three\n\n"])
     for position in range(len(coded) + 1):
         raw = coded[:position]
-        spans = http1.dechunk(raw, 0)
-        events = sse.events(raw, spans, [len(raw)], [1], whole=False)
+        events = sse.events(raw, 0, True, [len(raw)], [1], whole=False)
         whole = sum(where[end - 1] < position for end in (11, 22, 35))
         assert [said for _, said in events] == [b"one", b"two", b"three"][:whole]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
+from operator import sub
 from pathlib import Path
 
 from dyno.facts.record import Record
@@ -14,22 +15,23 @@ from dyno.units import NS_PER_MS, NS_PER_S
 # Two chunks in one read bear the later one's stamp. If the loop had looked within this time, that is the earlier
 # one's arrival too, as closely; if not, the earlier one's is not known.
 LATE_NS = NS_PER_MS
+CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
 
 
 class _Exchange:
     """The raw bytes and times of one request, as the spool has them."""
 
-    __slots__ = ("due_ns", "late", "late_max", "late_sum", "pieces", "resent", "sent_ns", "times")
+    __slots__ = ("add_piece", "add_read", "add_time", "due_ns", "late", "pieces", "reads", "resent", "sent_ns", "times")
 
     def __init__(self, due_ns: int, sent_ns: int, resent: bool) -> None:
         self.due_ns = due_ns
         self.sent_ns = sent_ns
         self.resent = resent
         self.pieces: list[bytes] = []
-        self.times: list[int] = []
+        self.reads: list[int] = []  # when each piece was read
+        self.times: list[int] = []  # when it arrived: the kernel's stamp, else the same
+        self.add_piece, self.add_read, self.add_time = self.pieces.append, self.reads.append, self.times.append
         self.late: set[int] = set()  # the times of reads before which the loop hadn't looked for LATE_NS
-        self.late_max = 0
-        self.late_sum = 0
 
 
 def records(
@@ -39,21 +41,15 @@ def records(
     open come last, as cut."""
     offset = looked = 0
     open_: dict[int, _Exchange] = {}
+    is_read, late_from, second = READ, LATE_NS, NS_PER_S  # near at hand: this loop turns once for each chunk
     for exchange, kind, read_ns, a, b, payload in frames(spool):
-        if kind == READ:
+        if kind == is_read:
             raw = open_[exchange]
-            raw.pieces.append(payload)
-            if a:
-                stamp = a * NS_PER_S + b - offset
-                late = read_ns - stamp
-                raw.times.append(stamp)
-                raw.late_sum += late
-                if late > LATE_NS or read_ns - looked > LATE_NS:
-                    raw.late.add(stamp)
-                if late > raw.late_max:
-                    raw.late_max = late
-            else:
-                raw.times.append(read_ns)
+            raw.add_piece(payload)
+            raw.add_read(read_ns)
+            raw.add_time(time := a * second + b - offset if a else read_ns)
+            if read_ns - looked > late_from:
+                raw.late.add(time)
         elif kind == TURN:
             looked = a
         elif kind == CLOCK:
@@ -88,10 +84,15 @@ def _record(
         prompt_tokens_planned=wanted.prompt_tokens,
         output_tokens_wanted=wanted.output_tokens,
         resent=exchange.resent,
-        late_ns_max=exchange.late_max,
-        late_ns_sum=exchange.late_sum,
-        reads=len(exchange.times),
+        reads=len(exchange.reads),
     )
+    late = [*map(sub, exchange.reads, exchange.times)]
+    if late and (min(late) < -CLOCK_SLACK_NS or not _in_order(exchange)):
+        # Somebody set the wall clock while it ran, and the kernel's stamps with it. The reads' times remain.
+        exchange.times, late = exchange.reads, [0] * len(late)
+    record.late_ns_sum, record.late_ns_max = sum(late), max(late, default=0)
+    if record.late_ns_max > LATE_NS:
+        exchange.late.update(t for t, n in zip(exchange.times, late, strict=True) if n > LATE_NS)
     if exchange.pieces:
         try:
             _read_response(exchange, record, protocol, zero_ns, whole=not reason)
@@ -107,29 +108,31 @@ def _record(
     return record
 
 
+def _in_order(exchange: _Exchange) -> bool:
+    return exchange.times[0] > exchange.sent_ns - CLOCK_SLACK_NS and exchange.times == sorted(exchange.times)
+
+
 def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> None:
     raw = b"".join(exchange.pieces)
     head = http1.head(raw)
     if head is None:
         return
     record.status = head.status
-    spans = http1.dechunk(raw, head.length) if head.chunked else [(head.length, len(raw))]
     if head.status != 200:
-        body = b"".join(raw[a:b] for a, b in spans)
         record.error = f"http_{head.status}"
-        record.error_detail = body[:300].decode("utf-8", "replace").strip()
+        record.error_detail = http1.body(raw, head)[:300].decode("utf-8", "replace").strip()
         return
     if "event-stream" not in head.content_type:
-        body = b"".join(raw[a:b] for a, b in spans)
+        body = http1.body(raw, head)
         if not body.lstrip().startswith(b"data:"):
             record.error = "not_a_stream"
             record.error_detail = f"{head.content_type or 'no content type'}: {body[:200].decode('utf-8', 'replace')}"
             return
     ends = list(accumulate(map(len, exchange.pieces)))
-    reading = protocol.read(sse.events(raw, spans, ends, exchange.times, whole))
+    reading = protocol.read(sse.events(raw, head.length, head.chunked, ends, exchange.times, whole))
     times = reading.chunk_ns
     record.chunk_ns = [t - zero_ns for t in times]
-    if exchange.late:
+    if exchange.late and len(set(times)) < len(times):
         record.unseen = [i for i, (a, b) in enumerate(pairwise(times)) if a == b and a in exchange.late]
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks

@@ -6,7 +6,7 @@ import msgspec
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 # Chunk headers met before, and their sizes: a look-up costs a quarter of reading the number.
-_SIZES: dict[bytes, int] = {}
+SIZES: dict[bytes, int] = {}
 _HEADER = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
 
 
@@ -47,6 +47,18 @@ def head(raw: bytes) -> Head | None:
     )
 
 
+def chunk_size(header: bytes) -> int:
+    """0 for the last chunk. ValueError if it is no number."""
+    size = SIZES.get(header)
+    if size is None:
+        size = int(header.partition(b";")[0], 16)
+        if size < 0:
+            raise ValueError("a chunk of negative size")
+        if size and len(SIZES) < 10_000:
+            SIZES[header] = size
+    return size
+
+
 class Chunked:
     """Follows chunked framing read by read, for the one thing the wire must know: has the body ended?"""
 
@@ -63,7 +75,7 @@ class Chunked:
         if not left and not self._carry:
             # The usual case, once for each token: the read is one whole chunk.
             line_end = data.find(b"\r\n", 0, 16)
-            chunk = _SIZES.get(data[:line_end]) if line_end > 0 else None
+            chunk = SIZES.get(data[:line_end]) if line_end > 0 else None
             if chunk is not None and line_end + chunk + 4 == size:
                 return False
         elif left >= size:
@@ -85,17 +97,12 @@ class Chunked:
                     return True
                 position = line_end + 2
                 continue
-            header = data[position:line_end]
-            chunk = int(header.partition(b";")[0], 16)
-            if chunk > 0:
-                if len(_SIZES) < 10_000:
-                    _SIZES[header] = chunk
+            chunk = chunk_size(data[position:line_end])
+            if chunk:
                 position = line_end + chunk + 4
-            elif chunk == 0:
+            else:
                 self._last = True
                 position = line_end + 2
-            else:
-                raise ValueError("a chunk of negative size")
         self.left = position - size
         return False
 
@@ -109,11 +116,16 @@ def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
         line_end = find(b"\r\n", position)
         if line_end < 0:
             break
-        header = raw[position:line_end]
-        chunk = _SIZES.get(header) or int(header.partition(b";")[0], 16)
-        if chunk <= 0:
+        chunk = chunk_size(raw[position:line_end])
+        if not chunk:
             break
         begin = line_end + 2
         position = begin + chunk + 2
         append((begin, begin + chunk if position <= size else min(begin + chunk, size)))
     return spans
+
+
+def body(raw: bytes, head: Head) -> bytes:
+    if not head.chunked:
+        return raw[head.length :]
+    return b"".join(raw[begin:end] for begin, end in dechunk(raw, head.length))

@@ -5,28 +5,40 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
+from dyno.load import http1
+
+_PLAIN = re.compile(rb"([0-9a-fA-F]{1,8})\r\ndata: ([^\n]*)\n\n\r\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def events(
-    raw: bytes, spans: list[tuple[int, int]], ends: list[int], times: list[int], whole: bool = True
+    raw: bytes, start: int, chunked: bool, ends: list[int], times: list[int], whole: bool = True
 ) -> list[tuple[int, bytes]]:
-    """(arrival, data) of each event. `spans`: where the body's pieces lie in `raw`; `ends`: where each read of
-    `raw` ended; `times`: when it arrived. An event has arrived with the read that holds its closing blank line.
-    A last one without it counts if the response is `whole`, and is half an event if the response was cut."""
-    found: list[tuple[int, bytes]] = []
-    append = found.append
-    read = 0
-    for begin, end in spans:
-        piece = raw[begin:end]
-        # The usual case, once for each token: a piece is one whole event of one line.
-        if piece.startswith(b"data: ") and piece.find(b"\n") == end - begin - 2 and piece.endswith(b"\n\n"):
-            while ends[read] < end:
-                read += 1
-            append((times[read], piece[6:-2]))
-        else:
-            return list(_events_anyhow(raw, spans, ends, times, whole))
+    """(arrival, data) of each event in the body that begins at `start`. `ends`: where each read of `raw` ended;
+    `times`: when it arrived. An event has arrived with the read that holds its closing blank line. A last one
+    without it counts if the response is `whole`, and is half an event if the response was cut."""
+    found = _one_in_each_chunk(raw, start, ends, times) if chunked else None
+    if found is None:
+        spans = http1.dechunk(raw, start) if chunked else [(start, len(raw))]
+        found = list(_events_anyhow(raw, spans, ends, times, whole))
     return found
+
+
+def _one_in_each_chunk(raw: bytes, start: int, ends: list[int], times: list[int]) -> list[tuple[int, bytes]] | None:
+    """The usual case, once for each token: every HTTP chunk is one whole event of one line. One regular expression
+    finds them all in half the time of a loop; that they fill the body without a gap is checked. Else None."""
+    found: list[tuple[int, bytes]] = []
+    append, sizes = found.append, http1.SIZES
+    position, read = start, 0
+    for header, data in _PLAIN.findall(raw, start):
+        length = len(data) + 8
+        if sizes.get(header) != length and http1.chunk_size(header) != length:
+            return None
+        position += len(header) + length + 4
+        while ends[read] < position - 2:
+            read += 1
+        append((times[read], data))
+    return found if raw[position:] == b"0\r\n\r\n" else None
 
 
 def _events_anyhow(

@@ -79,7 +79,7 @@ class _Stream:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
+        "body", "carried", "ended", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
         "ready", "recv", "sent_ns", "silent", "socket", "tls", "waited",
     )  # fmt: skip
 
@@ -101,6 +101,7 @@ class _Stream:
         self.head = b""  # a head that is still incomplete
         self.body = False
         self.framing: http1.Chunked | None = None
+        self.ended: Callable[[bytes], bool] | None = None  # set while nothing but plain chunked reads are to come
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0
@@ -255,7 +256,8 @@ class Wire:
             stream = streams.get(fd)
             if stream is None:
                 continue
-            if event != IN or stream.exchange < 0 or stream.tls is not None:
+            ended = stream.ended
+            if ended is None or event != IN:
                 self._attend(stream, event)
                 continue
             try:
@@ -268,19 +270,16 @@ class Wire:
             if not data:
                 self._closed(stream)
                 continue
-            append(pack(stream.exchange, READ, len(data), clock(), extra[0][2] if extra else NO_STAMP))
+            length = len(data)
+            append(pack(stream.exchange, READ, length, clock(), extra[0][2] if extra else NO_STAMP))
             append(data)
-            size += len(data)
+            size += length
             reads += 1
-            framing = stream.framing
-            if framing is not None:
-                try:
-                    if framing.ended(data):
-                        self._ended(stream, data)
-                except ValueError as e:
-                    self._fail(stream, f"garbage: {e}")
-            else:
-                self._head_or_length(stream, data)
+            try:
+                if ended(data):
+                    self._ended(stream, data)
+            except ValueError as e:
+                self._fail(stream, f"garbage: {e}")
         self._size += size
         self.progress.reads += reads
         if reads:
@@ -373,6 +372,8 @@ class Wire:
                 self.progress.failed += 1
             if head.chunked:
                 stream.framing = http1.Chunked()
+                if stream.tls is None:
+                    stream.ended = stream.framing.ended
                 try:
                     if data and stream.framing.ended(data):
                         self._ended(stream, data)
@@ -396,7 +397,7 @@ class Wire:
         self._refused = 0
         self.progress.ended += 1
         stream.exchange = -1
-        stream.framing = None
+        stream.ended = stream.framing = None
         stream.body = False
         stream.carried = True
         if stream.keep_alive and self._reuse and not stream.out:

@@ -39,7 +39,6 @@ class Tally:
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
-        self._last_token_ns = 0
 
     def add(self, r: Record) -> None:
         self._sent.append(r.sent_ns)
@@ -87,24 +86,35 @@ class Tally:
             columns["tpot"].append(tpot)
         self._n["good"] += self._meets_goodput(ttft if ttft is not None else r.chunk_ns[0] - r.sent_ns, tpot, e2el)
         times = np.array(r.chunk_ns, dtype=np.int64)
-        gaps = np.diff(times)
-        tokens = r.output_tokens or len(times)
-        each = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.full(len(times), tokens / len(times))
-        sharing = np.maximum(each[1:], 1)  # the tokens that a gap is shared by
-        if r.unseen:  # a gap with an unknown end is no sample
-            known = np.ones(len(times), dtype=bool)
-            known[r.unseen] = False
-            gaps, sharing = gaps[known[1:] & known[:-1]], sharing[known[1:] & known[:-1]]
-        self._gaps.append(gaps.astype(np.float32))
-        per_token = (gaps / sharing).astype(np.float32)
-        # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
-        self._gaps_per_token.append(np.repeat(per_token, sharing.astype(int)) if r.chunk_tokens else per_token)
+        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         self._n["chunks"] += len(times)
-        self._last_token_ns = max(self._last_token_ns, r.chunk_ns[-1])
+        self._add_gaps(times, tokens, r.unseen)
+        self._add_arrivals(times, tokens)
+
+    def _add_gaps(self, times: np.ndarray, tokens: np.ndarray | float, unseen: list[int]) -> None:
+        """`tokens`: in each chunk, or on average."""
+        gaps = np.diff(times).astype(np.float32)
+        sharing = np.maximum(tokens[1:] if isinstance(tokens, np.ndarray) else tokens, 1)  # the tokens of a gap
+        if unseen:  # a gap with an unknown end is no sample
+            known = np.ones(len(times), dtype=bool)
+            known[unseen] = False
+            known = known[1:] & known[:-1]
+            gaps, sharing = gaps[known], sharing[known] if isinstance(tokens, np.ndarray) else sharing
+        self._gaps.append(gaps)
+        if isinstance(tokens, np.ndarray):
+            # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
+            self._gaps_per_token.append(np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32))
+        else:
+            self._gaps_per_token.append(gaps if sharing == 1 else gaps / np.float32(sharing))
+
+    def _add_arrivals(self, times: np.ndarray, tokens: np.ndarray | float) -> None:
         buckets = times // _BUCKET_NS
-        if buckets[-1] >= len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.zeros(max(int(buckets[-1]) + 1, len(self._tokens)))])
-        np.add.at(self._tokens, buckets, each)
+        first, last = int(buckets[0]), int(buckets[-1])
+        if last >= len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.zeros(max(last + 1, len(self._tokens)))])
+        weights = tokens if isinstance(tokens, np.ndarray) else None
+        arrived = np.bincount(buckets - first, weights)
+        self._tokens[first : last + 1] += arrived if weights is not None else arrived * tokens
 
     def _meets_goodput(self, ttft: int, tpot: float | None, e2el: int) -> bool:
         actual = {"ttft": ttft, "tpot": tpot or 0.0, "e2el": e2el}

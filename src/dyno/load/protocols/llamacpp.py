@@ -8,7 +8,7 @@ from dyno.facts.request import Request
 from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     content: str = ""
     tokens: list[int] | None = None
     stop: bool = False

@@ -8,18 +8,18 @@ from dyno.facts.request import Request
 from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
 
 
-class _Token(msgspec.Struct):
+class _Token(msgspec.Struct, gc=False):
     text: str = ""
     special: bool = False
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     generated_tokens: int | None = None
     input_length: int | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     token: _Token | None = None
     details: _Details | None = None
     error: Any = None
