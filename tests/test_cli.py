@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Scripted
 from dyno.cli.serve import BACKENDS, DATASETS
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import free_port
@@ -79,7 +81,8 @@ def test_the_result_file_has_vllms_keys_and_everything_else_under_one(
     result = json.loads(file.read_text())
     vllm = json.loads((CAPTURES / "vllm-0.32-serve.json").read_text())
     assert set(vllm) - set(result) == {"rtfx"}  # of audio
-    assert set(result) - set(vllm) == {"dyno", "tp"}
+    queue = {f"{p}_client_queue_time_ms" for p in ("mean", "median", "std", "p99")}  # of vLLM 0.32's on request
+    assert set(result) - set(vllm) == {"dyno", "tp"} | queue
     assert result["completed"] == 12
     assert result["failed"] == 0
     assert result["total_output_tokens"] == 12 * 8
@@ -296,6 +299,29 @@ def test_a_key_reaches_no_file_and_no_output(dyno: Callable[..., Done], fake: Fa
         assert not [p for p in files if secret.encode() in p.read_bytes()]
     trial = json.loads(next(tmp_path.glob("runs/*/trial.json")).read_text())
     assert trial["trial"]["target"]["header_names"] == ["Authorization", "X-Api-Key"]
+
+
+def test_a_key_that_the_server_sends_back_in_its_complaint_is_not_repeated(
+    dyno: Callable[..., Done], scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    def complain(sock: socket.socket, _: int) -> None:
+        asked = b""
+        while more := sock.recv(65536):
+            asked += more
+            if b"\r\n\r\n" in asked:
+                status = b"403 no" if asked.startswith(b"POST /v1/completions") else b"404 none"
+                said = b'{"error": "sk-very-secret-1234 is not allowed here"}'
+                sock.sendall(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(said), said))
+                asked = b""
+
+    base = scripted(complain).base_url
+    words = ["bench", "serve", "--base-url", base, "--model", "m", "--num-prompts", "3", "--random-input-len", "5"]
+    for more in ([], ["--ready-check-timeout-sec", "1"], ["--num-warmups", "1"]):
+        done = dyno(*words, *more, OPENAI_API_KEY="sk-very-secret-1234")
+        assert done.code == 1
+        assert "[redacted] is not allowed here" in done.said
+        assert "sk-very-secret-1234" not in done.said
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"sk-very-secret" in p.read_bytes()]
 
 
 def test_a_fault_the_fake_does_not_have_names_those_it_has(dyno: Callable[..., Done]) -> None:

@@ -17,6 +17,15 @@ def tls_context(insecure: bool) -> ssl.SSLContext:
     return context
 
 
+def redacted(text: str, headers: dict[str, str]) -> str:
+    """Without the header values: a server may send a key back in its complaint about it."""
+    for value in headers.values():
+        for secret in {value, value.removeprefix("Bearer ")}:
+            if len(secret) >= 6:
+                text = text.replace(secret, "[redacted]")
+    return text
+
+
 class Url:
     """A base URL, split once: `http://host:8000/prefix`."""
 

@@ -68,5 +68,5 @@ def show_(options: argparse.Namespace) -> int:
 
         print(json.dumps(result_file(outcome, detailed=False)))
     else:
-        print(block(outcome.result, outcome.manifest.trial, list(METRICS)))
+        print(block(outcome.result, outcome.manifest.trial, list(METRICS[:4])))
     return 0

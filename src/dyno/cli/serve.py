@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.errors import StoreError, UsageError
+from dyno.errors import DynoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from dyno.experiment.trial import Outcome
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp")
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
-METRICS = ("ttft", "tpot", "itl", "e2el")
+METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -142,15 +142,19 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import Line
     from dyno.experiment.trial import serve
+    from dyno.http import redacted
     from dyno.report.block import block
 
-    outcome = serve(
-        trial,
-        runs=options.runs,
-        headers=headers,
-        watcher=Line(bar=not options.disable_tqdm),
-        keep_raw=options.keep_raw,
-    )
+    try:
+        outcome = serve(
+            trial,
+            runs=options.runs,
+            headers=headers,
+            watcher=Line(bar=not options.disable_tqdm),
+            keep_raw=options.keep_raw,
+        )
+    except DynoError as e:
+        raise type(e)(redacted(str(e), headers)) from None
     result = outcome.result
     file = result_file(outcome, options.save_detailed)
     if options.json:

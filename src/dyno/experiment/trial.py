@@ -20,7 +20,7 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
-from dyno.http import Client, Url
+from dyno.http import Client, Url, redacted
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
 from dyno.load.spool import Spool
@@ -141,15 +141,20 @@ def measure(
         finally:
             watcher.over()
     watcher.phase("Decoding")
-    return finish(run, tokenizer, keep_raw)
+    return finish(run, tokenizer, keep_raw, headers)
 
 
-def finish(run: Run, tokenizer: Tokenizer | None = None, keep_raw: bool = False) -> Outcome:
+def finish(
+    run: Run,
+    tokenizer: Tokenizer | None = None,
+    keep_raw: bool = False,
+    headers: dict[str, str] | None = None,
+) -> Outcome:
     """From what lies in the folder to the result: after the load, or later for a run that was cut off."""
     manifest, client = run.manifest(), run.client()
     tally = Tally(manifest.trial)
     last_ns = sent = 0
-    for record in run.write_records(_records(run, manifest, client, tokenizer)):
+    for record in run.write_records(_records(run, manifest, client, tokenizer, headers or {})):
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
@@ -173,13 +178,21 @@ def finish(run: Run, tokenizer: Tokenizer | None = None, keep_raw: bool = False)
     return Outcome(run, manifest, result)
 
 
-def _records(run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None) -> Iterator[Record]:
+def _records(
+    run: Run,
+    manifest: Manifest,
+    client: ClientFacts | None,
+    tokenizer: Tokenizer | None,
+    headers: dict[str, str],
+) -> Iterator[Record]:
     if not run.spool_path.exists():
         yield from run.records()
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
     start = None if client is None else client.start_ns
     for record in decode.records(run.spool_path, run.requests(), protocol, start):
+        if record.error_detail:
+            record.error_detail = redacted(record.error_detail, headers)
         if record.error is None and record.output_tokens is None:
             if tokenizer is not None:
                 record.output_tokens = max(tokenizer.count(record.text) - tokenizer.count(""), 0)

@@ -1,14 +1,21 @@
 """The printed result: vLLM's block line for line, then what dyno adds."""
 
 from dyno.facts.finding import Finding
-from dyno.facts.summary import Distribution, Result, Summary
+from dyno.facts.summary import Distribution, Result
 from dyno.facts.trial import TrialSpec
 
+# vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
-    "ttft": ("TTFT", "Time to First Token"),
-    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
-    "itl": ("ITL", "Inter-token Latency"),
-    "e2el": ("E2EL", "End-to-end Latency"),
+    "ttft": ("ttft", "TTFT", "Time to First Token"),
+    "tpot": ("tpot", "TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("itl", "ITL", "Inter-token Latency"),
+    "e2el": ("e2el", "E2EL", "End-to-end Latency"),
+    "client_queue_time": ("queue", "Client Queue Time", "Client-side Queueing"),
+    "e2el_including_client_queue": (
+        "response_e2el",
+        "E2EL incl. Client Queue",
+        "Queue-inclusive End-to-end Latency",
+    ),
 }
 _MARKS = {"note": "note ", "doubt": "doubt", "void": "VOID "}
 
@@ -39,8 +46,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     line("Peak concurrent requests:", float(s.client.streams_peak))
     line("Total token throughput (tok/s):", s.total_token_throughput)
     for metric in metrics:
-        short, title = METRICS[metric]
-        _distribution(lines, short, title, getattr(s, metric))
+        name, short, title = METRICS[metric]
+        _distribution(lines, short, title, getattr(s, name))
     lines.append(f"{'dyno':-^50}")
     for kind, count in s.failures.items():
         line(f"Failed, {kind}:", count)
@@ -94,7 +101,3 @@ def finding_lines(finding: Finding) -> list[str]:
         f"  {_MARKS[finding.level]} {finding.code}: {finding.text}",
         f"        {finding.advice}",
     ]
-
-
-def failures_in_words(s: Summary) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in s.failures.items()) or "0"

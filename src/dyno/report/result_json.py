@@ -59,6 +59,10 @@ def build(
         out |= _detailed(records)
     for name in ("ttft", "tpot", "itl", "e2el"):
         out |= _flat(name, getattr(s, name))
+    if load.max_concurrency is not None:
+        out |= _flat("client_queue_time", s.queue)
+        if not load.closed_loop:
+            out |= _flat("e2el_including_client_queue", s.response_e2el)
     response = {**_flat("ttft", s.response_ttft), **_flat("e2el", s.response_e2el), **_flat("queue", s.queue)}
     out["dyno"] = {
         "version": dyno.__version__,
