@@ -38,22 +38,24 @@ class Line(Watcher):
         # A terminal that was stopped with Ctrl-S must not stop the load.
         if select.select([], [sys.stderr], [], 0)[1]:
             self._drawn = True
-            sys.stderr.write("\r" + self._text(p)[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
+            sys.stderr.write("\r" + self._text(p, shutil.get_terminal_size().columns) + "\x1b[K")
             sys.stderr.flush()
 
-    def _text(self, p: Progress) -> str:
+    def _text(self, p: Progress, columns: int) -> str:
         (t0, ended0, tokens0), (t1, ended1, tokens1) = self._before[0], self._before[-1]
         span = t1 - t0 or 1.0
         elapsed = seconds(p.elapsed_ns)
         share = min(1.0, p.ended / p.count if p.until_s is None else max(elapsed / p.until_s, 0))
         left = elapsed / share - elapsed if share > 0 else 0.0
-        filled = round(20 * share)
         total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
-        return (
-            f"{share:4.0%} [{'#' * filled}{'.' * (20 - filled)}] {total} done, {p.in_flight} open, {p.failed} failed | "
-            f"{(ended1 - ended0) / span:.1f} req/s, ~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s | "
-            f"{_clock(elapsed)}, {_clock(left)} left"
+        text = (
+            f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
+            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s, {_clock(left)} left"
         )
+        width = min(30, columns - len(text) - 9)  # the bar takes what room there is
+        filled = round(width * share)
+        bar = f" [{'#' * filled}{'.' * (width - filled)}]" if width >= 5 else ""
+        return f"{share:4.0%}{bar} {text}"[: columns - 1]
 
     def _wipe(self) -> None:
         if self._drawn:

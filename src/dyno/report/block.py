@@ -1,5 +1,7 @@
 """The printed result: vLLM's block line for line, then what dyno adds."""
 
+from textwrap import wrap
+
 from dyno.facts.finding import Finding
 from dyno.facts.summary import Distribution, Result
 from dyno.facts.trial import TrialSpec
@@ -17,6 +19,7 @@ METRICS = {
         "Queue-inclusive End-to-end Latency",
     ),
 }
+_INDENT = " " * 8
 _MARKS = {"note": "note ", "doubt": "doubt", "void": "VOID "}
 
 
@@ -97,7 +100,8 @@ def verdict_lines(result: Result) -> list[str]:
 
 
 def finding_lines(finding: Finding) -> list[str]:
+    text = f"  {_MARKS[finding.level]} {finding.code}: {finding.text}"
     return [
-        f"  {_MARKS[finding.level]} {finding.code}: {finding.text}",
-        f"        {finding.advice}",
+        *wrap(text, 100, subsequent_indent=_INDENT),
+        *wrap(finding.advice, 100, initial_indent=_INDENT, subsequent_indent=_INDENT),
     ]
