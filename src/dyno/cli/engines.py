@@ -39,14 +39,23 @@ def add(commands: Any) -> None:
 
 
 def start_fake(options: argparse.Namespace) -> int:
-    from dyno.engines import fake
+    from dyno.engines.fake import FAULTS
+    from dyno.engines.fake.server import serve
+    from dyno.engines.fake.spec import FakeSpec, parse_faults
 
     if "help" in options.fault:
-        for kind, what in fake.FAULTS.items():
+        for kind, what in FAULTS.items():
             print(f"{kind:<14} {what}")
         return 0
+    spec = FakeSpec(
+        first_ms=options.first_ms,
+        gap_ms=options.gap_ms,
+        model=options.model,
+        max_model_len=options.max_model_len,
+        faults=parse_faults(options.fault),
+    )
     _say_ready("fake", options.port, options.model)
-    fake.serve(options)
+    serve(spec, options.port)
     return 0
 
 

@@ -1,0 +1,234 @@
+"""The fake engine's server: one epoll loop that sends each piece of each answer when it is due.
+
+A request's arrival is the kernel's receive stamp, so that the time in which this server was busy is not counted
+against a client.
+"""
+
+import gc
+import os
+import resource
+import select
+import socket
+import struct
+import time
+from heapq import heappop, heappush, heapreplace
+from typing import Any
+
+import msgspec
+
+from dyno.clock import now_ns, wall_offset_ns
+from dyno.engines.fake.answer import RESET, STALL, Script, Stream, whole
+from dyno.engines.fake.spec import FakeSpec
+from dyno.errors import EngineError
+from dyno.units import NS_PER_MS, NS_PER_S
+
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("qq")
+_SENDS_A_TURN = 64
+
+
+class _Connection:
+    __slots__ = ("at", "inbox", "log", "script", "socket", "turn")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.inbox = b""
+        self.script: Script | None = None
+        self.turn = 0  # which of this server's answers the script is: a file number is soon another connection's
+        self.at = 0
+        self.log: list[int] = []
+
+
+class FakeServer:
+    def __init__(self, spec: FakeSpec, port: int) -> None:
+        self._spec = spec
+        self._answers = 0
+        self._turns = 0
+        self._accepted = 0
+        self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
+        self._words: dict[str, int] = {}
+        self._made: dict[tuple[object, ...], list[bytes]] = {}
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096, reuse_port=False)
+        self._listener.setblocking(False)
+        self._poller = select.epoll()
+        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+        self._connections: dict[int, _Connection] = {}
+        self._agenda: list[tuple[int, int, int]] = []  # (due, fd, turn)
+        self._offset_ns = wall_offset_ns()
+        self._offset_at = now_ns()
+
+    def serve(self) -> None:
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles while streams run
+        agenda, poll = self._agenda, self._poller.poll
+        while True:
+            self._send_due()
+            wait = agenda[0][0] - now_ns() if agenda else NS_PER_S // 4
+            if wait >= NS_PER_MS:
+                events = poll(min(wait // NS_PER_MS, 250) / 1000)
+            else:
+                if wait > 0:
+                    time.sleep(wait / NS_PER_S)
+                events = poll(0)
+            for fd, _ in events:
+                if fd == self._listener.fileno():
+                    self._accept()
+                elif fd in self._connections:
+                    self._receive(fd)
+            if now_ns() - self._offset_at > NS_PER_S:
+                self._offset_ns, self._offset_at = wall_offset_ns(), now_ns()
+
+    def _send_due(self) -> None:
+        agenda, connections = self._agenda, self._connections
+        now = now_ns()
+        for _ in range(_SENDS_A_TURN):
+            if not agenda or agenda[0][0] > now:
+                return
+            due, fd, turn = agenda[0]
+            connection = connections.get(fd)
+            if connection is None or connection.turn != turn or (script := connection.script) is None:
+                heappop(agenda)
+                continue
+            data = script.writes[connection.at]
+            connection.at += 1
+            if connection.at < len(script.writes):
+                heapreplace(agenda, (due + script.gap_ns, fd, turn))
+            else:
+                heappop(agenda)
+            if data[:1] == b"\0":
+                self._act(fd, connection, data)
+                continue
+            connection.log.append(now_ns())
+            try:
+                sent = connection.socket.send(data)
+                if sent < len(data):  # the log itself, or a client that doesn't read
+                    connection.socket.settimeout(30)
+                    connection.socket.sendall(data[sent:])
+                    connection.socket.setblocking(False)
+            except OSError:
+                self._close(fd)
+                continue
+            if connection.at == len(script.writes):
+                if script.logged:
+                    self._log.append(connection.log)
+                connection.script = None
+
+    def _act(self, fd: int, connection: _Connection, action: bytes) -> None:
+        if action == RESET:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if action != STALL:
+            self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        connection = self._connections.pop(fd)
+        self._poller.unregister(fd)
+        connection.socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._accepted += 1
+            self._connections[sock.fileno()] = _Connection(sock)
+            self._poller.register(sock.fileno(), select.EPOLLIN)
+
+    def _receive(self, fd: int) -> None:
+        connection = self._connections[fd]
+        try:
+            data, extra, _, _ = connection.socket.recvmsg(65536, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(fd)
+            return
+        connection.inbox += data
+        head, blank, body = connection.inbox.partition(b"\r\n\r\n")
+        if not blank:
+            return
+        length = 0
+        for line in head.split(b"\r\n"):
+            if line[:15].lower() == b"content-length:":
+                length = int(line[15:])
+        if len(body) < length:
+            return
+        connection.inbox = body[length:]
+        arrival = now_ns()
+        if extra:
+            s, ns = _TIMESPEC.unpack(extra[0][2])
+            arrival = s * NS_PER_S + ns - self._offset_ns
+        method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
+        script = self._answer(method, path, body[:length])
+        self._turns += 1
+        connection.script, connection.turn, connection.at, connection.log = script, self._turns, 0, [arrival]
+        heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
+
+    # ---- what it answers ----
+
+    def _answer(self, method: str, path: str, body: bytes) -> Script:
+        try:
+            asked = msgspec.json.decode(body) if body else {}
+        except msgspec.DecodeError:
+            return whole(400, {"error": {"message": "the body is no JSON"}})
+        if path in ("/v1/completions", "/v1/chat/completions", "/generate_stream") and method == "POST":
+            return self._generate(path, asked)
+        if path == "/v1/models":
+            card = {"id": self._spec.model, "object": "model", "max_model_len": self._spec.max_model_len}
+            return whole(200, {"object": "list", "data": [card]})
+        if path == "/tokenize" and method == "POST":
+            ids = [self._words.setdefault(w, len(self._words)) for w in asked.get("prompt", "").split()]
+            return whole(200, {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids})
+        if path == "/detokenize" and method == "POST":
+            words = list(self._words)
+            return whole(200, {"prompt": " ".join(words[i] for i in asked["tokens"] if i < len(words))})
+        if path == "/fake/log":
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            log, self._log = self._log, []
+            cpu_s = usage.ru_utime + usage.ru_stime
+            return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log})
+        if path in ("/health", "/version", "/info"):
+            return whole(200, {"version": "fake", "model_id": self._spec.model})
+        return whole(404, {"error": {"message": f"no route {method} {path}"}})
+
+    def _fault(self) -> str | None:
+        return next((kind for kind, every in self._spec.faults.items() if self._answers % every == 0), None)
+
+    def _generate(self, path: str, asked: dict[str, Any]) -> Script:
+        self._answers += 1
+        fault = self._fault()
+        first_ns, gap_ns = int(self._spec.first_ms * NS_PER_MS), int(self._spec.gap_ms * NS_PER_MS)
+        if fault in ("429", "500", "503"):
+            return whole(int(fault), {"error": {"message": f"as told: {fault}", "code": int(fault)}})
+        if fault == "refuse":
+            return Script([RESET], 0, 0)
+        if fault == "die":
+            os._exit(3)
+        if fault == "not_a_stream":
+            return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
+        stream = Stream(path, asked, self._spec, fault)
+        # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
+        writes = self._made.get(stream.key) or self._made.setdefault(stream.key, stream.writes())
+        if fault == "slow_headers":
+            head, writes = writes[0], writes[1:]
+            return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS)
+        if fault == "dribble":
+            writes = [part for w in writes for part in (w[: len(w) // 3], w[len(w) // 3 : -5], w[-5:])]
+        return Script(writes, first_ns, gap_ns)
+
+
+def serve(spec: FakeSpec, port: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        server = FakeServer(spec, port)
+    except OSError as e:
+        raise EngineError(
+            f"The fake engine can't listen on port {port}: {e.strerror}. Choose another --port."
+        ) from None
+    server.serve()
