@@ -26,7 +26,8 @@ from dyno.load import decode
 from dyno.load.plan import Plan
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import Spool
-from dyno.load.wire import Progress, Stop, Wire
+from dyno.load.progress import Progress, Stop
+from dyno.load.wire import Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
 

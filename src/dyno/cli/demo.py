@@ -16,7 +16,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import Line
     from dyno.experiment.demo import demo
-    from dyno.load.wire import Stop
+    from dyno.load.progress import Stop
     from dyno.report.table import comparison
 
     stop = Stop()

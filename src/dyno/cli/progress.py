@@ -6,7 +6,7 @@ import sys
 import time
 
 from dyno.experiment.trial import Watcher
-from dyno.load.wire import Progress
+from dyno.load.progress import Progress
 from dyno.units import seconds
 
 _EVERY_S = 0.2

@@ -14,7 +14,7 @@ from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
-from dyno.load.wire import Stop
+from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.units import NS_PER_S
 

@@ -11,7 +11,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.load.wire import Stop
+from dyno.load.progress import Stop
 
 QUANTIZATIONS = ("F16", "Q8_0")
 # (requests in flight, requests sent): enough for a steady window, few enough for a minute on two cores.

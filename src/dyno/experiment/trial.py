@@ -22,9 +22,10 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
 from dyno.http import Client, Url, redacted
 from dyno.load import decode, http1, plan
+from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
 from dyno.load.spool import Spool
-from dyno.load.wire import Progress, Stop, Wire
+from dyno.load.wire import Wire
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally

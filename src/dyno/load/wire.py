@@ -6,34 +6,28 @@ reading and two list appends; nothing is decoded here. Linux stamps each segment
 a third of a millisecond when reads come thick: one wake-up then serves many streams.
 """
 
-import contextlib
 import errno
 import gc
 import resource
-import socket
 import ssl
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.errors import TargetError, UsageError
 from dyno.facts.client import ClientFacts
-from dyno.http import Url, tls_context, unreachable
+from dyno.http import Url
 from dyno.load import http1
+from dyno.load.connection import READ_BYTES, SO_TIMESTAMPNS, Connection, failure
 from dyno.load.plan import Plan
-from dyno.load.poller import ERROR, IN, OUT, Poller
+from dyno.load.poller import ERROR, IN, OUT
+from dyno.load.pool import AHEAD_NS, Pool
+from dyno.load.progress import Progress, Stop, tokens_told
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, pack
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
-READ_BYTES = 32_768
 FLUSH_BYTES = 131_072
 TICK_NS = 100 * NS_PER_MS
-AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
-IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
 SENDS_A_TURN = 32  # then look at the sockets again
 NAP_S = 0.0003
 SLEPT_NS = 200_000  # a poll that took longer has waited
@@ -41,84 +35,6 @@ NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each
 GONE_AFTER_NS = 3 * NS_PER_S  # no byte for so long, and connections refused: the server is gone
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
-
-_SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None
-_USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
-
-
-class Progress(msgspec.Struct):
-    """What the loop knows while it runs; for a progress line, not for results."""
-
-    count: int
-    until_s: float | None = None  # the load's duration, where it has one
-    elapsed_ns: int = 0
-    sent: int = 0
-    ended: int = 0
-    failed: int = 0  # by the wire's knowledge: errors inside a stream are found in decoding
-    in_flight: int = 0
-    reads: int = 0
-    tokens_ended: int = 0  # by the usage at the end of finished responses, where it was there
-
-    @property
-    def tokens_estimate(self) -> float:
-        """Reads so far, scaled by the tokens that finished responses had for each of theirs. Responses in
-        flight count as half done."""
-        if not self.tokens_ended:
-            return float(self.reads)
-        done = self.ended / (self.ended + self.in_flight / 2)
-        return self.tokens_ended / done
-
-
-class Stop:
-    """Set by a signal handler; the loop looks at it ten times a second."""
-
-    requested = False
-
-
-class _Stream:
-    """A connection and the exchange that is on it."""
-
-    __slots__ = (
-        "body", "carried", "ended", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
-        "ready", "recv", "sent_ns", "silent", "socket", "tls", "waited",
-    )  # fmt: skip
-
-    def __init__(self, sock: socket.socket, tls: "_Tls | None") -> None:
-        self.socket = sock
-        self.fd = sock.fileno()
-        self.recv = sock.recvmsg
-        self.tls = tls
-        self.ready = False  # connected (and through the TLS handshake)
-        self.exchange = -1  # which one is on it; -1: idle
-        self.carried = False  # an exchange, before
-        self.waited = False  # was idle before its exchange, so that the server may have closed it meanwhile
-        self.idle_ns = 0
-        self.out = b""  # what of the request didn't fit into the socket yet
-        self.clear()
-
-    def clear(self) -> None:
-        self.silent = True  # no byte of the response yet
-        self.head = b""  # a head that is still incomplete
-        self.body = False
-        self.framing: http1.Chunked | None = None
-        self.ended: Callable[[bytes], bool] | None = None  # set while nothing but plain chunked reads are to come
-        self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
-        self.keep_alive = True
-        self.sent_ns = 0
-
-
-class _Tls:
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
-
-    def plain(self, data: bytes) -> bytes:
-        self.incoming.write(data)
-        parts = []
-        with contextlib.suppress(ssl.SSLWantReadError):
-            while part := self.object.read(READ_BYTES):
-                parts.append(part)
-        return b"".join(parts)
 
 
 class Wire:
@@ -143,11 +59,8 @@ class Wire:
         self._timeout_ns = ns(timeout_s)
         self._watch = watch
         self._stop = stop or Stop()
-        self._context = tls_context(insecure) if url.tls else None
-        self._poller = Poller()
-        self._streams: dict[int, _Stream] = {}
-        self._idle: list[_Stream] = []  # last in, first out: the warmest connection is used first
-        self._opening = 0  # connections under way that no exchange waits for yet
+        self._insecure = insecure
+        self._dues = [0] * plan.count
         self._parts: list[bytes] = []
         self._size = 0
         self._next = 0  # the next request of the plan
@@ -155,7 +68,6 @@ class Wire:
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
         self._refused = 0  # connections refused in a row
-        self._reuse = True  # connections carry several exchanges
         self._outcome = "complete"
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
@@ -163,10 +75,10 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        self._address = self._resolve()
+        self._pool = Pool(self._url, self._insecure)
         ticks_late_ns: list[int] = []
         try:
-            self._open_first_connections()
+            self._pool.open_first(self._plan, lambda: self._stop.requested, self._attend)
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
             gc.collect()
             gc.freeze()
@@ -182,9 +94,7 @@ class Wire:
         finally:
             gc.enable()
             gc.unfreeze()
-            for stream in list(self._streams.values()):
-                self._drop(stream)
-            self._poller.close()
+            self._pool.close()
             self._flush()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return ClientFacts(
@@ -196,13 +106,13 @@ class Wire:
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
             reads=self.progress.reads,
             ticks_late_ns=ticks_late_ns,
-            kernel_stamps=_SO_TIMESTAMPNS is not None,
+            kernel_stamps=SO_TIMESTAMPNS is not None,
         )
 
     def _loop(self, start: int, ticks_late_ns: list[int]) -> None:
         progress, plan = self.progress, self._plan
-        poll = self._poller.poll
-        may_nap = _SO_TIMESTAMPNS is not None
+        poll = self._pool.poller.poll
+        may_nap = SO_TIMESTAMPNS is not None
         napping, reads_at_tick = False, 0
         looked = start
         tick = start + TICK_NS
@@ -249,7 +159,7 @@ class Wire:
                 self._flush()
 
     def _read(self, events: list[tuple[int, int]]) -> None:
-        streams, parts, clock = self._streams, self._parts, now_ns
+        streams, parts, clock = self._pool.connections, self._parts, now_ns
         append = parts.append
         size = reads = 0
         for fd, event in events:
@@ -300,7 +210,7 @@ class Wire:
                 due = self._free.popleft()
             else:
                 due = self._start_ns + plan.due_ns[self._next]
-                self._open_ahead(now)
+                self._pool.open_ahead(plan, self._next, progress.in_flight, now + AHEAD_NS - self._start_ns)
                 if due > now:
                     return due
                 if plan.in_flight_max is not None and progress.in_flight >= plan.in_flight_max:
@@ -316,13 +226,13 @@ class Wire:
 
     def _start(self, exchange: int, due: int) -> None:
         self._dues[exchange] = due
-        stream = self._take_idle()
+        stream = self._pool.take()
         if stream is None:
             try:
-                stream = self._open()
+                stream = self._pool.open()
             except OSError as e:
                 self._note(SENT, exchange, now_ns(), TIMES.pack(due, 0))
-                self._note(END, exchange, now_ns(), NO_STAMP, f"{_kind(e)}: {e.strerror or e}".encode())
+                self._note(END, exchange, now_ns(), NO_STAMP, failure(e).encode())
                 self._slot_free(now_ns(), refused=True)
                 self.progress.failed += 1
                 self.progress.ended += 1
@@ -331,7 +241,7 @@ class Wire:
         if stream.ready:
             self._send(stream)
 
-    def _send(self, stream: _Stream) -> None:
+    def _send(self, stream: Connection) -> None:
         exchange = stream.exchange
         payload = self._payloads[exchange % len(self._payloads)]
         stream.clear()
@@ -350,9 +260,9 @@ class Wire:
         self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], 0))
         if done < len(payload):
             stream.out = payload[done:]
-            self._poller.modify(stream.fd, IN | OUT)
+            self._pool.poller.modify(stream.fd, IN | OUT)
 
-    def _head_or_length(self, stream: _Stream, data: bytes) -> None:
+    def _head_or_length(self, stream: Connection, data: bytes) -> None:
         """The slower part of reading: the head, and bodies that aren't chunked."""
         if not stream.body:
             stream.silent = False
@@ -389,27 +299,22 @@ class Wire:
             if stream.left <= 0:
                 self._ended(stream, data)
 
-    def _ended(self, stream: _Stream, data: bytes) -> None:
+    def _ended(self, stream: Connection, data: bytes) -> None:
         """The response is whole; the connection is free for the next exchange."""
         now = now_ns()
         self._note(END, stream.exchange, now, NO_STAMP)
-        self.progress.tokens_ended += _tokens_told(data)
+        self.progress.tokens_ended += tokens_told(data)
         self._refused = 0
         self.progress.ended += 1
         stream.exchange = -1
         stream.ended = stream.framing = None
         stream.body = False
-        stream.carried = True
-        if stream.keep_alive and self._reuse and not stream.out:
-            stream.idle_ns = now
-            self._idle.append(stream)
-        else:
-            self._drop(stream)
+        self._pool.give_back(stream)
         self._slot_free(now)
 
-    def _fail(self, stream: _Stream, reason: str) -> None:
+    def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
-        self._drop(stream)
+        self._pool.drop(stream)
         if exchange >= 0:
             if stream.sent_ns == 0:  # it never got as far as sending
                 self._note(SENT, exchange, now_ns(), TIMES.pack(self._dues[exchange], 0))
@@ -428,7 +333,7 @@ class Wire:
             else:
                 self._free.append(now)
 
-    def _closed(self, stream: _Stream) -> None:
+    def _closed(self, stream: Connection) -> None:
         """The server closed the connection."""
         if stream.exchange >= 0 and stream.body and stream.framing is None and stream.left < 0:
             stream.keep_alive = False
@@ -436,13 +341,13 @@ class Wire:
         elif not self._sent_again(stream):
             self._fail(stream, "cut: the server closed the connection before the response was whole")
 
-    def _broken(self, stream: _Stream, error: OSError) -> None:
+    def _broken(self, stream: Connection, error: OSError) -> None:
         # A reset on a connection that never carried an answer is what the server thinks of this request: to send it
         # again would hide a failure.
         if (error.errno == errno.ECONNRESET and not stream.carried) or not self._sent_again(stream):
-            self._fail(stream, f"{_kind(error)}: {error.strerror or error}")
+            self._fail(stream, failure(error))
 
-    def _sent_again(self, stream: _Stream) -> bool:
+    def _sent_again(self, stream: Connection) -> bool:
         """A kept-alive connection that was closed as soon as the request came was closed under our feet: the
         request is sent once more, on a fresh one. A server that closes later had the request and gave it up."""
         exchange = stream.exchange
@@ -450,10 +355,10 @@ class Wire:
             return False
         if stream.sent_ns < now_ns() - CLOSED_WITHIN_NS:
             return False
-        self._learn_to_reconnect(stream)
-        self._drop(stream)
+        self._pool.learn_to_reconnect(stream)
+        self._pool.drop(stream)
         try:
-            fresh = self._open()
+            fresh = self._pool.open()
         except OSError:
             return False
         fresh.exchange = exchange
@@ -461,109 +366,7 @@ class Wire:
             self._send(fresh)
         return True
 
-    def _learn_to_reconnect(self, stream: _Stream) -> None:
-        """llama.cpp's server promises to keep connections and closes each one after its stream."""
-        if stream.carried and now_ns() - stream.idle_ns < NS_PER_S:
-            self._reuse = False
-
-    # ---- connections ----
-
-    def _resolve(self) -> tuple[int, tuple[str, int]]:
-        try:
-            family, _, _, _, address = socket.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM)[0]
-        except OSError as e:
-            raise TargetError(unreachable(self._url, e)) from None
-        return family, address  # type: ignore[return-value]
-
-    def _open_first_connections(self) -> None:
-        """Before the clock starts: as many as the first moments need, a few hundred at a time."""
-        wanted = self._plan.first_wave(AHEAD_NS)
-        self._allow_open_files()
-        self._dues = [0] * self._plan.count
-        deadline = now_ns() + 30 * NS_PER_S
-        while len(self._idle) < wanted and not self._stop.requested:
-            while self._opening < 256 and self._opening + len(self._idle) < wanted:
-                try:
-                    self._open(ahead=True)
-                except OSError as e:
-                    raise TargetError(unreachable(self._url, e)) from None
-            for fd, event in self._poller.poll(0.1):
-                if fd in self._streams:
-                    self._attend(self._streams[fd], event)
-            if self._preopen_error is not None:
-                raise TargetError(unreachable(self._url, self._preopen_error)) from None
-            if now_ns() > deadline:
-                raise TargetError(
-                    f"{self._url} took only {len(self._idle)} of {wanted} connections within 30 s. "
-                    "Lower --max-concurrency, or raise the server's limit on connections."
-                )
-        now = now_ns()
-        for stream in self._idle:
-            stream.idle_ns = now
-
-    _preopen_error: Exception | None = None
-
-    def _allow_open_files(self) -> None:
-        streams = min(self._plan.in_flight_max or self._plan.count, self._plan.count)
-        need = streams + 64
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY or need <= soft:
-            return
-        if hard != resource.RLIM_INFINITY and need > hard:
-            if self._plan.due_ns is None or self._plan.in_flight_max is not None:
-                raise UsageError(
-                    f"{streams} connections at once need {need} open files; the system allows {hard}. "
-                    "Set --max-concurrency lower, or raise the limit (ulimit -Hn)."
-                )
-            need = hard  # an open loop rarely has all its requests in flight
-        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
-
-    def _open(self, ahead: bool = False) -> _Stream:
-        family, address = self._address
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if _SO_TIMESTAMPNS is not None:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            error = sock.connect_ex(address)
-            if error not in (0, errno.EINPROGRESS):
-                raise OSError(error, errno.errorcode.get(error, str(error)))
-        except OSError:
-            sock.close()
-            raise
-        tls = _Tls(self._context, self._url.host) if self._context is not None else None
-        stream = _Stream(sock, tls)
-        stream.idle_ns = now_ns()
-        self._streams[stream.fd] = stream
-        self._poller.register(stream.fd, IN | OUT)
-        if ahead:
-            self._opening += 1
-        return stream
-
-    def _open_ahead(self, now: int) -> None:
-        """Keeps as many idle connections as requests are due within the next half second."""
-        plan = self._plan
-        assert plan.due_ns is not None
-        ready = len(self._idle) + self._opening
-        index = self._next + ready
-        room = plan.in_flight_max is None or ready + self.progress.in_flight < plan.in_flight_max
-        if room and index < plan.count and plan.due_ns[index] + self._start_ns <= now + AHEAD_NS and ready < 256:
-            with contextlib.suppress(OSError):  # the request itself will meet it, and tell
-                self._open(ahead=True)
-
-    def _take_idle(self) -> _Stream | None:
-        now = now_ns()
-        while self._idle:
-            stream = self._idle.pop()
-            if stream.fd in self._streams:
-                if now - stream.idle_ns < IDLE_MAX_NS:
-                    stream.waited = True
-                    return stream
-                self._drop(stream)
-        return None
-
-    def _attend(self, stream: _Stream, event: int) -> None:
+    def _attend(self, stream: Connection, event: int) -> None:
         """What isn't a plain read: connecting, the TLS handshake, the rest of a request, TLS data, a close."""
         if not stream.ready:
             self._connect(stream, event)
@@ -577,7 +380,7 @@ class Wire:
                 self._broken(stream, e)
                 return
             if not stream.out:
-                self._poller.modify(stream.fd, IN)
+                self._pool.poller.modify(stream.fd, IN)
         if event & (IN | ERROR):
             try:
                 data, extra, _, _ = stream.recv(READ_BYTES, 64)
@@ -597,8 +400,8 @@ class Wire:
                 if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                     return
             if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
-                self._learn_to_reconnect(stream)
-                self._drop(stream)
+                self._pool.learn_to_reconnect(stream)
+                self._pool.drop(stream)
                 return
             if not plain:
                 self._closed(stream)
@@ -618,52 +421,22 @@ class Wire:
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
 
-    def _connect(self, stream: _Stream, event: int) -> None:
-        error = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    def _connect(self, stream: Connection, event: int) -> None:
         try:
-            if error:
-                raise OSError(error, errno.errorcode.get(error, str(error)))
-            if stream.tls is not None:
-                if event & IN:
-                    data = stream.socket.recv(READ_BYTES)
-                    if not data:
-                        raise ConnectionResetError(errno.ECONNRESET, "closed during the TLS handshake")
-                    stream.tls.incoming.write(data)
-                try:
-                    stream.tls.object.do_handshake()
-                    done = True
-                except ssl.SSLWantReadError:
-                    done = False
-                if out := stream.tls.outgoing.read():
-                    stream.socket.send(out)
-                if not done:
-                    self._poller.modify(stream.fd, IN)
-                    return
+            ready = stream.advance(event)
         except BlockingIOError:
             return
-        except (OSError, ssl.SSLError) as e:
+        except OSError as e:  # ssl.SSLError is one too
             if stream.exchange < 0:
-                self._opening -= 1
-                self._drop(stream)
-                self._preopen_error = e
-                return
-            kind = "tls" if isinstance(e, ssl.SSLError) else _kind(e)
-            self._fail(stream, f"{kind}: {e.strerror or e}")
+                self._pool.not_opened(stream, e)
+            else:
+                self._fail(stream, failure(e))
             return
-        stream.ready = True
-        self._poller.modify(stream.fd, IN)
-        if stream.exchange >= 0:
+        self._pool.poller.modify(stream.fd, IN)
+        if ready and stream.exchange >= 0:
             self._send(stream)
-        else:
-            self._opening -= 1
-            stream.idle_ns = now_ns()
-            self._idle.append(stream)
-
-    def _drop(self, stream: _Stream) -> None:
-        if self._streams.pop(stream.fd, None) is not None:
-            with contextlib.suppress(OSError):
-                self._poller.unregister(stream.fd)
-            stream.socket.close()
+        elif ready:
+            self._pool.opened(stream)
 
     # ---- ten times a second ----
 
@@ -692,8 +465,8 @@ class Wire:
         self._stop_sending("interrupted")
         self._fail_in_flight("interrupted: dyno was stopped while it ran", lambda _: True)
 
-    def _fail_in_flight(self, reason: str, which: Callable[[_Stream], object]) -> None:
-        for stream in list(self._streams.values()):
+    def _fail_in_flight(self, reason: str, which: Callable[[Connection], object]) -> None:
+        for stream in list(self._pool.connections.values()):
             if stream.exchange >= 0 and which(stream):
                 self._fail(stream, reason)
 
@@ -720,23 +493,3 @@ class Wire:
         finally:  # what a full disk took half of must not be written twice
             self._parts.clear()
             self._size = 0
-
-
-def _kind(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", 0) == errno.ECONNREFUSED:
-        return "refused"
-    if isinstance(error, TimeoutError) or getattr(error, "errno", 0) == errno.ETIMEDOUT:
-        return "timeout"
-    if getattr(error, "errno", 0) in (errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED):
-        return "reset"
-    return "connection"
-
-
-def _tokens_told(data: bytes) -> int:
-    """The token count in a response's last bytes, without decoding them: for the live figure only."""
-    for key in _USAGE_KEYS:
-        at = data.rfind(key)
-        if at >= 0:
-            digits = data[at + len(key) : at + len(key) + 12].strip().split(b",")[0].split(b"}")[0]
-            return int(digits) if digits.isdigit() else 0
-    return 0

@@ -1,0 +1,44 @@
+"""What the wire tells while it runs, and how it is told to stop."""
+
+import msgspec
+
+_USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
+
+
+class Progress(msgspec.Struct):
+    """What the loop knows while it runs; for a progress line, not for results."""
+
+    count: int
+    until_s: float | None = None  # the load's duration, where it has one
+    elapsed_ns: int = 0
+    sent: int = 0
+    ended: int = 0
+    failed: int = 0  # by the wire's knowledge: errors inside a stream are found in decoding
+    in_flight: int = 0
+    reads: int = 0
+    tokens_ended: int = 0  # by the usage at the end of finished responses, where it was there
+
+    @property
+    def tokens_estimate(self) -> float:
+        """Reads so far, scaled by the tokens that finished responses had for each of theirs. Responses in
+        flight count as half done."""
+        if not self.tokens_ended:
+            return float(self.reads)
+        done = self.ended / (self.ended + self.in_flight / 2)
+        return self.tokens_ended / done
+
+
+class Stop:
+    """Set by a signal handler; the loop looks at it ten times a second."""
+
+    requested = False
+
+
+def tokens_told(data: bytes) -> int:
+    """The token count in a response's last bytes, without decoding them: for the live figure only."""
+    for key in _USAGE_KEYS:
+        at = data.rfind(key)
+        if at >= 0:
+            digits = data[at + len(key) : at + len(key) + 12].strip().split(b",")[0].split(b"}")[0]
+            return int(digits) if digits.isdigit() else 0
+    return 0
