@@ -299,7 +299,7 @@ def json_of(s: Summary, findings: list[Finding] | None = None) -> dict[str, Any]
 def test_no_completed_request_gives_no_zero_that_looks_like_a_measurement() -> None:
     out = json_of(summarize([failed("reset")] * 3))
     latencies = {k: v for k, v in out.items() if k.endswith("_ms")}
-    assert len(latencies) == 4 * (3 + 2)
+    assert len(latencies) == 5 * (3 + 2)
     assert set(latencies.values()) == {None}
     assert {v for k, v in out["dyno"]["response"].items()} == {None}
     assert (out["completed"], out["failed"]) == (0, 3)

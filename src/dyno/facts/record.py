@@ -18,6 +18,7 @@ class Record(msgspec.Struct):
     end_ns: int  # when the exchange was over
     prompt_tokens_planned: int
     output_tokens_wanted: int
+    connecting_ns: int = 0  # from due to sent, spent on opening a connection for it
     resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
     status: int = 0  # HTTP; 0: no response
     chunk_ns: list[int] = []  # arrival of each event that carried text or reasoning text, or after it a token without

@@ -21,11 +21,24 @@ CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our read
 class _Exchange:
     """The raw bytes and times of one request, as the spool has them."""
 
-    __slots__ = ("add_piece", "add_read", "add_time", "due_ns", "late", "pieces", "reads", "resent", "sent_ns", "times")
+    __slots__ = (
+        "add_piece",
+        "add_read",
+        "add_time",
+        "connecting_ns",
+        "due_ns",
+        "late",
+        "pieces",
+        "reads",
+        "resent",
+        "sent_ns",
+        "times",
+    )
 
-    def __init__(self, due_ns: int, sent_ns: int, resent: bool) -> None:
+    def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool) -> None:
         self.due_ns = due_ns
         self.sent_ns = sent_ns
+        self.connecting_ns = connecting_ns
         self.resent = resent
         self.pieces: list[bytes] = []
         self.reads: list[int] = []  # when each piece was read
@@ -56,7 +69,7 @@ def records(
             offset = a
             start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
         elif kind == SENT:
-            open_[exchange] = _Exchange(a, read_ns, resent=exchange in open_)
+            open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_)
         else:
             raw = open_.pop(exchange)
             yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), requests, protocol, start_ns or 0)
@@ -83,6 +96,7 @@ def _record(
         end_ns=end_ns - zero_ns,
         prompt_tokens_planned=wanted.prompt_tokens,
         output_tokens_wanted=wanted.output_tokens,
+        connecting_ns=exchange.connecting_ns,
         resent=exchange.resent,
         reads=len(exchange.reads),
     )
@@ -103,6 +117,9 @@ def _record(
         # error that the server put into the stream before it closed says more than the close does.
         if record.error is None or record.error == "empty":
             record.error, _, record.error_detail = reason.partition(": ")
+    elif record.error is None and exchange.pieces and not (record.done or record.finish_reason):
+        record.error = "cut"
+        record.error_detail = "the stream ended without a finish reason or an end mark"
     elif not exchange.pieces and record.error is None:
         record.error, record.error_detail = "empty", "the server closed without an answer"
     return record
@@ -149,3 +166,6 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     if record.error is None and not times and not reading.output_tokens:
         record.error = "empty"
         record.error_detail = "the answer held neither text nor tokens"
+    elif record.error is None and not times and (reading.output_tokens or 0) > 1:
+        record.error = "no_text"
+        record.error_detail = f"the server counts {reading.output_tokens} tokens, and none of their text was found"

@@ -34,6 +34,11 @@ def head(raw: bytes) -> Head | None:
     status = _STATUS.match(raw)
     if status is None:
         raise ValueError("not an HTTP response")
+    if status[1].startswith(b"1"):  # 100 Continue and its like come before the answer
+        final = head(raw[end + 4 :]) if len(raw) > end + 4 else None
+        if final is not None:
+            final.length += end + 4
+        return final
     fields = {k.lower(): v.strip() for k, v in _HEADER.findall(raw, 0, end + 2)}
     length = fields.get(b"content-length", b"")
     connection = fields.get(b"connection", b"").lower()

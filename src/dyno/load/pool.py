@@ -90,12 +90,17 @@ class Pool:
         now = now_ns()
         while self._idle:
             connection = self._idle.pop()
-            if connection.fd in self.connections:
-                if now - connection.idle_ns < IDLE_MAX_NS:
-                    connection.waited = True
-                    return connection
-                self.drop(connection)
+            if now - connection.idle_ns < IDLE_MAX_NS:
+                connection.waited = True
+                return connection
+            self.drop(connection)
         return None
+
+    def lost(self, connection: Connection) -> None:
+        """The server closed an idle connection."""
+        self.learn_to_reconnect(connection)
+        self._idle.remove(connection)
+        self.drop(connection)
 
     def give_back(self, connection: Connection) -> None:
         """After an exchange."""
@@ -115,7 +120,9 @@ class Pool:
             self._reuse = False
 
     def drop(self, connection: Connection) -> None:
-        if self.connections.pop(connection.fd, None) is not None:
+        # By identity: its file number may be another connection's by now.
+        if self.connections.get(connection.fd) is connection:
+            del self.connections[connection.fd]
             with contextlib.suppress(OSError):
                 self.poller.unregister(connection.fd)
             connection.socket.close()
@@ -127,11 +134,23 @@ class Pool:
 
 
 def _resolve(url: Url) -> tuple[int, tuple[str, int]]:
+    """The first of its addresses that takes a connection: localhost is often ::1 first, and the server IPv4 only."""
+    error: OSError | None = None
     try:
-        family, _, _, _, address = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        for family, _, _, _, address in found:
+            if len(found) == 1:
+                return family, address  # type: ignore[return-value]
+            try:
+                with socket.socket(family, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(5)
+                    probe.connect(address)
+                return family, address  # type: ignore[return-value]
+            except OSError as e:
+                error = error or e
     except OSError as e:
-        raise TargetError(unreachable(url, e)) from None
-    return family, address  # type: ignore[return-value]
+        error = e
+    raise TargetError(unreachable(url, error or OSError("no address"))) from None
 
 
 def _allow_open_files(plan: Plan) -> None:

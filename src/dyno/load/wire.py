@@ -18,7 +18,7 @@ from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.client import ClientFacts
 from dyno.http import Url
 from dyno.load import http1
-from dyno.load.connection import READ_BYTES, SO_TIMESTAMPNS, Connection, failure
+from dyno.load.connection import READ_BYTES, Connection, failure
 from dyno.load.plan import Plan
 from dyno.load.poller import ERROR, IN, OUT
 from dyno.load.pool import AHEAD_NS, Pool
@@ -60,7 +60,7 @@ class Wire:
         self._watch = watch
         self._stop = stop or Stop()
         self._insecure = insecure
-        self._dues = [0] * plan.count
+        self._dues: dict[int, int] = {}  # of what is in flight
         self._parts: list[bytes] = []
         self._size = 0
         self._next = 0  # the next request of the plan
@@ -69,6 +69,9 @@ class Wire:
         self._last_byte_ns = 0
         self._refused = 0  # connections refused in a row
         self._outcome = "complete"
+        self._interrupted = False
+        self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
+        self._offset_ns = 0
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
 
@@ -101,18 +104,17 @@ class Wire:
             start_ns=start,
             end_ns=end,
             outcome=self._outcome,
-            planned=self._plan.count,
+            planned=self._plan.count if self._plan.stop_sending_ns is None else self.progress.sent,
             sent=self.progress.sent,
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
             reads=self.progress.reads,
             ticks_late_ns=ticks_late_ns,
-            kernel_stamps=SO_TIMESTAMPNS is not None,
+            kernel_stamps=self._stamped,
         )
 
     def _loop(self, start: int, ticks_late_ns: list[int]) -> None:
         progress, plan = self.progress, self._plan
         poll = self._pool.poller.poll
-        may_nap = SO_TIMESTAMPNS is not None
         napping, reads_at_tick = False, 0
         looked = start
         tick = start + TICK_NS
@@ -123,14 +125,14 @@ class Wire:
             now = now_ns()
             if now >= tick:
                 ticks_late_ns.append(now - tick)
-                napping = may_nap and progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
+                napping = self._stamped and progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
                 reads_at_tick = progress.reads
                 tick = max(tick + TICK_NS, now)
                 self._tick(now)
             if stop_sending is not None and now >= stop_sending:
                 self._stop_sending("complete")
             due = self._send_due(now)
-            if progress.in_flight == 0 and self._next >= plan.count:
+            if self._next >= plan.count and (progress.in_flight == 0 or self._interrupted):
                 return
             asleep = now_ns()
             wait_ns = min(tick, due) - asleep
@@ -181,13 +183,14 @@ class Wire:
                 self._closed(stream)
                 continue
             length = len(data)
-            append(pack(stream.exchange, READ, length, clock(), extra[0][2] if extra else NO_STAMP))
+            stamp = extra[0][2] if extra else NO_STAMP
+            append(pack(stream.exchange, READ, length, clock(), stamp))
             append(data)
             size += length
             reads += 1
             try:
                 if ended(data):
-                    self._ended(stream, data)
+                    self._ended(stream, data, stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
         self._size += size
@@ -232,8 +235,9 @@ class Wire:
                 stream = self._pool.open()
             except OSError as e:
                 self._note(SENT, exchange, now_ns(), TIMES.pack(due, 0))
-                self._note(END, exchange, now_ns(), NO_STAMP, failure(e).encode())
-                self._slot_free(now_ns(), refused=True)
+                why = failure(e)
+                self._note(END, exchange, now_ns(), NO_STAMP, why.encode())
+                self._slot_free(now_ns(), refused=why.startswith("refused"))
                 self.progress.failed += 1
                 self.progress.ended += 1
                 return
@@ -257,12 +261,14 @@ class Wire:
             self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], 0))
             self._broken(stream, e)
             return
-        self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], 0))
+        # Opened for this very request: the time that took is no fault of this client's.
+        connecting = 0 if stream.waited else sent - stream.idle_ns
+        self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], connecting))
         if done < len(payload):
             stream.out = payload[done:]
             self._pool.poller.modify(stream.fd, IN | OUT)
 
-    def _head_or_length(self, stream: Connection, data: bytes) -> None:
+    def _head_or_length(self, stream: Connection, data: bytes, stamp: bytes) -> None:
         """The slower part of reading: the head, and bodies that aren't chunked."""
         if not stream.body:
             stream.silent = False
@@ -286,23 +292,30 @@ class Wire:
                     stream.ended = stream.framing.ended
                 try:
                     if data and stream.framing.ended(data):
-                        self._ended(stream, data)
+                        self._ended(stream, data, stamp)
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
                 return
-            if head.content_length is None:
+            if head.content_length is None and head.status not in (204, 304):
                 stream.keep_alive = False
                 return
-            stream.left = head.content_length
+            stream.left = head.content_length or 0
         if stream.left >= 0:
             stream.left -= len(data)
             if stream.left <= 0:
-                self._ended(stream, data)
+                self._ended(stream, data, stamp)
 
-    def _ended(self, stream: Connection, data: bytes) -> None:
-        """The response is whole; the connection is free for the next exchange."""
+    def _arrival(self, stamp: bytes) -> int:
+        seconds, ns = TIMES.unpack(stamp)
         now = now_ns()
+        return min(seconds * NS_PER_S + ns - self._offset_ns, now) if seconds else now
+
+    def _ended(self, stream: Connection, data: bytes, stamp: bytes = NO_STAMP) -> None:
+        """The response is whole; the connection is free for the next exchange."""
+        # When it arrived, not when this loop came to it: the slot has been free since then.
+        now = self._arrival(stamp)
         self._note(END, stream.exchange, now, NO_STAMP)
+        self._dues.pop(stream.exchange, None)
         self.progress.tokens_ended += tokens_told(data)
         self._refused = 0
         self.progress.ended += 1
@@ -319,6 +332,7 @@ class Wire:
             if stream.sent_ns == 0:  # it never got as far as sending
                 self._note(SENT, exchange, now_ns(), TIMES.pack(self._dues[exchange], 0))
             self._note(END, exchange, now_ns(), NO_STAMP, reason.encode()[:1000])
+            self._dues.pop(exchange, None)
             self.progress.ended += 1
             self.progress.failed += 1
             self._slot_free(now_ns(), refused=reason.startswith("refused"))
@@ -400,8 +414,7 @@ class Wire:
                 if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                     return
             if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
-                self._pool.learn_to_reconnect(stream)
-                self._pool.drop(stream)
+                self._pool.lost(stream)
                 return
             if not plain:
                 self._closed(stream)
@@ -409,15 +422,16 @@ class Wire:
             self.progress.reads += 1
             self._last_byte_ns = read_ns
             stamp = extra[0][2] if extra else NO_STAMP
+            self._stamped = self._stamped or bool(extra)
             for at in range(0, len(plain), READ_BYTES):
                 piece = plain[at : at + READ_BYTES]
                 self._note(READ, stream.exchange, read_ns, stamp, piece)
             if stream.framing is None:
-                self._head_or_length(stream, plain)
+                self._head_or_length(stream, plain, stamp)
             else:
                 try:
                     if stream.framing.ended(plain):
-                        self._ended(stream, plain)
+                        self._ended(stream, plain, stamp)
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
 
@@ -433,6 +447,8 @@ class Wire:
                 self._fail(stream, failure(e))
             return
         self._pool.poller.modify(stream.fd, IN)
+        if ready:
+            self._refused = 0
         if ready and stream.exchange >= 0:
             self._send(stream)
         elif ready:
@@ -460,6 +476,7 @@ class Wire:
             self._watch(progress)
 
     def _interrupt(self) -> None:
+        self._interrupted = True
         if self.progress.in_flight:
             self._outcome = "interrupted"
         self._stop_sending("interrupted")
@@ -484,7 +501,8 @@ class Wire:
             self._size += len(payload)
 
     def _note_clock(self) -> None:
-        self._note(CLOCK, 0, now_ns(), TIMES.pack(wall_offset_ns(), 0))
+        self._offset_ns = wall_offset_ns()
+        self._note(CLOCK, 0, now_ns(), TIMES.pack(self._offset_ns, 0))
 
     def _flush(self) -> None:
         # The list itself stays: the hot path holds its append method while it reads.

@@ -36,6 +36,7 @@ class Tally:
         self._gaps_per_token: list[np.ndarray] = []
         self._sent = array("q")
         self._due = array("q")
+        self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
@@ -43,6 +44,7 @@ class Tally:
     def add(self, r: Record) -> None:
         self._sent.append(r.sent_ns)
         self._due.append(r.due_ns)
+        self._connecting.append(r.connecting_ns)
         self._end.append(r.end_ns)
         self._completed.append(r.error is None)
         n = self._n
@@ -218,7 +220,7 @@ class Tally:
         capped = self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop
         # With a rate and a cap, a late sending may be the cap's doing: then lateness is counted from the moment
         # at which a slot was free, which is when an earlier request ended.
-        late = np.array(self._sent) - np.array(self._due)
+        late = np.maximum(np.array(self._sent) - np.array(self._due) - np.array(self._connecting), 0)
         if capped and len(late):
             late = np.minimum(late, self._since_last_end())
         ticks = client.ticks_late_ns or [0]
