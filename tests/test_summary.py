@@ -11,7 +11,7 @@ from dyno.facts.client import ClientFacts
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
-from dyno.facts.summary import Result, Steady, Summary
+from dyno.facts.summary import Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
@@ -241,8 +241,7 @@ def test_the_steady_window_is_from_the_first_end_to_the_last_sending() -> None:
     assert s.steady == Steady(
         start_s=pytest.approx(0.1),
         end_s=pytest.approx(0.9),
-        offered_throughput=pytest.approx(18 / 0.8),
-        request_throughput=pytest.approx(20.0),
+        request_throughput=pytest.approx(20.0, rel=0.03),
         output_throughput=pytest.approx(49 * 20, rel=0.01),
         streams_mean=pytest.approx(2.0),
     )
@@ -350,6 +349,7 @@ def evidence(
         "trial": with_(calm, **(trial or {})),
         "target": TargetFacts("m", models_listed=["m"]),
         "counted_by": "tokenizer",
+        "prompts": 2000,
         "repeated_prompts": 0,
         "summary": s,
     }
@@ -357,11 +357,18 @@ def evidence(
 
 
 def steady(**fields: Any) -> Steady:
-    values = {"start_s": 0.0, "end_s": 100.0, "offered_throughput": 10.0, "request_throughput": 10.0,
+    values = {"start_s": 0.0, "end_s": 100.0, "request_throughput": 10.0,
               "output_throughput": 100.0, "streams_mean": 2.0}  # fmt: skip
     return Steady(**{**values, **fields})
 
 
+def wait(**fields: Any) -> Wait:
+    values = {"offered_rps": 16.0, "span_s": 60.0, "first_median_ms": 1000.0, "first_p75_ms": 1200.0,
+              "last_p25_ms": 800.0, "last_median_ms": 1000.0}  # fmt: skip
+    return Wait(**{**values, **fields})
+
+
+GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 RATE = {"load": LoadSpec(request_rate_rps=10)}
 
 # check, evidence, the code and level that it gives (None: it is silent)
@@ -414,7 +421,12 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (tokens.counting, evidence({"tokens_by": {"chunks": 2000}}), "tokens.by_chunks", "doubt"),
     (tokens.cached, evidence(), None, None),
     (tokens.cached, evidence({"cached_input_tokens": 100}), None, None),  # under 1 %
-    (tokens.cached, evidence({"cached_input_tokens": 8000}), "cache.hits", "doubt"),
+    (tokens.cached, evidence({"cached_input_tokens": 16 * 2000}), None, None),  # a block of a template each
+    (tokens.cached, evidence({"cached_input_tokens": 80_000}), "cache.hits", "doubt"),
+    (tokens.buffered, evidence(), None, None),
+    (tokens.buffered, evidence({"at_once": 1500}), "stream.buffered", "doubt"),
+    (requests_check.unaccounted, evidence(), None, None),
+    (requests_check.unaccounted, evidence({"sent": 2100}), "requests.unaccounted", "void"),
     (
         tokens.cached,
         evidence(
@@ -426,10 +438,12 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (tokens.bundled, evidence(), None, None),
     (tokens.bundled, evidence({"itl_per_token": SOUND.itl}), "tokens.bundled", "note"),
     (load.rate, evidence(), None, None),
-    (load.rate, evidence({"steady": steady()}, trial=RATE), None, None),
-    (load.rate, evidence({"steady": steady(request_throughput=6.2)}, trial=RATE), "load.rate_not_reached", "doubt"),
-    (load.rate, evidence({"steady": steady(request_throughput=6.2)}), None, None),  # a closed loop has no rate
-    (load.rate, evidence({"steady": steady(request_throughput=8.5, end_s=1.0)}, trial=RATE), None, None),  # scatter
+    (load.rate, evidence({"wait": wait()}, trial=RATE), None, None),
+    (load.rate, evidence({"wait": GROWN}, trial=RATE), "load.rate_not_reached", "doubt"),
+    (load.rate, evidence({"wait": GROWN}), None, None),  # a closed loop has no rate
+    (load.rate, evidence({"wait": wait(last_p25_ms=900.0, last_median_ms=9000.0)}, trial=RATE), None, None),  # scatter
+    (load.rate, evidence({"wait": wait(last_p25_ms=1300.0, last_median_ms=1500.0)}, trial=RATE), None, None),  # little
+    (load.rate, evidence({"wait": None}, trial=RATE), None, None),  # too few to tell
     (load.rate, evidence({"steady": None}, trial=RATE), None, None),
     (load.streams, evidence({"steady": steady()}), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
@@ -484,7 +498,7 @@ def test_every_check_is_tested_speaking_and_silent() -> None:
 def test_a_finding_tells_the_numbers() -> None:
     (f,) = requests_check.failed(evidence({"failed": 28, "sent": 64, "failures": {"reset": 20, "empty": 8}}))
     assert "28 of 64" in f.text and "20 reset, 8 empty" in f.text
-    (f,) = load.rate(evidence({"steady": steady(offered_throughput=16.0, request_throughput=9.9)}, trial=RATE))
+    (f,) = load.rate(evidence({"wait": GROWN, "request_throughput": 9.9}, trial=RATE))
     assert "16.00 requests/s were offered and 9.90 served" in f.text
 
 
@@ -504,6 +518,7 @@ def test_the_verdict_is_the_worst_level(levels: list[Any], expected: str) -> Non
 
 def test_a_run_without_blemish_is_sound_and_a_bad_ones_worst_comes_first() -> None:
     assert verdict(examine(evidence())) == "sound"
-    bad = examine(evidence({"failed": 9, "failures": {"reset": 9}, "models_answered": {"q8": 2000}}))
+    some = {"sent": 2009, "failed": 9, "failures": {"reset": 9}, "models_answered": {"q8": 2000}}
+    bad = examine(evidence(some, prompts=2009))
     assert [f.level for f in bad] == ["void", "doubt", "note"]
     assert verdict(bad) == "void"

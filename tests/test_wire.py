@@ -24,9 +24,9 @@ from dyno.facts.load import LoadSpec
 from dyno.http import Url
 from dyno.load import decode
 from dyno.load.plan import Plan
+from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import Spool
-from dyno.load.progress import Progress, Stop
 from dyno.load.wire import Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -548,3 +548,75 @@ def test_https_asked_of_an_http_server_is_an_error_that_speaks_of_ssl(scripted: 
 
     with pytest.raises(TargetError, match="SSL"):
         drive(scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True)
+
+
+def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(scripted: Callable[..., Scripted]) -> None:
+    """A file number of a closed connection is soon another's: the dead one must not be taken for it."""
+
+    def talk(sock: Any, _: int) -> None:
+        sock.settimeout(0.25)  # keep-alive of a quarter of a second
+        while receive_request(sock):
+            sock.sendall(answer(1))
+
+    bursts = [0, 0, 0, 0, 0, 0, 400, 420, 440, 800, 800, 800, 800, 800, 800, 800, 800, 1200, 1200, 1200]
+    due = [ms * NS_PER_MS for ms in bursts]
+    driven = drive(scripted(talk).base_url, requests(len(due), 1), plan_=Plan(len(due), due, None))
+    assert driven.client.outcome == "complete"
+    assert [r.error for r in driven.records] == [None] * len(due)
+
+
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_an_answer_that_ends_tidily_in_http_and_not_in_the_stream_is_cut(
+    scripted: Callable[..., Scripted], framing: str
+) -> None:
+    event = b'data: {"choices":[{"text":" a"}]}\n\n'
+
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        if framing == "chunked":
+            sock.sendall(STREAM_HEAD + chunked(event, event))
+        else:
+            sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + event + event)
+
+    (record,) = drive(scripted(talk).base_url, requests(1, 128)).records
+    assert record.error == "cut"
+    assert len(record.chunk_ns) == 2
+
+
+def test_tokens_without_any_text_that_can_be_found_are_a_failure(scripted: Callable[..., Scripted]) -> None:
+    events = [b'data: {"choices":[{"delta":{"odd_field":" a"}}]}\n\n'] * 3
+    events += [b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":3}}\n\n']
+
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + chunked(*events))
+
+    (record,) = drive(scripted(talk).base_url, requests(1, 3), backend="openai-chat").records
+    assert record.error == "no_text"
+    assert "3 tokens" in record.error_detail
+
+
+def test_a_hundred_continue_is_not_the_answer(scripted: Callable[..., Scripted]) -> None:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.02)
+        sock.sendall(answer(1))
+
+    (record,) = drive(scripted(talk).base_url, requests(1, 1)).records
+    assert (record.error, record.status, record.text) == (None, 200, record.text)
+
+
+def test_a_late_client_is_told_by_how_late_it_sends_in_a_closed_loop_too(fake: StartFake, monkeypatch: Any) -> None:
+    """A slot is free when the response has arrived, not when a slow loop comes to see it."""
+    read = Wire._read
+
+    def slow(self: Wire, events: Any) -> None:
+        time.sleep(0.05)
+        read(self, events)
+
+    monkeypatch.setattr(Wire, "_read", slow)
+    server = fake(first_ms=20.0, gap_ms=20.0)
+    driven = drive(server.base_url, requests(6, 2), LoadSpec(max_concurrency=1))
+    late = sorted(r.sent_ns - r.due_ns for r in driven.records)
+    assert late[len(late) // 2] > 20 * NS_PER_MS

@@ -5,7 +5,8 @@ DynoError                exit 1   it failed
 ├── WorkloadError        exit 2   prompts or tokenizer: not there, unreadable, too few
 ├── TargetError          exit 1   the server can't be reached or doesn't answer as it must
 ├── EngineError          exit 1   an engine that dyno started didn't come up or died
-└── StoreError           exit 1   a run or result can't be written or read
+├── StoreError           exit 1   a run or result can't be written or read
+└── Interrupted          exit 130 Ctrl-C after the load: all is measured, and not yet summed up
 
 A failed request is not an error: it is a record (facts/record.py).
 """
@@ -33,3 +34,7 @@ class EngineError(DynoError):
 
 class StoreError(DynoError):
     pass
+
+
+class Interrupted(DynoError):
+    exit_code = 130

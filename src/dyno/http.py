@@ -19,11 +19,15 @@ def tls_context(insecure: bool) -> ssl.SSLContext:
 
 def redacted(text: str, headers: dict[str, str]) -> str:
     """Without the header values: a server may send a key back in its complaint about it."""
-    for value in headers.values():
-        for secret in {value, value.removeprefix("Bearer ")}:
-            if len(secret) >= 6:
-                text = text.replace(secret, "[redacted]")
+    for secret in secrets_of(headers):
+        text = text.replace(secret, "[redacted]")
     return text
+
+
+def secrets_of(headers: dict[str, str]) -> list[str]:
+    """Each word of a header's value that is long enough to be one: 'Bearer' isn't, what follows is."""
+    words = {word for value in headers.values() for word in (value, *value.split()) if len(word) > 6}
+    return sorted(words, key=len, reverse=True)
 
 
 class Url:

@@ -19,8 +19,12 @@ def run(options: argparse.Namespace) -> int:
     from dyno.load.progress import Stop
     from dyno.report.table import comparison
 
-    stop = Stop()
-    rows = demo(options.runs, Line(), stop)
+    stop, rows = Stop(), []
+    try:
+        for row in demo(options.runs, Line(), stop):
+            rows.append(row)  # one by one: what there is survives a Ctrl-C
+    except KeyboardInterrupt:
+        stop.requested = True
     comparison(
         ("weights", "streams"),
         [((row.quantization, str(row.concurrency)), row.outcome.result) for row in rows],

@@ -51,7 +51,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
         if not silent:
             print(text)
 
-    say("\nstreams   chunks/s   TTFT mean told/true   TTFT p99 told/true   ITL p99 told/true   CPU   holds")
+    say("\ntold / true, ms\nstreams chunks/s       TTFT mean        TTFT p99         ITL p99  CPU  holds")
     rows, safe, rate = [], 0, 0.0
     for streams in levels:
         if not silent and sys.stderr.isatty():
@@ -61,9 +61,9 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
         rows.append({**msgspec.to_builtins(row), "holds": row.holds})
         told, true = row.told, row.true
         say(
-            f"{streams:>7} {row.chunks_per_s:>10,.0f}   {told.ttft_mean:>8.2f} / {true.ttft_mean:<8.2f}   "
-            f"{told.ttft_p99:>8.2f} / {true.ttft_p99:<8.2f}   {told.itl_p99:>7.2f} / {true.itl_p99:<7.2f}   "
-            f"{row.wire_us_per_chunk * row.chunks_per_s / 1e6:>4.0%}   {'yes' if row.holds else 'no'}"
+            f"{streams:>7} {row.chunks_per_s:>8,.0f} {_pair(told.ttft_mean, true.ttft_mean)} "
+            f"{_pair(told.ttft_p99, true.ttft_p99)} {_pair(told.itl_p99, true.itl_p99)} "
+            f"{row.wire_us_per_chunk * row.chunks_per_s / 1e6:>4.0%}  {'yes' if row.holds else 'no'}"
         )
         if not row.holds:
             break
@@ -74,3 +74,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
     else:
         say("\nNot even the smallest load was measured truthfully: this machine is too busy. Look at `top`, try again.")
     return rows
+
+
+def _pair(told: float, true: float) -> str:
+    return f"{told:.2f} / {true:.2f}".rjust(15)

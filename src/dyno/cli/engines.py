@@ -54,8 +54,7 @@ def start_fake(options: argparse.Namespace) -> int:
         max_model_len=options.max_model_len,
         faults=parse_faults(options.fault),
     )
-    _say_ready("fake", options.port, options.model)
-    serve(spec, options.port)
+    serve(spec, options.port, ready=lambda: _say_ready("fake", options.port, options.model))
     return 0
 
 

@@ -40,9 +40,12 @@ def list_(options: argparse.Namespace) -> int:
             s = result.summary
             table.add_row(str(run.path), str(s.completed), str(s.failed), f"{s.output_throughput:,.1f}", result.verdict)
         else:
-            table.add_row(str(run.path), "-", "-", "-", "cut off: `dyno runs show` decodes it")
+            state = "running" if run.running() else "cut off: `dyno runs show` decodes it"
+            table.add_row(str(run.path), "-", "-", "-", state)
     if runs:
-        Console().print(table)
+        console = Console()
+        console.width = max(console.width, 160)  # a folder's name that is broken over lines can't be copied
+        console.print(table)
     else:
         print(f"No runs in {options.runs}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
     return 0
@@ -59,8 +62,10 @@ def show_(options: argparse.Namespace) -> int:
         raise StoreError(f"{options.run} is no run folder: it has no trial.json. `dyno runs` lists those there are.")
     if run.whole:
         outcome = Outcome(run, run.manifest(), run.result())
+    elif run.running():
+        raise StoreError(f"{options.run} is still running. It shows its result when it ends; Ctrl-C there ends it now.")
     elif run.spool_path.exists():
-        outcome = finish(run)
+        outcome = finish(run, keep_raw=True)
     else:
         raise StoreError(f"{options.run} holds no measurement: dyno was stopped before the load began.")
     if options.json:

@@ -221,7 +221,10 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    headers |= _pairs(o.header, "--header")
+    given = _pairs(o.header, "--header")
+    if "authorization" in map(str.lower, given):
+        headers.clear()
+    headers |= given
     _check_headers(headers)
     load = LoadSpec(
         request_rate_rps=None if math.isinf(o.request_rate) else o.request_rate,
@@ -294,6 +297,10 @@ def _check_flags(o: argparse.Namespace) -> None:
     refuse(not o.request_rate > 0, "--request-rate must be above 0 (or inf, for no rate).")
     refuse(not o.burstiness > 0, "--burstiness must be above 0 (inf: constant gaps).")
     refuse(o.duration is not None and not o.duration > 0, "--duration must be above 0 seconds.")
+    refuse(
+        o.duration is not None and o.max_concurrency is None and math.isinf(o.request_rate) and not o.ramp_up_strategy,
+        "--duration needs to know the load: give --max-concurrency, --request-rate, or a ramp.",
+    )
     refuse(not o.request_timeout_sec > 0, "--request-timeout-sec must be above 0.")
     for name in ("input_len", "output_len", "random_input_len", "random_output_len", "sharegpt_output_len"):
         value = getattr(o, name)

@@ -1,11 +1,13 @@
 """The demo: one small model in two quantizations under three loads, on the engine that comes with dyno."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from dyno.engines import model
 from dyno.engines.embedded import Embedded
+from dyno.errors import StoreError
 from dyno.experiment.trial import Outcome, Watcher, serve
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
@@ -26,15 +28,16 @@ class Row(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-def demo(runs: Path, watcher: Watcher, stop: Stop | None = None) -> list[Row]:
-    """Rows until it is done or stopped; the engine is gone either way."""
-    stop = stop or Stop()
-    rows: list[Row] = []
+def demo(runs: Path, watcher: Watcher, stop: Stop) -> Iterator[Row]:
+    """Row by row, until it is done or stopped; the engine is gone either way."""
     for quantization in QUANTIZATIONS:
         watcher.phase(f"{quantization}: building or loading the model, starting llama.cpp")
         path = model.build(quantization)
         alias = f"dyno-tiny-{quantization}"
-        runs.mkdir(parents=True, exist_ok=True)
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise StoreError(f"{runs} can't be made: {e.strerror}. Choose another place with --runs DIR.") from None
         log = runs / f"demo-engine-{quantization}.log"
         log.unlink(missing_ok=True)
         with Embedded.start(path, alias, SLOTS, CONTEXT_PER_SLOT, log) as engine:
@@ -42,10 +45,9 @@ def demo(runs: Path, watcher: Watcher, stop: Stop | None = None) -> list[Row]:
                 watcher.phase(f"{quantization}, {concurrency} in flight, {count} requests")
                 trial = _trial(engine.base_url, alias, path.with_name("tokenizer.json"), concurrency, count)
                 outcome = serve(trial, runs=runs, headers={}, watcher=_Quiet(watcher), stop=stop)
-                rows.append(Row(quantization, concurrency, outcome))
+                yield Row(quantization, concurrency, outcome)
                 if stop.requested:
-                    return rows
-    return rows
+                    return
 
 
 class _Quiet(Watcher):

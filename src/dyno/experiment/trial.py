@@ -10,7 +10,7 @@ import msgspec
 
 import dyno
 from dyno import workload
-from dyno.errors import TargetError, UsageError
+from dyno.errors import Interrupted, TargetError, UsageError
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
@@ -20,7 +20,7 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
-from dyno.http import Client, Url, redacted
+from dyno.http import Client, Url, redacted, secrets_of
 from dyno.load import decode, http1, plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
@@ -70,12 +70,13 @@ def serve(
             watcher.phase("Waiting for the server")
             _wait_until_ready(trial, url, headers)
         target = server.look(client, trial.target)
+        _check_context([_longest(trial)], target)  # before any time goes into making them
         tokenizer = choose(trial.tokenizer, client, target.model)
         watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
         work = workload.make(trial.workload, tokenizer)
     finally:
         client.close()
-    _check_context(work, target)
+    _check_context([r.prompt_tokens + r.output_tokens for r in work.requests], target)
     local = tokenizer if tokenizer.counted_by == "tokenizer" else None
     return measure(trial, target, work, runs, headers, watcher, stop or Stop(), local, keep_raw)
 
@@ -102,6 +103,7 @@ def measure(
         tokenizer=work.tokenizer,
         counted_by=work.counted_by,
         workload_sha256=work.sha256,
+        prompts=len(work.requests),
         repeated_prompts=work.repeated,
         host=host.describe(),
     )
@@ -114,7 +116,7 @@ def measure(
 
     def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
         payloads = [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
-        spool = Spool(spool_path)
+        spool = Spool(spool_path, [word.encode() for word in secrets_of(headers)])
         try:
             return Wire(
                 url,
@@ -142,7 +144,12 @@ def measure(
         finally:
             watcher.over()
     watcher.phase("Decoding")
-    return finish(run, tokenizer, keep_raw, headers)
+    try:
+        return finish(run, tokenizer, keep_raw, headers)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
+        ) from None
 
 
 def finish(
@@ -168,6 +175,7 @@ def finish(
             trial=manifest.trial,
             target=manifest.target,
             counted_by=manifest.counted_by,
+            prompts=manifest.prompts,
             repeated_prompts=manifest.repeated_prompts,
             summary=summary,
         )
@@ -191,9 +199,9 @@ def _records(
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
     start = None if client is None else client.start_ns
-    for record in decode.records(run.spool_path, run.requests(), protocol, start):
-        if record.error_detail:
-            record.error_detail = redacted(record.error_detail, headers)
+    for record in decode.records(run.spool_path, run.lengths(), protocol, start):
+        if record.error_detail:  # redacted before it is cut: half a key is a leak too
+            record.error_detail = redacted(record.error_detail, headers)[:300]
         if record.error is None and record.output_tokens is None:
             if tokenizer is not None:
                 record.output_tokens = max(tokenizer.count(record.text) - tokenizer.count(""), 0)
@@ -219,11 +227,18 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     )  # fmt: skip
 
 
-def _check_context(work: Workload, target: TargetFacts) -> None:
+def _longest(trial: TrialSpec) -> int:
+    """What a random request may need; other datasets are known when they are read."""
+    w = trial.workload
+    if w.dataset != "random":
+        return 0
+    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + (w.output_len or 1)
+
+
+def _check_context(lengths: list[int], target: TargetFacts) -> None:
     limit = target.max_model_len
     if limit is None:
         return
-    lengths = [r.prompt_tokens + r.output_tokens for r in work.requests]
     over = sum(n > limit for n in lengths)
     if over:
         raise UsageError(
@@ -246,7 +261,7 @@ def _check_warmup(run: Run, requests: list[Request], protocol: WireProtocol, sto
 def _count(trial: TrialSpec, prompts: int) -> int:
     """How many requests the plan holds. A closed loop with a duration goes round the prompts until time is up."""
     if trial.load.duration_s is not None and trial.load.closed_loop:
-        return max(prompts, 1_000_000)
+        return 2**31
     return plan.prompts_needed(trial.load) or prompts
 
 
@@ -265,7 +280,7 @@ def _ctrl_c(stop: Stop) -> Iterator[None]:
         stop.requested = True
 
     try:
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     except ValueError:  # not the main thread: whoever runs us sees to it
         before = {}
     try:

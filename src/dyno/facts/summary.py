@@ -24,10 +24,20 @@ class Steady(msgspec.Struct, frozen=True):
 
     start_s: float
     end_s: float
-    offered_throughput: float  # requests due in the window, for each second of it
     request_throughput: float
     output_throughput: float
     streams_mean: float  # requests in flight, over the window
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """How long requests took from due to their last token, for those due first and last: does a queue grow?"""
+
+    offered_rps: float
+    span_s: float  # from the first due to the last
+    first_median_ms: float
+    first_p75_ms: float
+    last_p25_ms: float
+    last_median_ms: float
 
 
 class ClientSummary(msgspec.Struct, frozen=True):
@@ -80,6 +90,8 @@ class Summary(msgspec.Struct, frozen=True):
     response_e2el: Distribution
     queue: Distribution  # sent minus due, whatever the reason
     steady: Steady | None
+    wait: Wait | None  # None: too few requests to tell
+    at_once: int  # completed requests of several chunks that all came together
     client: ClientSummary
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import socket
 import ssl
 import sys
@@ -39,7 +40,7 @@ class Connection:
     def advance(self, event: int) -> bool:
         """One more step of connecting and the TLS handshake; True when it is ready. OSError where it fails."""
         if error := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(error, errno.errorcode.get(error, str(error)))
+            raise OSError(error, os.strerror(error))
         if self.tls is not None:
             if event & IN:
                 data = self.socket.recv(READ_BYTES)
@@ -92,7 +93,7 @@ def begin(family: int, address: tuple[str, int], tls: Tls | None) -> Connection:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         error = sock.connect_ex(address)
         if error not in (0, errno.EINPROGRESS):
-            raise OSError(error, errno.errorcode.get(error, str(error)))
+            raise OSError(error, os.strerror(error))
     except OSError:
         sock.close()
         raise

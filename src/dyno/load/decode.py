@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from pathlib import Path
+from typing import Protocol
 
 from dyno.facts.record import Record
-from dyno.facts.request import Request
 from dyno.load import http1, sse
 from dyno.load.protocols import WireProtocol
 from dyno.load.spool import CLOCK, READ, SENT, TURN, frames
@@ -15,7 +15,18 @@ from dyno.units import NS_PER_MS, NS_PER_S
 # Two chunks in one read bear the later one's stamp. If the loop had looked within this time, that is the earlier
 # one's arrival too, as closely; if not, the earlier one's is not known.
 LATE_NS = NS_PER_MS
+DETAIL_MAX = 4_000  # of what a server said, before keys are taken out of it
 CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
+
+
+class Lengths(Protocol):
+    """Of a request, as wanted."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def output_tokens(self) -> int: ...
 
 
 class _Exchange:
@@ -48,7 +59,7 @@ class _Exchange:
 
 
 def records(
-    spool: Path, requests: Sequence[Request], protocol: WireProtocol, start_ns: int | None = None
+    spool: Path, lengths: Sequence[Lengths], protocol: WireProtocol, start_ns: int | None = None
 ) -> Iterator[Record]:
     """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
     open come last, as cut."""
@@ -72,11 +83,11 @@ def records(
             open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_)
         else:
             raw = open_.pop(exchange)
-            yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), requests, protocol, start_ns or 0)
+            yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), lengths, protocol, start_ns or 0)
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
         why = "interrupted: dyno itself was stopped before the response was whole"
-        yield _record(raw, exchange, end_ns, why, requests, protocol, start_ns or 0)
+        yield _record(raw, exchange, end_ns, why, lengths, protocol, start_ns or 0)
 
 
 def _record(
@@ -84,11 +95,11 @@ def _record(
     index: int,
     end_ns: int,
     reason: str,
-    requests: Sequence[Request],
+    lengths: Sequence[Lengths],
     protocol: WireProtocol,
     zero_ns: int,
 ) -> Record:
-    wanted = requests[index % len(requests)]
+    wanted = lengths[index % len(lengths)]
     record = Record(
         index=index,
         due_ns=exchange.due_ns - zero_ns,
@@ -137,13 +148,15 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.status = head.status
     if head.status != 200:
         record.error = f"http_{head.status}"
-        record.error_detail = http1.body(raw, head)[:300].decode("utf-8", "replace").strip()
+        record.error_detail = http1.body(raw, head)[:DETAIL_MAX].decode("utf-8", "replace").strip()
         return
     if "event-stream" not in head.content_type:
         body = http1.body(raw, head)
         if not body.lstrip().startswith(b"data:"):
             record.error = "not_a_stream"
-            record.error_detail = f"{head.content_type or 'no content type'}: {body[:200].decode('utf-8', 'replace')}"
+            record.error_detail = (
+                f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
+            )
             return
     ends = list(accumulate(map(len, exchange.pieces)))
     reading = protocol.read(sse.events(raw, head.length, head.chunked, ends, exchange.times, whole))

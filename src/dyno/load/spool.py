@@ -13,9 +13,10 @@ kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive ti
               finds has arrived between that time and the read
 """
 
+import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dyno.errors import StoreError
@@ -25,22 +26,28 @@ _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, 
 _FRAME = struct.Struct("<IBxHqqq")
 TIMES = struct.Struct("<qq")
 NO_STAMP = bytes(16)
-PAYLOAD_MAX = 65_535
 pack = _WRITE.pack
 
 Frame = tuple[int, int, int, int, int, bytes]  # exchange, kind, read_ns, stamp a, stamp b, payload
 
 
 class Spool:
-    def __init__(self, path: Path) -> None:
+    """`secrets`: header values. A server may send a key back in its complaint about it; it must not reach a file."""
+
+    def __init__(self, path: Path, secrets: Sequence[bytes] = ()) -> None:
         self.path = path
+        self._secrets = secrets
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)  # as long as it is held, the run is under way
         except OSError as e:
             raise StoreError(f"{path} can't be written: {e.strerror}. Choose another folder with --runs.") from None
 
     def write(self, parts: list[bytes]) -> None:
         data = b"".join(parts)
+        for secret in self._secrets:
+            if secret in data:
+                data = data.replace(secret, b"*" * len(secret))  # of the same length: frames stay whole
         try:
             while data:
                 data = data[os.write(self._fd, data) :]

@@ -12,5 +12,6 @@ class Evidence(msgspec.Struct, frozen=True):
     trial: TrialSpec
     target: TargetFacts
     counted_by: CountedBy  # prompt lengths
+    prompts: int  # different requests prepared
     repeated_prompts: int
     summary: Summary

@@ -1,4 +1,4 @@
-"""From records to a summary, in one pass: a run of any length fits into memory."""
+"""From records to a summary, in one pass: eight bytes for each chunk stay in memory, and nothing else that grows."""
 
 from array import array
 from collections import Counter
@@ -8,7 +8,7 @@ import numpy as np
 
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
-from dyno.facts.summary import ClientSummary, Distribution, Steady, Summary
+from dyno.facts.summary import ClientSummary, Distribution, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
 from dyno.measure.statistics import distribution_ms
@@ -36,6 +36,7 @@ class Tally:
         self._gaps_per_token: list[np.ndarray] = []
         self._sent = array("q")
         self._due = array("q")
+        self._response_due = array("q")  # beside the response latencies
         self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
@@ -84,6 +85,8 @@ class Tally:
             columns["response_ttft"].append(ttft + timing.queue_ns(r))
         columns["e2el"].append(e2el)
         columns["response_e2el"].append(e2el + timing.queue_ns(r))
+        self._response_due.append(r.due_ns)
+        self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1]
         if tpot is not None:
             columns["tpot"].append(tpot)
         self._n["good"] += self._meets_goodput(ttft if ttft is not None else r.chunk_ns[0] - r.sent_ns, tpot, e2el)
@@ -107,7 +110,9 @@ class Tally:
             # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
             self._gaps_per_token.append(np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32))
         else:
-            self._gaps_per_token.append(gaps if sharing == 1 else gaps / np.float32(sharing))
+            self._gaps_per_token.append(
+                gaps if sharing == 1 else np.repeat(gaps / np.float32(sharing), round(float(sharing)))
+            )
 
     def _add_arrivals(self, times: np.ndarray, tokens: np.ndarray | float) -> None:
         buckets = times // _BUCKET_NS
@@ -158,7 +163,7 @@ class Tally:
             output_throughput=n["output"] / over,
             total_token_throughput=(n["input"] + n["output"]) / over,
             goodput=n["good"] / over if self._trial.goodput_ms else None,
-            peak_output_tokens_per_s=self._peak_tokens_per_s(),
+            peak_output_tokens_per_s=max(self._peak_tokens_per_s(), n["output"] / over if duration_s < 1 else 0.0),
             ttft=spread(self._columns["ttft"]),
             tpot=spread(self._columns["tpot"]),
             itl=spread(gaps),
@@ -168,6 +173,8 @@ class Tally:
             response_e2el=spread(self._columns["response_e2el"]),
             queue=spread(self._columns["queue"]),
             steady=self._steady(),
+            wait=self._wait(),
+            at_once=n["at_once"],
             client=self._client(client),
         )
 
@@ -186,17 +193,33 @@ class Tally:
         if end - start < 10 * _BUCKET_NS:
             return None
         window_s = seconds(end - start)
-        life = np.maximum(np.array(self._end) - np.array(self._sent), 1)
         tokens = self._tokens[start // _BUCKET_NS : end // _BUCKET_NS].sum()
         return Steady(
             start_s=seconds(start),
             end_s=seconds(end),
-            offered_throughput=sum(start <= t <= end for t in self._due) / window_s,
-            # Each request counts by the share of its life in the window: where streams run in step, counting ends
-            # would take in one wave too many or too few.
-            request_throughput=float((self._open_ns(start, end) / life)[completed].sum()) / window_s,
+            # By tokens: where streams run in step, counting ends would take in one wave too many or too few, and
+            # where a queue grows, counting shares of a life would credit waiting as service.
+            request_throughput=float(tokens) / window_s / (self._n["output"] / self._n["completed"] or 1),
             output_throughput=float(tokens) / window_s,
             streams_mean=self._streams_mean(start, end),
+        )
+
+    def _wait(self) -> Wait | None:
+        took = np.array(self._columns["response_e2el"]) / NS_PER_MS
+        due = np.array(self._response_due)
+        quarter = len(took) // 4
+        if quarter < 10:
+            return None
+        order = np.argsort(due, kind="stable")
+        first, last = took[order[:quarter]], took[order[-quarter:]]
+        span_s = seconds(int(max(self._due) - min(self._due))) or 1.0
+        return Wait(
+            offered_rps=(len(self._due) - 1) / span_s,
+            span_s=span_s,
+            first_median_ms=float(np.median(first)),
+            first_p75_ms=float(np.percentile(first, 75)),
+            last_p25_ms=float(np.percentile(last, 25)),
+            last_median_ms=float(np.median(last)),
         )
 
     def _streams_mean(self, start: int, end: int) -> float:

@@ -23,4 +23,4 @@ def queue_ns(r: Record) -> int:
 
 
 def end_at_once(r: Record) -> bool:
-    return r.error is None and not r.chunk_ns
+    return r.error is None and not r.chunk_ns  # with more tokens than one, decoding calls it failed

@@ -10,8 +10,8 @@ from dyno.http import Client, Url
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
     """Raises TargetError if nothing answers, or no model is named and none is listed."""
-    listed, max_len = _models(client)
     model = spec.served_model_name or spec.model
+    listed, max_len = _models(client, needed=model is None)
     if model is None:
         if not listed:
             raise TargetError(
@@ -26,9 +26,9 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
     )
 
 
-def _models(client: Client) -> tuple[list[str] | None, int | None]:
+def _models(client: Client, needed: bool) -> tuple[list[str] | None, int | None]:
     status, answer = client.call("/v1/models")
-    if status in (401, 403):
+    if status in (401, 403) and needed:
         raise TargetError(
             f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
             "'Authorization=Bearer …'."
@@ -43,7 +43,10 @@ def _models(client: Client) -> tuple[list[str] | None, int | None]:
 
 
 def _tgi_model(client: Client) -> tuple[list[str] | None, int | None]:
-    status, answer = client.call("/info")
+    try:
+        status, answer = client.call("/info")
+    except TargetError:
+        return None, None
     if status == 200 and isinstance(answer, dict) and isinstance(answer.get("model_id"), str):
         return [answer["model_id"]], answer.get("max_total_tokens")
     return None, None
@@ -51,7 +54,10 @@ def _tgi_model(client: Client) -> tuple[list[str] | None, int | None]:
 
 def _version(client: Client) -> str | None:
     for path, key in (("/version", "version"), ("/info", "version"), ("/props", "build_info")):
-        status, answer = client.call(path)
+        try:
+            status, answer = client.call(path)
+        except TargetError:  # some gateways close the connection on a path they don't know
+            continue
         if status == 200 and isinstance(answer, dict) and isinstance(answer.get(key), str):
             text: str = answer[key]
             return text
@@ -66,7 +72,7 @@ def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_
         client = Client(url, headers, insecure=insecure, timeout_s=left)
         try:
             status, answer = client.call(path, body)
-            if status == 200:
+            if status == 200 and '"error"' not in str(answer)[:1000]:
                 return
             last = f"it answers {status}: {str(answer)[:200]}"
             if status in (400, 401, 403, 404, 422):

@@ -54,4 +54,4 @@ def _findings(results: Sequence[Result], console: Console) -> None:
             count[finding.code] = count.get(finding.code, 0) + 1
     for finding in worst_first(first.values()):
         rows = f"{count[finding.code]} of {len(results)} rows"
-        console.print(f"{finding.level} {finding.code} ({rows}): {finding.text}", markup=False, highlight=False)
+        console.print(f"{finding.level} {finding.code} ({rows}), first: {finding.text}", markup=False, highlight=False)

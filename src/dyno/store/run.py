@@ -1,6 +1,7 @@
 """A run: the folder in which a trial's facts lie. The summary is written last: where it is, the run is whole."""
 
 import datetime
+import fcntl
 import os
 import re
 import secrets
@@ -22,6 +23,11 @@ from dyno.facts.workload import CountedBy
 T = TypeVar("T")
 
 
+class Lengths(msgspec.Struct):
+    prompt_tokens: int
+    output_tokens: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """All that is needed to run a trial again, and to understand its records."""
 
@@ -32,6 +38,7 @@ class Manifest(msgspec.Struct, frozen=True):
     tokenizer: str | None
     counted_by: CountedBy
     workload_sha256: str
+    prompts: int
     repeated_prompts: int
     host: dict[str, Any]
 
@@ -59,9 +66,22 @@ class Run:
     def manifest(self) -> Manifest:
         return _read(self.manifest_path, Manifest)
 
-    def requests(self) -> list[Request]:
-        decoder = msgspec.json.Decoder(Request)
-        return [decoder.decode(line) for line in _bytes(self.requests_path).splitlines()]
+    def lengths(self) -> list[Lengths]:
+        """Of the requests, without their prompts."""
+        decoder = msgspec.json.Decoder(Lengths)
+        with self.requests_path.open("rb") as file:
+            return [decoder.decode(line) for line in file]
+
+    def running(self) -> bool:
+        """A live process holds the spool."""
+        if not self.spool_path.exists():
+            return False
+        with self.spool_path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
 
     def write_client(self, client: ClientFacts) -> None:
         _write(self.client_path, msgspec.json.encode(client))
@@ -73,12 +93,15 @@ class Run:
         """Passes the records on as it writes them, so that one pass serves both."""
         partial = self.records_path.with_suffix(".partial")
         encoder = msgspec.json.Encoder()
-        with partial.open("wb", buffering=1 << 20) as file:
-            for record in records:
-                file.write(encoder.encode(record))
-                file.write(b"\n")
-                yield record
-        partial.replace(self.records_path)
+        try:
+            with partial.open("wb", buffering=1 << 20) as file:
+                for record in records:
+                    file.write(encoder.encode(record))
+                    file.write(b"\n")
+                    yield record
+            partial.replace(self.records_path)
+        except OSError as e:
+            raise _unwritable(self.records_path, e) from None
 
     def records(self) -> Iterator[Record]:
         decoder = msgspec.json.Decoder(Record)
@@ -128,7 +151,11 @@ def _write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as e:
-        raise StoreError(f"{path} can't be written: {e.strerror}. Free some space, or choose another place.") from None
+        raise _unwritable(path, e) from None
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another place.")
 
 
 def _bytes(path: Path) -> bytes:

@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
@@ -222,13 +223,14 @@ class FakeServer:
         return Script(writes, first_ns, gap_ns)
 
 
-def serve(spec: FakeSpec, port: int) -> None:
+def serve(spec: FakeSpec, port: int, ready: Callable[[], None] | None = None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         server = FakeServer(spec, port)
-    except OSError as e:
-        raise EngineError(
-            f"The fake engine can't listen on port {port}: {e.strerror}. Choose another --port."
-        ) from None
+    except (OSError, OverflowError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise EngineError(f"The fake engine can't listen on port {port}: {why}. Choose another --port.") from None
+    if ready is not None:
+        ready()
     server.serve()

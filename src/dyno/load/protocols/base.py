@@ -45,12 +45,33 @@ class WireProtocol(Protocol):
 
 def garbage(reading: Reading, data: bytes, error: Exception) -> Reading:
     reading.error = "garbage"
-    reading.error_detail = f"an event that can't be read ({error}): {data[:120].decode('utf-8', 'replace')}"
+    reading.error_detail = f"an event that can't be read ({error}): {data[:2000].decode('utf-8', 'replace')}"
     return reading
 
 
 def stream_error(reading: Reading, error: Any) -> Reading:
     reading.error = "stream_error"
     message = error.get("message", error) if isinstance(error, dict) else error
-    reading.error_detail = str(message)[:300]
+    reading.error_detail = str(message)[:4000]
     return reading
+
+
+def settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
+    """Which events without text were tokens, by the server's own count.
+
+    vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
+    sends the finish reason in an event of its own. Where events and tokens don't add up, chunks carry several tokens,
+    and an event without text is none.
+    """
+    tokens = reading.output_tokens
+    if tokens is None or not reading.chunk_ns:
+        return
+    count = len(reading.chunk_ns)
+    last = last_ns is not None and count < tokens
+    if not tokens - reading.empty_chunks <= count + last <= tokens:
+        kept = [(ns, text) for ns, text in zip(reading.chunk_ns, reading.texts, strict=True) if text]
+        reading.empty_chunks += silent
+        reading.chunk_ns, reading.texts = [ns for ns, _ in kept], [text for _, text in kept]
+    elif last and last_ns is not None:
+        reading.chunk_ns.append(last_ns)
+        reading.texts.append("")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -43,6 +43,7 @@ class Completion:
 
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [], chunk_tokens=[])
+        silent, last_ns = 0, None
         for ns, data in events:
             if data == b"[DONE]":
                 reading.done = True
@@ -53,7 +54,8 @@ class Completion:
                 return garbage(reading, data, e)
             if event.error is not None:
                 return stream_error(reading, event.error)
-            if event.content:
+            if event.content or (reading.chunk_ns and not event.stop):
+                silent += not event.content
                 reading.chunk_ns.append(ns)
                 reading.texts.append(event.content)
                 if reading.chunk_tokens is not None and event.tokens:
@@ -62,6 +64,8 @@ class Completion:
                     reading.chunk_tokens = None
             elif not event.stop:
                 reading.empty_chunks += 1
+            else:
+                last_ns = ns
             if event.stop:
                 reading.done = True
                 reading.finish_reason = _FINISH.get(event.stop_type or "", event.stop_type)
@@ -71,4 +75,7 @@ class Completion:
                 reading.cached_tokens = cached if isinstance(cached, int) else None
             if event.model is not None:
                 reading.model = event.model
+        if sum(reading.chunk_tokens or []) != reading.output_tokens:
+            reading.chunk_tokens = None
+            settle_silent(reading, silent, last_ns)
         return reading

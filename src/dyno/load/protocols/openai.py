@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -91,28 +91,10 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                 reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
         if reading.model is None:
             reading.model = chunk.model
-    _settle_silent(reading, silent, last_silent_ns)
+    settle_silent(reading, silent, last_silent_ns)
     if running and len(running) == len(reading.chunk_ns):
         reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
     return reading
-
-
-def _settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
-    """Which events without text were tokens, by the server's own count.
-
-    vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
-    sends the finish reason in an event of its own. Events that the count has no token for are no chunks.
-    """
-    tokens = reading.output_tokens
-    if tokens is None:
-        return
-    if silent and len(reading.chunk_ns) > tokens:
-        kept = [(ns, text) for ns, text in zip(reading.chunk_ns, reading.texts, strict=True) if text]
-        reading.empty_chunks += silent
-        reading.chunk_ns, reading.texts = [ns for ns, _ in kept], [text for _, text in kept]
-    if last_ns is not None and len(reading.chunk_ns) == tokens - 1 > 0:
-        reading.chunk_ns.append(last_ns)
-        reading.texts.append("")
 
 
 def _common(request: Request, asked: Asked) -> dict[str, Any]:

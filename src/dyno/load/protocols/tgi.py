@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -57,7 +57,7 @@ class GenerateStream:
 
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [])
-        tokens = 0
+        silent = 0
         for ns, data in events:
             if data == b"[DONE]":
                 reading.done = True
@@ -69,10 +69,11 @@ class GenerateStream:
             if event.error is not None:
                 return stream_error(reading, event.error)
             if event.token is not None:
-                tokens += 1
-                if event.token.text and not event.token.special:
+                text = "" if event.token.special else event.token.text
+                if text or reading.chunk_ns:
                     reading.chunk_ns.append(ns)
-                    reading.texts.append(event.token.text)
+                    reading.texts.append(text)
+                    silent += not text
                 else:
                     reading.empty_chunks += 1
             if event.details is not None:
@@ -81,6 +82,5 @@ class GenerateStream:
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
-        if reading.output_tokens is None and tokens:
-            reading.output_tokens = tokens  # one event a token is TGI's rule
+        settle_silent(reading, silent, None)
         return reading

@@ -52,7 +52,7 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
 
 def busy(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
-    if client.cpu_share > 0.9:
+    if client.cpu_share > 0.9 and e.summary.duration_s > 1:
         yield Finding(
             "client.busy",
             "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note",

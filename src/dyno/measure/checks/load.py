@@ -1,6 +1,5 @@
 """Was the load that was asked for really put on the server?"""
 
-import math
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
@@ -8,20 +7,17 @@ from dyno.measure.evidence import Evidence
 
 
 def rate(e: Evidence) -> Iterator[Finding]:
-    window = e.summary.steady
-    if e.trial.load.closed_loop or window is None:
+    wait, s = e.summary.wait, e.summary
+    if e.trial.load.closed_loop or wait is None:
         return
-    length_s = window.end_s - window.start_s
-    offered, served = window.offered_throughput, window.request_throughput
-    # Served less than offered, by more than arrivals scatter.
-    if served < 0.9 * offered and (offered - served) * length_s > 3 * math.sqrt(offered * length_s):
-        waited = e.summary.queue.median
-        cap = e.trial.load.max_concurrency
+    # A queue that grows: whoever came late waited longer than nearly all who came early, by a good part of the run.
+    grown_ms = wait.last_median_ms - wait.first_median_ms
+    if wait.last_p25_ms > wait.first_p75_ms and grown_ms > 0.1 * 1000 * wait.span_s:
         yield Finding(
             "load.rate_not_reached",
             "doubt",
-            f"{offered:.2f} requests/s were offered and {served:.2f} served"
-            + (f"; a request waited {waited:.0f} ms (median) for one of {cap} slots." if cap and waited > 1 else "."),
+            f"{wait.offered_rps:.2f} requests/s were offered and {s.request_throughput:.2f} served: the first quarter "
+            f"took {wait.first_median_ms:.0f} ms from due to last token, the last {wait.last_median_ms:.0f} (medians).",
             "The latency is that of a queue that grows with the length of the run. Offer less, or report this as the "
             "server's limit.",
         )
@@ -42,7 +38,7 @@ def streams(e: Evidence) -> Iterator[Finding]:
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:
-    again = max(e.summary.sent - e.trial.workload.num_prompts, 0) + e.repeated_prompts
+    again = max(e.summary.sent - e.prompts, 0) + e.repeated_prompts
     if again:
         yield Finding(
             "load.repeated_prompts",

@@ -18,9 +18,11 @@ def name(e: Evidence) -> Iterator[Finding]:
     others = {m: n for m, n in e.summary.models_answered.items() if m != asked}
     if others:
         what = ", ".join(f"{m!r} ({n})" for m, n in others.items())
+        # Hosted services answer with a dated name: gpt-4o-2024-08-06 for gpt-4o.
+        dated = all(m.startswith(asked) for m in others)
         yield Finding(
             "model.other_answered",
-            "void",
+            "doubt" if dated else "void",
             f"{sum(others.values())} of {e.summary.completed} answers carry another name than {asked!r}: {what}.",
             "These may be another model's figures. Check what the server really loaded, and --model.",
         )

@@ -34,10 +34,11 @@ def cut_short(e: Evidence) -> Iterator[Finding]:
         return
     why = "was interrupted" if s.outcome == "interrupted" else "ended early: the server stopped answering"
     in_flight = s.failures.get("interrupted", 0)
+    total = "" if e.trial.load.duration_s is not None else f"of {s.planned} "
     yield Finding(
         "requests.cut_short",
         "doubt",
-        f"The run {why} after {s.sent} of {s.planned} requests; {in_flight} in flight were abandoned.",
+        f"The run {why} after {s.sent} {total}requests; {in_flight} in flight were abandoned.",
         "The figures hold for what was measured until then. Run it again for the whole.",
     )
 
@@ -53,12 +54,24 @@ def end_at_once(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def unaccounted(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.completed + s.failed != s.sent:
+        yield Finding(
+            "requests.unaccounted",
+            "void",
+            f"{s.sent} requests were sent, and {s.completed} completed + {s.failed} failed are on record.",
+            "Records are missing, so that every figure is of a part. Run it again, and report this.",
+        )
+
+
 def resent(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.resent:
         yield Finding(
             "requests.resent",
-            "note",
+            # A server that closes after each answer costs each stream one; more than that are refusals.
+            "note" if s.resent <= s.client.streams_peak + 0.01 * s.sent else "doubt",
             f"{s.resent} of {s.sent} requests were sent a second time, as the server had closed a kept connection.",
             "Usual where a server closes connections after each answer. If it doesn't, look for refusals in its log.",
         )

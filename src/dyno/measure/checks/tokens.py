@@ -33,6 +33,8 @@ def output_length(e: Evidence) -> Iterator[Finding]:
 
 def input_length(e: Evidence) -> Iterator[Finding]:
     s = e.summary
+    if not s.completed:
+        return
     if e.counted_by == "approximate":
         yield Finding(
             "tokens.input_approximate",
@@ -78,13 +80,26 @@ def cached(e: Evidence) -> Iterator[Finding]:
         return
     meant = e.trial.workload.prefix_len * s.completed
     share = s.cached_input_tokens / s.total_input_tokens
-    if s.cached_input_tokens > 1.1 * meant + 0.01 * s.total_input_tokens:
+    # A first token or a chat template's first block is shared by all prompts, and is no help to speak of.
+    if s.cached_input_tokens > 1.1 * meant + 16 * s.completed + 0.01 * s.total_input_tokens:
         yield Finding(
             "cache.hits",
             "doubt",
             f"{s.cached_input_tokens} of {s.total_input_tokens} prompt tokens ({share:.0%}) were found in the server's "
             "prefix cache.",
             "TTFT is that of a warm cache. Use another --seed than the runs before, or turn prefix caching off.",
+        )
+
+
+def buffered(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.at_once > 0.1 * s.completed:
+        yield Finding(
+            "stream.buffered",
+            "doubt",
+            f"{s.at_once} of {s.completed} answers came all at once, last token with the first: something between the "
+            "engine and here holds streams back.",
+            "TTFT is then the time of the whole answer, and TPOT and ITL mean nothing. Look for a buffering proxy.",
         )
 
 
