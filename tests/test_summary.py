@@ -369,6 +369,7 @@ def wait(**fields: Any) -> Wait:
 
 
 GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
+SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
 
 # check, evidence, the code and level that it gives (None: it is silent)
@@ -455,7 +456,10 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "doubt"),
     (client.late_sends, evidence(), None, None),
-    (client.late_sends, evidence(client={"send_late": distribution_ms([5e6], [99])}), None, None),
+    (client.late_sends, evidence(client={"send_late": distribution_ms([5e5], [99])}), None, None),
+    (client.late_sends, evidence(client={"send_late": distribution_ms([5e6], [99])}, trial=RATE), None, None),
+    (client.late_sends, evidence(client={"send_late": SOME_LATE}), None, None),  # one in fifty, and a slot waits
+    (client.late_sends, evidence(client={"send_late": SOME_LATE}, trial=RATE), "client.late_sends", "doubt"),
     (client.late_sends, evidence(client={"send_late": distribution_ms([5e7], [99])}), "client.late_sends", "doubt"),
     (client.late_loop, evidence(client={"loop_late_p99_ms": 50.0}), None, None),  # the kernel's stamps don't mind
     (

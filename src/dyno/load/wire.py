@@ -324,6 +324,8 @@ class Wire:
         stream.body = False
         self._pool.give_back(stream)
         self._slot_free(now)
+        if self._free:  # a closed loop: at once, not when the reads of this turn are done
+            self._send_due(now_ns())
 
     def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
