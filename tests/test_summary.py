@@ -351,6 +351,7 @@ def evidence(
         "counted_by": "tokenizer",
         "prompts": 2000,
         "repeated_prompts": 0,
+        "sent_before": None,
         "summary": s,
     }
     return Evidence(**{**values, **fields})
@@ -424,6 +425,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (tokens.cached, evidence({"cached_input_tokens": 100}), None, None),  # under 1 %
     (tokens.cached, evidence({"cached_input_tokens": 16 * 2000}), None, None),  # a block of a template each
     (tokens.cached, evidence({"cached_input_tokens": 80_000}), "cache.hits", "doubt"),
+    (tokens.sent_before, evidence(), None, None),
+    (tokens.sent_before, evidence({"cached_input_tokens": 0}, sent_before="runs/x"), None, None),  # the server tells
+    (tokens.sent_before, evidence(sent_before="runs/x"), "cache.sent_before", "doubt"),
     (tokens.buffered, evidence(), None, None),
     (tokens.buffered, evidence({"at_once": 1500}), "stream.buffered", "doubt"),
     (requests_check.unaccounted, evidence(), None, None),

@@ -146,11 +146,14 @@ def test_a_stall_is_felt_by_every_request_that_was_due_during_it(scripted: Serve
 
 def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartFake) -> None:
     load = LoadSpec(max_concurrency=2, duration_s=0.25)
-    driven = drive(fake(first_ms=20).base_url, requests(1), load, count=1_000_000)
-    assert driven.client.outcome == "complete"
-    assert driven.client.sent == len(driven.records) >= 4
-    assert max(r.sent_ns for r in driven.records) < 0.28 * NS_PER_S  # not at the next tick
-    assert all(r.error is None for r in driven.records)
+    last_sent = []
+    for _ in range(3):  # a busy machine may be late once; a loop that waits for its tick is late each time
+        driven = drive(fake(first_ms=20).base_url, requests(1), load, count=1_000_000)
+        assert driven.client.outcome == "complete"
+        assert driven.client.sent == len(driven.records) >= 4
+        assert all(r.error is None for r in driven.records)
+        last_sent.append(max(r.sent_ns for r in driven.records))
+    assert min(last_sent) < 0.28 * NS_PER_S
 
 
 # ---- the times ----

@@ -2,7 +2,6 @@
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
-NS_PER_US = 1_000
 
 
 def ns(seconds: float) -> int:
@@ -11,10 +10,6 @@ def ns(seconds: float) -> int:
 
 def seconds(ns: int | float) -> float:
     return ns / NS_PER_S
-
-
-def ms(ns: int | float) -> float:
-    return ns / NS_PER_MS
 
 
 def human_bytes(n: float) -> str:

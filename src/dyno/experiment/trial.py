@@ -30,7 +30,7 @@ from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
 from dyno.probe import host, server
-from dyno.store.run import Manifest, Run, create
+from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.workload.tokenizer import Tokenizer, choose
 
 Watch = Callable[[Progress], None] | None
@@ -94,6 +94,7 @@ def measure(
 ) -> Outcome:
     url = Url(trial.target.base_url)
     protocol = PROTOCOLS[trial.target.backend]
+    before = sent_before(runs, work.sha256, trial.target.base_url)
     run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
     manifest = Manifest(
         dyno=dyno.__version__,
@@ -105,6 +106,7 @@ def measure(
         workload_sha256=work.sha256,
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
+        sent_before=before,
         host=host.describe(),
     )
     run.write_manifest(manifest, work.requests)
@@ -177,6 +179,7 @@ def finish(
             counted_by=manifest.counted_by,
             prompts=manifest.prompts,
             repeated_prompts=manifest.repeated_prompts,
+            sent_before=manifest.sent_before,
             summary=summary,
         )
     )

@@ -14,4 +14,5 @@ class Evidence(msgspec.Struct, frozen=True):
     counted_by: CountedBy  # prompt lengths
     prompts: int  # different requests prepared
     repeated_prompts: int
+    sent_before: str | None
     summary: Summary

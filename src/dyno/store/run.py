@@ -40,6 +40,7 @@ class Manifest(msgspec.Struct, frozen=True):
     workload_sha256: str
     prompts: int
     repeated_prompts: int
+    sent_before: str | None  # an earlier run that sent the very same prompts to the same address
     host: dict[str, Any]
 
 
@@ -131,6 +132,18 @@ def create(runs: Path, name: str) -> Run:
             f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
         ) from None
     return Run(path)
+
+
+def sent_before(runs: Path, workload_sha256: str, base_url: str) -> str | None:
+    """The latest of the last hundred runs that sent these prompts there."""
+    for run in reversed(listed(runs)[-100:]):
+        try:
+            manifest = run.manifest()
+        except StoreError:  # of another version of dyno
+            continue
+        if manifest.workload_sha256 == workload_sha256 and manifest.trial.target.base_url == base_url:
+            return str(run.path)
+    return None
 
 
 def listed(runs: Path) -> list[Run]:

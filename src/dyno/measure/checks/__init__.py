@@ -17,6 +17,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     tokens.input_length,
     tokens.counting,
     tokens.cached,
+    tokens.sent_before,
     tokens.bundled,
     tokens.buffered,
     load.rate,

@@ -91,6 +91,18 @@ def cached(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def sent_before(e: Evidence) -> Iterator[Finding]:
+    """The commonest trap: the same command a second time finds its prompts in the server's prefix cache."""
+    if e.sent_before is not None and e.summary.cached_input_tokens is None and e.summary.completed:
+        yield Finding(
+            "cache.sent_before",
+            "doubt",
+            f"These very prompts were sent to this address before ({e.sent_before}), and the server doesn't tell "
+            "whether its prefix cache still had them.",
+            "Unless it was restarted in between or caches no prefixes, TTFT may be too good: use another --seed.",
+        )
+
+
 def buffered(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.at_once > 0.1 * s.completed:
