@@ -398,7 +398,7 @@ def test_the_demo_compares_prints_and_leaves_no_process(dyno: Callable[..., Done
     assert done.code == 0, done.said
     rows = [line.split() for line in done.out.splitlines() if line.startswith(("F16", "Q8_0"))]
     assert [row[:4] for row in rows] == [
-        [q, c, n, "0"] for q in ("F16", "Q8_0") for c, n in (("1", "12"), ("4", "32"), ("16", "80"))
+        [q, c, n, "0"] for q in ("F16", "Q8_0") for c, n in (("1", "10"), ("4", "24"), ("16", "64"))
     ]
     assert all(float(row[5]) > 0 for row in rows)
     assert len(list(tmp_path.glob("runs/*/summary.json"))) == 6

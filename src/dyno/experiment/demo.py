@@ -17,7 +17,7 @@ from dyno.load.progress import Stop
 
 QUANTIZATIONS = ("F16", "Q8_0")
 # (requests in flight, requests sent): enough for a steady window, few enough for a minute on two cores.
-LEVELS = ((1, 12), (4, 32), (16, 80))
+LEVELS = ((1, 10), (4, 24), (16, 64))
 INPUT_TOKENS, OUTPUT_TOKENS = 32, 32
 SLOTS, CONTEXT_PER_SLOT = 16, 512
 
