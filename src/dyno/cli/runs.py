@@ -52,7 +52,8 @@ def list_(options: argparse.Namespace) -> int:
 
 
 def show_(options: argparse.Namespace) -> int:
-    from dyno.cli.serve import METRICS, result_file
+    from dyno.cli.serve import result_file
+    from dyno.cli.values import METRICS
     from dyno.experiment.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs, percentiles, range_ratio
 from dyno.errors import DynoError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp")
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
-METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -136,7 +136,7 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     trial, headers = spec(options)
-    metrics = _metrics(options.percentile_metrics)
+    shown = metrics(options.percentile_metrics)
     if options.result_dir:
         _check_writable(Path(options.result_dir))
 
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(file))
     else:
-        print(block(result, trial, metrics))
+        print(block(result, trial, shown))
     if options.save_result or options.append_result:
         from dyno.report import result_json
 
@@ -221,11 +221,11 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    given = _pairs(o.header, "--header")
+    given = pairs(o.header, "--header")
     if "authorization" in map(str.lower, given):
         headers.clear()
     headers |= given
-    _check_headers(headers)
+    check_headers(headers)
     load = LoadSpec(
         request_rate_rps=None if math.isinf(o.request_rate) else o.request_rate,
         burstiness=None if math.isinf(o.burstiness) else o.burstiness,
@@ -237,9 +237,9 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         request_timeout_s=o.request_timeout_sec,
         seed=o.seed,
     )
-    ratio_in, ratio_out = _range_ratio(o.random_range_ratio)
+    ratio_in, ratio_out = range_ratio(o.random_range_ratio)
     own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
-    extra_body = _json_object(o.extra_body)
+    extra_body = json_object(o.extra_body)
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
     trial = TrialSpec(
@@ -272,11 +272,11 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         ignore_eos=o.ignore_eos or o.dataset_name == "random",
         sampling={name: value for name in SAMPLING if (value := getattr(o, name)) is not None},
         extra_body=extra_body,
-        percentiles=_percentiles(o.metric_percentiles),
-        goodput_ms=_goodput(o.goodput or []),
+        percentiles=percentiles(o.metric_percentiles),
+        goodput_ms=goodput(o.goodput or []),
         ready_check_timeout_s=o.ready_check_timeout_sec,
         label=o.label,
-        metadata=_pairs(o.metadata, "--metadata"),
+        metadata=pairs(o.metadata, "--metadata"),
     )
     return trial, headers
 
@@ -331,12 +331,6 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_headers(headers: dict[str, str]) -> None:
-    for name, value in headers.items():
-        if any(c in name + value for c in "\r\n") or not (name + value).isascii() or not name.strip():
-            raise UsageError(f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends.")
-
-
 def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -347,73 +341,3 @@ def _check_writable(folder: Path) -> None:
         raise StoreError(
             f"--result-dir {folder} can't be written: {e.strerror}. Nothing was run. Choose another folder."
         ) from None
-
-
-def _metrics(text: str) -> list[str]:
-    asked = [m.strip() for m in text.split(",") if m.strip()]
-    for name in asked:
-        if name not in METRICS:
-            raise UsageError(f"--percentile-metrics: there is no {name!r}. Known: {', '.join(METRICS)}.")
-    return [m for m in METRICS if m in asked]
-
-
-def _percentiles(text: str) -> list[float]:
-    try:
-        values = [float(p) for p in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--metric-percentiles {text!r}: write numbers with commas, such as 50,90,99.") from None
-    if not all(0 < p < 100 for p in values):
-        raise UsageError(f"--metric-percentiles {text}: a percentile lies between 0 and 100.")
-    return sorted(set(values))
-
-
-def _goodput(pairs: list[str]) -> dict[str, float]:
-    targets = {}
-    for pair in pairs:
-        name, _, value = pair.partition(":")
-        try:
-            limit = float(value)
-        except ValueError:
-            raise UsageError(f"--goodput {pair!r}: write NAME:MILLISECONDS, such as ttft:500.") from None
-        if name not in ("ttft", "tpot", "e2el"):
-            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: ttft, tpot, e2el.")
-        if limit < 0:
-            raise UsageError(f"--goodput {pair!r}: a latency limit can't be negative.")
-        targets[name] = limit
-    return targets
-
-
-def _pairs(texts: list[str], flag: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            # The text itself may be a key: it isn't repeated here.
-            raise UsageError(f"{flag} takes KEY=VALUE; one of the words given has no '='.")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _json_object(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as e:
-        raise UsageError(f"--extra-body is no JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
-    if not isinstance(value, dict):
-        raise UsageError("--extra-body must be a JSON object, such as '{\"min_tokens\": 1}'.")
-    return value
-
-
-def _range_ratio(text: str) -> tuple[float, float]:
-    try:
-        value = json.loads(text)
-        ratios = (float(value["input"]), float(value["output"])) if isinstance(value, dict) else (float(value),) * 2
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(
-            f'--random-range-ratio {text!r}: write a number from 0 to below 1, or {{"input": R, "output": R}}.'
-        ) from None
-    if not all(0 <= r < 1 for r in ratios):
-        raise UsageError(f"--random-range-ratio {text}: it must be from 0 to below 1.")
-    return ratios
