@@ -253,6 +253,7 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (1, "can't be made", ["--runs", "wrong.json/runs"]),
     (2, "the server's context is", ["--random-input-len", "140000", "--num-prompts", "1"]),
     (2, "from 0 to below 1", ["--random-range-ratio", "2"]),
+    (2, "prompts of token ids", ["--backend", "tgi", "--dataset-name", "custom", "--dataset-path", "ids.jsonl"]),
     (2, "invalid choice: 'trtllm'", ["--backend", "trtllm"]),
 ]  # fmt: skip
 
@@ -262,6 +263,7 @@ def test_a_mistake_gets_one_clear_message(
     code: int, message: str, words: list[str], dyno: Callable[..., Done], fake: Fake, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong.json").write_text("this is no JSON")
+    (tmp_path / "ids.jsonl").write_text('{"prompt": [1, 2, 3]}\n')
     done = dyno(*bench(fake), *words)
     assert done.code == code, done.said
     assert message in done.err

@@ -568,6 +568,20 @@ def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(scr
     assert [r.error for r in driven.records] == [None] * len(due)
 
 
+def test_idle_connections_that_the_server_resets_are_not_used_again(scripted: Callable[..., Scripted]) -> None:
+    def talk(sock: Any, _: int) -> None:
+        sock.settimeout(0.2)
+        try:
+            while receive_request(sock):
+                sock.sendall(answer(1))
+        except TimeoutError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    due = [ms * NS_PER_MS for ms in (0, 0, 0, 0, 600, 600, 600, 600)]
+    driven = drive(scripted(talk).base_url, requests(len(due), 1), plan_=Plan(len(due), due, None))
+    assert [(r.error, r.resent) for r in driven.records] == [(None, False)] * len(due)
+
+
 @pytest.mark.parametrize("framing", ["chunked", "close"])
 def test_an_answer_that_ends_tidily_in_http_and_not_in_the_stream_is_cut(
     scripted: Callable[..., Scripted], framing: str

@@ -9,19 +9,14 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from dyno.engines.engine import Engine
 from dyno.engines.process import EngineProcess, free_port
 from dyno.errors import EngineError, TargetError
 from dyno.http import Client, Url
 
 
-class Embedded:
-    """A running server. `command` is what started it."""
-
-    def __init__(self, process: EngineProcess, base_url: str, version: str) -> None:
-        self.process = process
-        self.command = process.command
-        self.base_url = base_url
-        self.version = version
+class Embedded(Engine):
+    """A running llama.cpp server."""
 
     @classmethod
     def start(
@@ -55,15 +50,6 @@ class Embedded:
             process.stop()
             raise
         return cls(process, base_url, version if "unknown" in build else f"{version}, llama.cpp {build}")
-
-    def stop(self) -> None:
-        self.process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 def _version() -> str:

@@ -77,6 +77,11 @@ def serve(
     finally:
         client.close()
     _check_context([r.prompt_tokens + r.output_tokens for r in work.requests], target)
+    if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
+        raise UsageError(
+            f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
+            "vllm or llama.cpp, or a dataset of texts."
+        )
     local = tokenizer if tokenizer.counted_by == "tokenizer" else None
     return measure(trial, target, work, runs, headers, watcher, stop or Stop(), local, keep_raw)
 

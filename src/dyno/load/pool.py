@@ -97,9 +97,10 @@ class Pool:
         return None
 
     def lost(self, connection: Connection) -> None:
-        """The server closed an idle connection."""
+        """The server closed or reset an idle connection."""
         self.learn_to_reconnect(connection)
-        self._idle.remove(connection)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
         self.drop(connection)
 
     def give_back(self, connection: Connection) -> None:

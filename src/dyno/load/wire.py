@@ -253,17 +253,16 @@ class Wire:
         if stream.tls is not None:
             stream.tls.object.write(payload)
             payload = stream.tls.outgoing.read()
+        # Opened for this very request: the time that took is no fault of this client's.
+        connecting = 0 if stream.waited else sent - stream.idle_ns
+        self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], connecting))
         try:
             done = stream.socket.send(payload)
         except BlockingIOError:
             done = 0
         except OSError as e:
-            self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], 0))
             self._broken(stream, e)
             return
-        # Opened for this very request: the time that took is no fault of this client's.
-        connecting = 0 if stream.waited else sent - stream.idle_ns
-        self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], connecting))
         if done < len(payload):
             stream.out = payload[done:]
             self._pool.poller.modify(stream.fd, IN | OUT)
@@ -329,15 +328,17 @@ class Wire:
 
     def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
+        if exchange < 0:
+            self._pool.lost(stream)
+            return
         self._pool.drop(stream)
-        if exchange >= 0:
-            if stream.sent_ns == 0:  # it never got as far as sending
-                self._note(SENT, exchange, now_ns(), TIMES.pack(self._dues[exchange], 0))
-            self._note(END, exchange, now_ns(), NO_STAMP, reason.encode()[:1000])
-            self._dues.pop(exchange, None)
-            self.progress.ended += 1
-            self.progress.failed += 1
-            self._slot_free(now_ns(), refused=reason.startswith("refused"))
+        if stream.sent_ns == 0:  # it never got as far as sending
+            self._note(SENT, exchange, now_ns(), TIMES.pack(self._dues[exchange], 0))
+        self._note(END, exchange, now_ns(), NO_STAMP, reason.encode()[:1000])
+        self._dues.pop(exchange, None)
+        self.progress.ended += 1
+        self.progress.failed += 1
+        self._slot_free(now_ns(), refused=reason.startswith("refused"))
 
     def _slot_free(self, now: int, refused: bool = False) -> None:
         self.progress.in_flight -= 1

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dyno.engines.engine import Engine
 from dyno.engines.fake.spec import FAULTS, FakeSpec
 from dyno.engines.process import EngineProcess, free_port
 from dyno.errors import EngineError, TargetError
@@ -19,15 +20,8 @@ from dyno.http import Client, Url
 __all__ = ["FAULTS", "Fake", "FakeSpec"]
 
 
-class Fake:
+class Fake(Engine):
     """A running fake engine."""
-
-    version = "fake"
-
-    def __init__(self, process: EngineProcess, base_url: str) -> None:
-        self.process = process
-        self.command = process.command
-        self.base_url = base_url
 
     @classmethod
     def start(cls, spec: FakeSpec, log: Path, port: int | None = None) -> Self:
@@ -39,7 +33,7 @@ class Fake:
             while True:
                 try:
                     client.call("/health")
-                    return cls(process, str(client.url))
+                    return cls(process, str(client.url), "fake")
                 except TargetError:
                     if not process.alive() or process.age_s > 30:
                         raise EngineError(
@@ -60,12 +54,3 @@ class Fake:
             return answer
         finally:
             client.close()
-
-    def stop(self) -> None:
-        self.process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -15,7 +15,6 @@ class _Event(msgspec.Struct, gc=False):
     stop_type: str | None = None
     tokens_predicted: int | None = None
     tokens_evaluated: int | None = None
-    tokens_cached: int | None = None
     model: str | None = None
     timings: dict[str, Any] | None = None
     error: Any = None

@@ -23,7 +23,6 @@ class _Event(msgspec.Struct, gc=False):
     token: _Token | None = None
     details: _Details | None = None
     error: Any = None
-    error_type: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
