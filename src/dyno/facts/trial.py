@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
@@ -23,3 +24,4 @@ class TrialSpec(msgspec.Struct, frozen=True):
     label: str | None = None
     metadata: dict[str, str] = {}
     kind: str = "serve"
+    engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
