@@ -5,7 +5,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dyno.cli import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dyno.experiment.fleet import Fleet
+
+_ABOUT = {
+    "vllm": "vLLM",
+    "tgi": "Text Generation Inference",
+    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
+    "sglang": "SGLang",
+    "transformers": "transformers serve",
+}
 
 
 def add(commands: Any) -> None:
@@ -30,12 +45,15 @@ def add(commands: Any) -> None:
         help="strikes every Nth request; --fault help lists them",
     )
     fake.set_defaults(command=start_fake)
-    embedded = start.add_parser("embedded", help="llama.cpp with dyno's own small model")
-    embedded.add_argument("--port", type=int, default=8000)
-    embedded.add_argument("--quantization", choices=("F16", "Q8_0", "Q4_0"), default="F16")
-    embedded.add_argument("--parallel", type=int, default=16, help="slots (default: 16)")
-    embedded.add_argument("--context", type=int, default=2048, help="tokens for each slot (default: 2048)")
-    embedded.set_defaults(command=start_embedded)
+    for kind in engine.KINDS:
+        if kind not in ("fake", "openai"):
+            p = start.add_parser(kind, help=_ABOUT[kind])
+            p.add_argument("--model", help="default: dyno's own small one" if kind == "llamacpp" else "name or folder")
+            p.add_argument("--served-model-name", metavar="NAME")
+            p.add_argument("--port", type=int, default=8000, help="default: 8000; further copies take the next ones")
+            p.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
+            engine.add(p.add_argument_group("setting"))
+            p.set_defaults(command=start_engine, kind=kind)
 
 
 def start_fake(options: argparse.Namespace) -> int:
@@ -58,20 +76,42 @@ def start_fake(options: argparse.Namespace) -> int:
     return 0
 
 
-def start_embedded(options: argparse.Namespace) -> int:
-    from dyno.engines import model
-    from dyno.engines.embedded import Embedded
-    from dyno.errors import EngineError
+def start_engine(options: argparse.Namespace) -> int:
+    from dyno.errors import EngineError, UsageError
+    from dyno.experiment.fleet import Plan, running
+    from dyno.probe import rig
 
-    path = model.build(options.quantization)
-    alias = f"dyno-tiny-{options.quantization}"
+    plan = Plan(engine.spec(options.kind, options), rig.look(), port=options.port, dry=options.dry_run)
+    problems = plan.problems()
+    if options.dry_run:
+        print("\n".join(plan.lines()))
+    if problems:
+        raise UsageError(" ".join(problems))
+    if options.dry_run:
+        return 0
     with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
-        log = Path(folder) / "engine.log"
-        with Embedded.start(path, alias, options.parallel, options.context, log, port=options.port) as engine:
-            _say_ready(f"embedded ({engine.version})", options.port, alias)
-            while engine.process.alive():
+        say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
+        with running(plan, Path(folder), {}, say, lambda _: None) as fleet:
+            for line in _told(fleet):
+                print(line, file=sys.stderr)
+            for url in fleet.urls:
+                print(f"{plan.kind.title}: {url}, model {plan.served_name}. Ctrl-C stops it.", file=sys.stderr)
+            sys.stderr.flush()
+            while not (death := fleet.death()):
                 time.sleep(0.5)
-            raise EngineError(f"The embedded engine ended: {' | '.join(engine.process.last_lines())}")
+            raise EngineError(death.replace(" under load", ""))
+
+
+def _told(fleet: "Fleet") -> "Iterator[str]":
+    """What the engine says of itself, as far as it does."""
+    import msgspec
+
+    yield f"ready after {fleet.facts.ready_s:.1f} s" + "".join(
+        f", {k} {v:g} s" for k, v in fleet.facts.startup_s.items()
+    )
+    for name, value in msgspec.structs.asdict(fleet.target).items():
+        if value is not None and name != "model":
+            yield f"{name.replace('_', ' '):<22} {value}"
 
 
 def _say_ready(what: str, port: int, model: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli import engine
 from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs, percentiles, range_ratio
 from dyno.errors import DynoError, StoreError, UsageError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dyno.experiment.trial import Outcome
     from dyno.facts.trial import TrialSpec
 
-BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp")
+BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
@@ -24,6 +25,8 @@ SAMPLING = (
 _EXAMPLES = """examples:
   dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
   dyno bench serve --backend openai-chat --port 8080 --dataset-name sharegpt-shaped --request-rate 4
+  dyno bench serve --engine llamacpp --quantization Q8_0 --max-num-seqs 8 --max-model-len 1024 --max-concurrency 8
+  dyno bench serve --engine vllm --model FOLDER|NAME --tensor-parallel-size 4 --max-concurrency 64 --dry-run
   dyno bench serve --port 8000 --random-input-len 512 --random-output-len 128 --max-concurrency 64 \\
       --goodput ttft:500 tpot:30 --metric-percentiles 50,90,99 --save-result
 
@@ -34,12 +37,14 @@ A key is taken from OPENAI_API_KEY and reaches no file. Exit codes: 0 measured, 
 def add(commands: Any) -> None:
     p = commands.add_parser(
         "serve",
-        help="an online serving benchmark against a URL",
-        description="Put a running server under a known load, measure it, and check the measurement.",
+        help="an online serving benchmark: of a URL, or of an engine that dyno starts",
+        description="Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
+        "the server, verifies that it serves what was asked for, and stops it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _target_flags(p.add_argument_group("server"))
+    engine.add(p.add_argument_group("setting of an engine (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     _load_flags(p.add_argument_group("load"))
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
@@ -48,7 +53,12 @@ def add(commands: Any) -> None:
 
 
 def _target_flags(g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--backend", choices=BACKENDS, default="openai", help="what the server speaks (default: openai)")
+    g.add_argument(
+        "--engine", metavar="KIND",
+        help=f"start one of: {', '.join(engine.KINDS)} (openai: hold the server at --base-url against the setting)",
+    )  # fmt: skip
+    g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
+    g.add_argument("--backend", choices=BACKENDS, help="what the server speaks (default: the engine's own, or openai)")
     g.add_argument("--base-url", metavar="URL", help="instead of --host and --port")
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     g.add_argument("--port", type=int, default=8000, help="default: 8000")
@@ -58,6 +68,9 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--tokenizer", metavar="PATH|NAME", help="default: the server's own /tokenize")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
     g.add_argument("--insecure", action="store_true", help="don't verify the TLS certificate")
+    g.add_argument(
+        "--reset-prefix-cache", action="store_true", help="empty a running server's prefix cache before the load"
+    )
     g.add_argument(
         "--ready-check-timeout-sec", type=float, default=0, metavar="S",
         help="wait so long for a completed generation before the benchmark (default: 0, don't)",
@@ -136,6 +149,8 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     trial, headers = spec(options)
+    if options.dry_run:
+        return _dry_run(trial)
     shown = metrics(options.percentile_metrics)
     if options.result_dir:
         _check_writable(Path(options.result_dir))
@@ -173,6 +188,21 @@ def run(options: argparse.Namespace) -> int:
         print(f"Result: {path}", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     return exit_code(outcome)
+
+
+def _dry_run(trial: "TrialSpec") -> int:
+    from dyno.experiment.fleet import Plan
+    from dyno.experiment.trial import longest
+    from dyno.probe import rig
+
+    if trial.engine is None or trial.engine.kind == "openai":
+        raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
+    plan = Plan(trial.engine, rig.look(), dry=True)
+    print("\n".join(plan.lines()))
+    problems = plan.problems([longest(trial)])
+    for problem in problems:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if problems else 0
 
 
 def exit_code(outcome: "Outcome") -> int:
@@ -214,6 +244,11 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     from dyno.load.plan import prompts_needed
     from dyno.load.protocols import PROTOCOLS
 
+    if _starting(o):
+        from dyno.engines.kinds import kind_of
+
+        o.backend = o.backend or kind_of(o.engine).backend
+    o.backend = o.backend or "openai"
     url = Url(o.base_url) if o.base_url else Url(f"http://{f'[{o.host}]' if ':' in o.host else o.host}:{o.port}")
     endpoint = o.endpoint or PROTOCOLS[o.backend].path
     if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
@@ -277,8 +312,30 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         ready_check_timeout_s=o.ready_check_timeout_sec,
         label=o.label,
         metadata=pairs(o.metadata, "--metadata"),
+        reset_cache=o.reset_prefix_cache,
+        engine=engine.spec(o.engine, o) if o.engine else None,
     )
     return trial, headers
+
+
+def _starting(o: argparse.Namespace) -> bool:
+    """An engine is to be started; else a server is attached to."""
+    if o.engine is None:
+        if flags := engine.given(o):
+            raise UsageError(
+                f"{', '.join(flags)}: settings of an engine. Add --engine KIND to start one "
+                f"({', '.join(engine.KINDS)}), or --engine openai to hold the running server against them."
+            )
+        return False
+    from dyno.engines.kinds import kind_of
+
+    starting = kind_of(o.engine).starts
+    if starting and o.base_url:
+        raise UsageError(
+            "--engine starts a server of its own, and --base-url names one that runs: give one of them, or "
+            "--engine openai for the running one."
+        )
+    return starting
 
 
 def _default_prompts(o: argparse.Namespace) -> int:

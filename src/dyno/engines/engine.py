@@ -1,19 +1,45 @@
 """A running engine, whichever it is: what the conductor needs of it. Leaving its `with` stops it."""
 
+import contextlib
+import socket
+import time
 from typing import Self
 
+from dyno.engines import trouble
 from dyno.engines.process import EngineProcess
+from dyno.errors import EngineError
+from dyno.http import Url
+
+_CLOSED_WITHIN_S = 10.0
 
 
 class Engine:
-    def __init__(self, process: EngineProcess, base_url: str, version: str) -> None:
+    def __init__(self, process: EngineProcess, base_url: str, version: str, title: str = "The engine") -> None:
         self.process = process
         self.command = process.command  # what started it
         self.base_url = base_url
         self.version = version
+        self.title = title
 
-    def stop(self) -> None:
-        self.process.stop()
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Returns once its whole group is gone and its port refuses."""
+        self.process.stop(grace_s)
+        url = Url(self.base_url)
+        deadline = time.monotonic() + _CLOSED_WITHIN_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                socket.create_connection((url.host, url.port), timeout=1).close()
+                time.sleep(0.05)  # somebody still answers
+                continue
+            return
+
+    def failed(self, what: str) -> EngineError:
+        """With its last useful lines, and advice where they are known."""
+        lines = self.process.last_lines()
+        said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
+        known = trouble.advice([*lines, *self.process.last_lines(60)])
+        parts = [f"{self.title} {what}{said}", known or "", f"Its log: {self.process.log}"]
+        return EngineError(" ".join(filter(None, parts)))
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -24,17 +25,24 @@ _TROUBLE = re.compile(
 
 class EngineProcess:
     def __init__(
-        self, command: list[str], env: dict[str, str] | None, log: Path, cleanup: list[str] | None = None
+        self,
+        command: list[str],
+        env: dict[str, str] | None,
+        log: Path,
+        cleanup: list[str] | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
         """`env` is the whole environment; None: dyno's own. The log is appended to.
 
         `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
-        once the group is dead: by `stop`, or by the watcher where dyno itself died.
+        once the group is dead: by `stop`, or by the watcher where dyno itself died. `secrets`: values that the engine
+        may write into its log, and that don't stay there.
         """
         self.command = command
         self.log = log
         self._env = env
         self._cleanup = cleanup or []
+        self._secrets = [s.encode() for s in secrets if s]
         self._started = time.monotonic()
         watched, self._held = os.pipe()
         try:
@@ -82,13 +90,33 @@ class EngineProcess:
     def alive(self) -> bool:
         return self.exit_code is None
 
+    def listens(self, port: int) -> bool | None:
+        """A process of the group listens there. None: it can't be told here."""
+        import psutil  # not at the top: see this file's first lines
+
+        known = False
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if self.pid in (os.getpgid(process.pid), os.getsid(process.pid)):
+                    known = True
+                    if any(
+                        c.laddr and c.laddr.port == port and c.status == "LISTEN" for c in process.net_connections()
+                    ):
+                        return True
+        return False if known else None
+
+    def terminate(self) -> None:
+        """Ask the group to end, and don't wait: several engines then end at the same time."""
+        if not self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
+
     def stop(self, timeout: float = _GRACE_S) -> None:
         """End the whole group and wait until it is gone. Also after a crash: its workers may still live."""
         if self._stopped:
             return
         # The watcher is in the group until the last moment, so the group's number can't be another's by now.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGTERM)
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout)
         with contextlib.suppress(ProcessLookupError):
@@ -100,6 +128,7 @@ class EngineProcess:
             time.sleep(0.01)
         os.close(self._held)
         self._stopped = True
+        self._scrub()
 
     def _clean_up(self) -> None:
         if not self._cleanup:
@@ -117,6 +146,7 @@ class EngineProcess:
 
     def last_lines(self, count: int = 5) -> list[str]:
         """What the log says of trouble, or else its last lines."""
+        self._scrub()
         with self.log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 65_536))
             lines = log.read().decode("utf-8", "replace").splitlines()
@@ -125,6 +155,26 @@ class EngineProcess:
         if len(trouble) <= count:
             return trouble or lines[-count:]
         return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last
+
+    def text(self) -> str:
+        """All that it has written since it began."""
+        self._scrub()
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode("utf-8", "replace")
+
+    def _scrub(self) -> None:
+        """Stars over the secrets, in place and of the same length: the engine goes on writing behind them."""
+        if not self._secrets or not self.log.exists():
+            return
+        with self.log.open("r+b") as log:
+            data = log.read()
+            for secret in self._secrets:
+                at = data.find(secret)
+                while at >= 0:
+                    log.seek(at)
+                    log.write(b"*" * len(secret))
+                    at = data.find(secret, at + len(secret))
 
     def __enter__(self) -> Self:
         return self

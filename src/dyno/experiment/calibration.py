@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dyno.engines.fake import Fake, FakeSpec
-from dyno.experiment.trial import Outcome, Watcher, measure
+from dyno.experiment.trial import Outcome, Watcher, finish, measure
 from dyno.facts.load import LoadSpec
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -16,6 +16,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
+from dyno.store.run import create
 from dyno.units import NS_PER_S
 
 
@@ -65,15 +66,10 @@ def calibrate(shape: Shape, folder: Path, stop: Stop | None = None) -> Calibrati
     spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
     with Fake.start(spec, folder / "fake.log") as fake:
         cpu = time.process_time()
-        outcome = measure(
-            _trial(shape, fake.base_url),
-            TargetFacts(model=spec.model, models_listed=[spec.model]),
-            _workload(shape),
-            folder,
-            {},
-            Watcher(),
-            stop or Stop(),
-        )
+        run = create(folder, "calibration")
+        target = TargetFacts(model=spec.model, models_listed=[spec.model])
+        measure(run, _trial(shape, fake.base_url), target, _workload(shape), {}, Watcher(), stop or Stop())
+        outcome = finish(run)
         cpu = time.process_time() - cpu
         return _compare(shape, outcome, fake.log()["streams"], cpu)
 

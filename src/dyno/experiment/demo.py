@@ -5,15 +5,16 @@ from pathlib import Path
 
 import msgspec
 
-from dyno.engines import model
-from dyno.engines.embedded import Embedded
-from dyno.errors import StoreError
-from dyno.experiment.trial import Outcome, Watcher, serve
+from dyno.experiment.fleet import Plan, running
+from dyno.experiment.trial import Outcome, Watcher, finish, on_fleet
+from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.load.progress import Stop
+from dyno.probe import rig
+from dyno.store.run import create
 
 QUANTIZATIONS = ("F16", "Q8_0")
 # (requests in flight, requests sent): enough for a steady window, few enough for a minute on two cores.
@@ -30,22 +31,20 @@ class Row(msgspec.Struct, frozen=True):
 
 def demo(runs: Path, watcher: Watcher, stop: Stop) -> Iterator[Row]:
     """Row by row, until it is done or stopped; the engine is gone either way."""
+    the_rig = rig.look()
     for quantization in QUANTIZATIONS:
-        watcher.phase(f"{quantization}: building or loading the model, starting llama.cpp")
-        path = model.build(quantization)
-        alias = f"dyno-tiny-{quantization}"
-        try:
-            runs.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise StoreError(f"{runs} can't be made: {e.strerror}. Choose another place with --runs DIR.") from None
-        log = runs / f"demo-engine-{quantization}.log"
-        log.unlink(missing_ok=True)
-        with Embedded.start(path, alias, SLOTS, CONTEXT_PER_SLOT, log) as engine:
+        watcher.phase(f"{quantization}: building or loading the model")
+        spec = EngineSpec("llamacpp", quantization=quantization, max_num_seqs=SLOTS, max_model_len=CONTEXT_PER_SLOT)
+        plan = Plan(spec, the_rig)
+        # Its log and facts lie beside the first of its runs.
+        first = create(runs, f"demo-{quantization}-c{LEVELS[0][0]}")
+        with running(plan, first.path, {}, watcher.phase, first.write_engine) as fleet:
             for concurrency, count in LEVELS:
                 watcher.phase(f"{quantization}, {concurrency} in flight, {count} requests")
-                trial = _trial(engine.base_url, alias, path.with_name("tokenizer.json"), concurrency, count)
-                outcome = serve(trial, runs=runs, headers={}, watcher=_Quiet(watcher), stop=stop)
-                yield Row(quantization, concurrency, outcome)
+                run = first if concurrency == LEVELS[0][0] else create(runs, f"demo-{quantization}-c{concurrency}")
+                run.write_engine(fleet.facts)
+                tokenizer = on_fleet(run, _trial(concurrency, count), fleet, {}, _Quiet(watcher), stop)
+                yield Row(quantization, concurrency, finish(run, tokenizer))
                 if stop.requested:
                     return
 
@@ -58,9 +57,9 @@ class _Quiet(Watcher):
         self.over = watcher.over  # type: ignore[method-assign]
 
 
-def _trial(base_url: str, alias: str, tokenizer: Path, concurrency: int, count: int) -> TrialSpec:
+def _trial(concurrency: int, count: int) -> TrialSpec:
     return TrialSpec(
-        target=TargetSpec(base_url=base_url, backend="openai", endpoint="/v1/completions", model=alias),
+        target=TargetSpec(base_url="", backend="openai", endpoint="/v1/completions"),
         workload=WorkloadSpec(
             dataset="random",
             num_prompts=count,
@@ -70,7 +69,6 @@ def _trial(base_url: str, alias: str, tokenizer: Path, concurrency: int, count: 
             output_len=OUTPUT_TOKENS,
         ),
         load=LoadSpec(max_concurrency=concurrency),
-        tokenizer=str(tokenizer),
         ignore_eos=True,
         sampling={"temperature": 0.0},
         percentiles=[90.0, 99.0],

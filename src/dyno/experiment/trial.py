@@ -10,12 +10,16 @@ import msgspec
 
 import dyno
 from dyno import workload
+from dyno.engines.kinds import kind_of
+from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
+from dyno.experiment.fleet import Fleet, Plan, running
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.request import Request
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -29,7 +33,7 @@ from dyno.load.wire import Wire
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
-from dyno.probe import host, server
+from dyno.probe import rig, server
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.workload.tokenizer import Tokenizer, choose
 
@@ -61,16 +65,63 @@ def serve(
     stop: Stop | None = None,
     keep_raw: bool = False,
 ) -> Outcome:
-    """Looks at the server, makes the prompts, and measures."""
-    watcher = watcher or Watcher()
-    url = Url(trial.target.base_url)
-    client = Client(url, headers, insecure=trial.target.insecure)
-    try:
+    """Starts the engine where there is one to start, looks at the server, makes the prompts, and measures."""
+    watcher, stop = watcher or Watcher(), stop or Stop()
+    the_rig = rig.look()
+    if trial.engine is not None and kind_of(trial.engine.kind).starts:
+        plan = Plan(trial.engine, the_rig)
+        if problems := plan.problems([longest(trial)]):
+            raise UsageError(" ".join(problems))
+        run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
+        with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
+            tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop)
+    else:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
-            _wait_until_ready(trial, url, headers)
-        target = server.look(client, trial.target)
-        _check_context([_longest(trial)], target)  # before any time goes into making them
+            _wait_until_ready(trial, Url(trial.target.base_url), headers)
+        target = _look(trial, headers)
+        work, tokenizer = prompts(trial, target, headers, watcher)
+        run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
+        before = sent_before(runs, work.sha256, trial.target.base_url)
+        empty = _emptier(trial, target, headers) if trial.reset_cache else None
+        measure(run, trial, target, work, headers, watcher, stop, the_rig, empty, before)
+    watcher.phase("Decoding")
+    try:
+        return finish(run, tokenizer, keep_raw, headers)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
+        ) from None
+
+
+def on_fleet(
+    run: Run, trial: TrialSpec, fleet: Fleet, headers: dict[str, str], watcher: Watcher, stop: Stop
+) -> Tokenizer | None:
+    """One of the trials on an engine that dyno has started."""
+    trial = aimed(trial, fleet)
+    work, tokenizer = prompts(trial, fleet.target, headers, watcher)
+    measure(run, trial, fleet.target, work, headers, watcher, stop, fleet.plan.rig, fleet.empty_cache)
+    return tokenizer
+
+
+def aimed(trial: TrialSpec, fleet: Fleet) -> TrialSpec:
+    """The trial at the engines that run now, as it is kept: without the setting's secrets."""
+    urls = fleet.urls
+    target = msgspec.structs.replace(
+        trial.target, base_url=urls[0], more_urls=urls[1:], served_model_name=fleet.plan.served_name
+    )
+    return msgspec.structs.replace(
+        trial, target=target, engine=public_spec(fleet.plan.spec), tokenizer=trial.tokenizer or fleet.plan.tokenizer
+    )
+
+
+def prompts(
+    trial: TrialSpec, target: TargetFacts, headers: dict[str, str], watcher: Watcher
+) -> tuple[Workload, Tokenizer | None]:
+    """And the tokenizer, where it is one that also counts answers."""
+    _check_context([longest(trial)], target)  # before any time goes into making them
+    client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
+    try:
         tokenizer = choose(trial.tokenizer, client, target.model)
         watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
         work = workload.make(trial.workload, tokenizer)
@@ -82,25 +133,24 @@ def serve(
             f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
-    local = tokenizer if tokenizer.counted_by == "tokenizer" else None
-    return measure(trial, target, work, runs, headers, watcher, stop or Stop(), local, keep_raw)
+    return work, tokenizer if tokenizer.counted_by == "tokenizer" else None
 
 
 def measure(
+    run: Run,
     trial: TrialSpec,
     target: TargetFacts,
     work: Workload,
-    runs: Path,
     headers: dict[str, str],
     watcher: Watcher,
     stop: Stop,
-    tokenizer: Tokenizer | None = None,
-    keep_raw: bool = False,
-) -> Outcome:
+    the_rig: Rig | None = None,
+    empty_cache: Callable[[], bool] | None = None,
+    before: str | None = None,
+) -> None:
+    """Puts the load on. What it met lies in the run's folder then."""
     url = Url(trial.target.base_url)
     protocol = PROTOCOLS[trial.target.backend]
-    before = sent_before(runs, work.sha256, trial.target.base_url)
-    run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
     manifest = Manifest(
         dyno=dyno.__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
@@ -112,7 +162,7 @@ def measure(
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
         sent_before=before,
-        host=host.describe(),
+        rig=the_rig,
     )
     run.write_manifest(manifest, work.requests)
 
@@ -144,19 +194,15 @@ def measure(
             load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
             drive(work.warmups, load, len(work.warmups), run.warmup_path, None)
             _check_warmup(run, work.warmups, protocol, stop)
+        if empty_cache is not None and target.prefix_caching is not False:
+            # After the warm-up: what it left behind is nobody's prefix.
+            run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=empty_cache()))
         watcher.phase("Measuring")
         try:
             count = _count(trial, len(work.requests))
             run.write_client(drive(work.requests, trial.load, count, run.spool_path, watcher.progress))
         finally:
             watcher.over()
-    watcher.phase("Decoding")
-    try:
-        return finish(run, tokenizer, keep_raw, headers)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
-        ) from None
 
 
 def finish(
@@ -185,6 +231,9 @@ def finish(
             prompts=manifest.prompts,
             repeated_prompts=manifest.repeated_prompts,
             sent_before=manifest.sent_before,
+            cache_emptied=manifest.cache_emptied,
+            rig=manifest.rig,
+            engine=run.engine(),
             summary=summary,
         )
     )
@@ -220,6 +269,27 @@ def _records(
         yield record
 
 
+def _look(trial: TrialSpec, headers: dict[str, str]) -> TargetFacts:
+    client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
+    try:
+        return server.look(client, trial.target)
+    finally:
+        client.close()
+
+
+def _emptier(trial: TrialSpec, target: TargetFacts, headers: dict[str, str]) -> Callable[[], bool]:
+    def empty() -> bool:
+        client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure, timeout_s=60)
+        try:
+            return target.kind is not None and kind_of(target.kind).reset_cache(client)
+        except TargetError:
+            return False
+        finally:
+            client.close()
+
+    return empty
+
+
 def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:
     protocol = PROTOCOLS[trial.target.backend]
     model = trial.target.served_model_name or trial.target.model
@@ -235,7 +305,7 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     )  # fmt: skip
 
 
-def _longest(trial: TrialSpec) -> int:
+def longest(trial: TrialSpec) -> int:
     """What a random request may need; other datasets are known when they are read."""
     w = trial.workload
     if w.dataset != "random":

@@ -1,6 +1,6 @@
 """An engine as asked for: one vocabulary for all engines, and the ways to run one."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -85,4 +85,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}  # its parts by the engine's own log: weights, compile, graphs, …
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest
-    extra: dict[str, Any] = {}
+    program: str = ""  # where it was found, in words
+    stop_s: float | None = None  # None: not stopped yet
+    memory_held_bytes: int = 0  # of the accelerators, that was not given back
+    died: str | None = None  # under load: its last words

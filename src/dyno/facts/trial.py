@@ -24,4 +24,5 @@ class TrialSpec(msgspec.Struct, frozen=True):
     label: str | None = None
     metadata: dict[str, str] = {}
     kind: str = "serve"
+    reset_cache: bool = False  # empty a running server's prefix cache first; of an engine that dyno starts, always
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from dyno.facts.engine import EngineFacts
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -16,3 +18,6 @@ class Evidence(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
+    cache_emptied: bool | None = None  # None: not tried
+    rig: Rig | None = None
+    engine: EngineFacts | None = None  # that dyno started

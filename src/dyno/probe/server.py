@@ -1,5 +1,6 @@
-"""What a running server says of itself: its models, its version, and whether it answers at all."""
+"""What a running server says of itself by its routes: its models, version, limits, quantization, cache."""
 
+import re
 import time
 from typing import Any
 
@@ -11,57 +12,168 @@ from dyno.http import Client, Url
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
     """Raises TargetError if nothing answers, or no model is named and none is listed."""
     model = spec.served_model_name or spec.model
-    listed, max_len = _models(client, needed=model is None)
+    status, answer = client.call("/v1/models")
+    if status in (401, 403) and model is None:
+        raise TargetError(
+            f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
+            "'Authorization=Bearer …'."
+        )
+    cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
+    cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else None
+    facts = _from_cards(cards or [])
+    for read in (_vllm, _llamacpp, _tgi, _sglang, _transformers):
+        found = read(client, cards or [])
+        if found:
+            facts |= {k: v for k, v in found.items() if v is not None}
+            break
+    # transformers serve lists what lies in its cache, not what it serves.
+    listed = None if cards is None or facts.get("kind") == "transformers" else _names(cards)
+    if listed is None and "model_id" in facts:
+        listed = [facts["model_id"]]
+    facts.pop("model_id", None)
     if model is None:
         if not listed:
             raise TargetError(
                 f"{client.url} lists no models at /v1/models, so the name to ask for isn't known. Give it with --model."
             )
         model = listed[0]
-    return TargetFacts(
-        model=model,
-        models_listed=listed,
-        max_model_len=max_len,
-        version=_version(client),
-    )
+    return TargetFacts(model=model, models_listed=listed, **facts)
 
 
-def _models(client: Client, needed: bool) -> tuple[list[str] | None, int | None]:
-    status, answer = client.call("/v1/models")
-    if status in (401, 403) and needed:
-        raise TargetError(
-            f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
-            "'Authorization=Bearer …'."
-        )
-    cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
-    if not isinstance(cards, list):
-        return _tgi_model(client)
-    names = [c["id"] for c in cards if isinstance(c, dict) and isinstance(c.get("id"), str)]
-    aliases = [a for c in cards if isinstance(c, dict) for a in c.get("aliases") or [] if isinstance(a, str)]
-    length = next((c.get("max_model_len") for c in cards if isinstance(c, dict)), None)
-    return names + [a for a in aliases if a not in names], length if isinstance(length, int) else None
+def _names(cards: list[dict[str, Any]]) -> list[str]:
+    names = [c["id"] for c in cards if isinstance(c.get("id"), str)]
+    aliases = [a for c in cards for a in c.get("aliases") or [] if isinstance(a, str)]
+    return names + [a for a in aliases if a not in names]
 
 
-def _tgi_model(client: Client) -> tuple[list[str] | None, int | None]:
+def _from_cards(cards: list[dict[str, Any]]) -> dict[str, Any]:
+    length = next((c.get("max_model_len") for c in cards), None)
+    return {"max_model_len": length} if isinstance(length, int) else {}
+
+
+def _get(client: Client, path: str) -> Any:
+    """The answer, or None: some gateways close the connection on a path they don't know."""
     try:
-        status, answer = client.call("/info")
+        status, answer = client.call(path)
     except TargetError:
-        return None, None
-    if status == 200 and isinstance(answer, dict) and isinstance(answer.get("model_id"), str):
-        return [answer["model_id"]], answer.get("max_total_tokens")
-    return None, None
+        return None
+    return answer if status == 200 else None
 
 
-def _version(client: Client) -> str | None:
-    for path, key in (("/version", "version"), ("/info", "version"), ("/props", "build_info")):
-        try:
-            status, answer = client.call(path)
-        except TargetError:  # some gateways close the connection on a path they don't know
-            continue
-        if status == 200 and isinstance(answer, dict) and isinstance(answer.get(key), str):
-            text: str = answer[key]
-            return text
-    return None
+def _object(client: Client, path: str) -> dict[str, Any]:
+    answer = _get(client, path)
+    return answer if isinstance(answer, dict) else {}
+
+
+def _vllm(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    version = _object(client, "/version").get("version")
+    if not isinstance(version, str):
+        return None
+    facts: dict[str, Any] = {"kind": "vllm", "version": version, "model_path": _text(cards, "root")}
+    metrics = _get(client, "/metrics")
+    cache = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M) if isinstance(metrics, str) else None
+    if cache:
+        label = dict(re.findall(r'(\w+)="([^"]*)"', cache[1]))
+        blocks, size = label.get("num_gpu_blocks", ""), label.get("block_size", "")
+        if (told := label.get("kv_cache_size_tokens", "")).isdigit():
+            facts["kv_cache_tokens"] = int(told)
+        elif blocks.isdigit() and size.isdigit() and int(blocks) > 0:
+            facts["kv_cache_tokens"] = int(blocks) * int(size)
+        facts["kv_cache_dtype"] = label.get("cache_dtype")
+        facts["prefix_caching"] = {"True": True, "False": False}.get(label.get("enable_prefix_caching", ""))
+    facts |= _server_info(_object(client, "/server_info").get("vllm_config"))
+    if facts.get("kv_cache_tokens") and facts.get("max_model_len"):
+        facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
+    return facts
+
+
+def _server_info(config: Any) -> dict[str, Any]:
+    """vLLM's whole configuration, as text or as an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
+    text = config if isinstance(config, str) else ""
+    found = {
+        "quantization": r"\bquantization='?([\w-]+)",
+        "dtype": r"\bdtype=(?:torch\.)?(\w+)",
+        "max_model_len": r"\bmax_seq_len=(\d+)",
+        "tensor_parallel": r"\btensor_parallel_size=(\d+)",
+        "slots": r"\bmax_num_seqs=(\d+)",
+    }
+    out: dict[str, Any] = {}
+    for name, pattern in found.items():
+        if (m := re.search(pattern, text)) and m[1] != "None":
+            out[name] = int(m[1]) if m[1].isdigit() else m[1]
+    if isinstance(config, dict):
+        parts = [p for p in config.values() if isinstance(p, dict)]
+        for name, key in (("slots", "max_num_seqs"), ("quantization", "quantization"), ("dtype", "dtype"),
+                          ("tensor_parallel", "tensor_parallel_size"), ("max_model_len", "max_model_len")):  # fmt: skip
+            value = next((p[key] for p in parts if p.get(key) is not None), None)
+            if value is not None:
+                out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
+    return out
+
+
+def _llamacpp(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    props = _object(client, "/props")
+    if "default_generation_settings" not in props:
+        return None
+    meta: dict[str, Any] = next((c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {})
+    return {
+        "kind": "llamacpp",
+        "version": props.get("build_info"),
+        "model_path": props.get("model_path"),
+        "slots": props.get("total_slots"),
+        "max_model_len": (props["default_generation_settings"] or {}).get("n_ctx"),
+        "quantization": props.get("model_ftype") or meta.get("ftype"),
+        "weights_bytes": meta.get("size"),
+    }
+
+
+def _tgi(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    info = _object(client, "/info")
+    if not isinstance(info.get("model_id"), str):
+        return None
+    quantization = info.get("quantize") or info.get("quantization")  # not in every version
+    dtype = info.get("model_dtype")
+    return {
+        "kind": "tgi",
+        "model_id": info["model_id"],
+        "model_path": info["model_id"],
+        "version": info.get("version"),
+        "max_model_len": info.get("max_total_tokens"),
+        "kv_cache_tokens": info.get("max_batch_total_tokens"),
+        "quantization": quantization if isinstance(quantization, str) else None,
+        "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+    }
+
+
+def _sglang(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    info = _object(client, "/get_server_info") or _object(client, "/server_info")
+    if "model_path" not in info:
+        return None
+    states = info.get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    radix = info.get("disable_radix_cache")
+    return {
+        "kind": "sglang",
+        "version": info.get("version"),
+        "model_path": info.get("model_path"),
+        "max_model_len": info.get("context_length") or state.get("max_model_len"),
+        "slots": info.get("max_running_requests") or state.get("effective_max_running_requests_per_dp"),
+        "quantization": info.get("quantization"),
+        "dtype": info.get("dtype") if info.get("dtype") != "auto" else None,
+        "kv_cache_dtype": info.get("kv_cache_dtype") if info.get("kv_cache_dtype") != "auto" else None,
+        "kv_cache_tokens": info.get("max_total_num_tokens") or state.get("max_total_num_tokens"),
+        "tensor_parallel": info.get("tp_size"),
+        "prefix_caching": None if radix is None else not radix,
+    }
+
+
+def _transformers(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    routes = _object(client, "/openapi.json").get("paths")
+    return {"kind": "transformers"} if isinstance(routes, dict) and "/load_model" in routes else None
+
+
+def _text(cards: list[dict[str, Any]], key: str) -> str | None:
+    return next((c[key] for c in cards if isinstance(c.get(key), str)), None)
 
 
 def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool) -> None:

@@ -13,8 +13,10 @@ import msgspec
 
 from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
+from dyno.facts.engine import EngineFacts
 from dyno.facts.record import Record
 from dyno.facts.request import Request
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -41,7 +43,8 @@ class Manifest(msgspec.Struct, frozen=True):
     prompts: int
     repeated_prompts: int
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
-    host: dict[str, Any]
+    rig: Rig | None = None
+    cache_emptied: bool | None = None  # right before the load; None: not tried
 
 
 class Run:
@@ -51,6 +54,7 @@ class Run:
         self.requests_path = path / "requests.jsonl"
         self.spool_path = path / "exchanges.spool"
         self.warmup_path = path / "warmup.spool"
+        self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
         self.records_path = path / "records.jsonl"
         self.summary_path = path / "summary.json"
@@ -59,8 +63,10 @@ class Run:
     def whole(self) -> bool:
         return self.summary_path.exists()
 
-    def write_manifest(self, manifest: Manifest, requests: Iterable[Request]) -> None:
+    def write_manifest(self, manifest: Manifest, requests: Iterable[Request] | None = None) -> None:
         _write(self.manifest_path, _pretty(manifest))
+        if requests is None:
+            return
         encoder = msgspec.json.Encoder()
         _write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
 
@@ -83,6 +89,13 @@ class Run:
             except OSError:
                 return True
         return False
+
+    def write_engine(self, engine: EngineFacts) -> None:
+        _write(self.engine_path, _pretty(engine))
+
+    def engine(self) -> EngineFacts | None:
+        """Of one that dyno started."""
+        return _read(self.engine_path, EngineFacts) if self.engine_path.exists() else None
 
     def write_client(self, client: ClientFacts) -> None:
         _write(self.client_path, msgspec.json.encode(client))

@@ -1,10 +1,11 @@
-"""`python -m dyno.engines.fake PORT SPEC`: how dyno runs it. By hand: `dyno engines start fake`."""
+"""`python -m dyno.engines.fake PORT SPEC [NAME=VALUE …]`: how dyno runs it. By hand: `dyno engines start fake`."""
 
 import sys
 
 import msgspec
 
 from dyno.engines.fake.server import serve
-from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake.spec import FakeSpec, changed
 
-serve(msgspec.json.decode(sys.argv[2], type=FakeSpec), int(sys.argv[1]))
+spec = msgspec.json.decode(sys.argv[2], type=FakeSpec)
+serve(changed(spec, sys.argv[3:]), int(sys.argv[1]))

@@ -1,5 +1,7 @@
 """What the fake engine is told: its times, its model's name, and how it shall fail."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dyno.errors import UsageError
@@ -51,3 +53,21 @@ def parse_faults(texts: list[str]) -> dict[str, int]:
             raise UsageError(f"--fault {text}: after the @ stands every how many requests it strikes, from 1 on.")
         faults[kind] = int(every or 1)
     return faults
+
+
+def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
+    """By words such as first_ms=20 or fault=die@100, as a setting's args give them."""
+    fields = msgspec.to_builtins(spec)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "fault":
+            fields["faults"] |= parse_faults([value])
+        elif name in fields and name != "faults":
+            fields[name] = value
+        else:
+            known = ", ".join(["fault", *(f for f in fields if f != "faults")])
+            raise UsageError(f"The fake engine has no {name!r}. Known: {known}.")
+    try:
+        return msgspec.convert(fields, FakeSpec, strict=False)
+    except msgspec.ValidationError as e:
+        raise UsageError(f"The fake engine's settings {' '.join(words)} can't be read: {e}.") from None

@@ -4,6 +4,7 @@ from dyno.load.protocols.base import Asked, Reading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
 from dyno.load.protocols.openai import Chat, Completions
 from dyno.load.protocols.tgi import GenerateStream
+from dyno.load.protocols.transformers import TransformersCompletions
 
 PROTOCOLS: dict[str, WireProtocol] = {
     "openai": Completions(),
@@ -11,6 +12,7 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "openai-chat": Chat(),
     "tgi": GenerateStream(),
     "llama.cpp": Completion(),
+    "transformers": TransformersCompletions(),
 }
 
 __all__ = ["PROTOCOLS", "Asked", "Reading", "WireProtocol"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, load, model, requests, statistics, tokens
+from dyno.measure.checks import client, engine, load, model, requests, statistics, tokens
 from dyno.measure.evidence import Evidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
@@ -13,6 +13,12 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     requests.resent,
     requests.unaccounted,
     model.name,
+    engine.as_said,
+    engine.quantization_named,
+    engine.died,
+    engine.memory_held,
+    engine.slots,
+    engine.cache_emptied,
     tokens.output_length,
     tokens.input_length,
     tokens.counting,

@@ -1,0 +1,33 @@
+"""The fake engine as a kind: its args are words such as first_ms=20, gap_ms=5 or fault=die@100."""
+
+import sys
+
+import msgspec
+
+from dyno.engines.fake.spec import FakeSpec, changed
+from dyno.engines.kind import Kind, Option
+from dyno.engines.program import Program
+from dyno.facts.engine import EngineSpec
+
+
+class FakeKind(Kind):
+    name = "fake"
+    title = "The fake engine"
+    options = dict.fromkeys(("served_name", "max_model_len"), (Option(lambda _: ()),))
+
+    def default_name(self, spec: EngineSpec) -> str:
+        return spec.model or FakeSpec().model
+
+    def own_program(self) -> Program | None:
+        # -P: a folder named dyno where the user stands is not this package.
+        return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="dyno", embedded=True)
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        self.flags(spec, None)  # what it can't do is an error here too
+        default = FakeSpec()
+        own = FakeSpec(
+            model=spec.served_name or spec.model or default.model,
+            max_model_len=spec.max_model_len or default.max_model_len,
+        )
+        changed(own, spec.args)
+        return [*program.argv, str(port), msgspec.json.encode(own).decode()]

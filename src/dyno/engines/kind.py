@@ -1,0 +1,217 @@
+"""A kind of engine: how the portable vocabulary becomes its command line, and how its log and routes are read."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.model import ModelShape
+from dyno.facts.target import TargetFacts
+from dyno.http import Client
+
+# The portable settings that become flags, in the order in which they are written.
+PORTABLE = (
+    "served_name", "load_format", "dtype", "quantization", "kv_cache_dtype", "tensor_parallel", "pipeline_parallel",
+    "max_model_len", "max_num_seqs", "max_batched_tokens", "memory_fraction", "prefix_caching", "chunked_prefill",
+    "draft_model", "draft_tokens",
+)  # fmt: skip
+_DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
+_WORDS = {
+    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
+    "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
+}  # fmt: skip
+
+
+class Option:
+    """How one setting is given to the engine by its versions from `since` until before `until`."""
+
+    def __init__(self, give: Callable[[Any], Sequence[str]], since: str = "", until: str = "") -> None:
+        self.give = give
+        self.since = since
+        self.until = until
+
+    def had_by(self, version: str | None) -> bool:
+        if version is None:  # not known: the newest is assumed
+            return not self.until
+        return numbers(self.since) <= numbers(version) and (not self.until or numbers(version) < numbers(self.until))
+
+
+def flag(name: str, since: str = "", until: str = "") -> Option:
+    return Option(lambda value: (name, str(value)), since, until)
+
+
+def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> Option:
+    return Option(lambda value: on if value else off, since, until)
+
+
+def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> Option:
+    """Only these values, in the engine's own words; None: nothing needs to be said."""
+
+    def give(value: str) -> Sequence[str]:
+        own = words[word(value)]
+        return () if own is None else (name, own)
+
+    return Option(give, since, until)
+
+
+class LogFacts(msgspec.Struct, frozen=True):
+    """What an engine's log told: fields of TargetFacts, and the parts of its start in seconds."""
+
+    target: dict[str, Any] = {}
+    startup_s: dict[str, float] = {}
+
+
+class Kind:
+    """One subclass for each engine, in a file of its own."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]  # as people write it
+    packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
+    programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
+    module: ClassVar[tuple[str, ...]] = ()  # what follows the interpreter, where it is run as a Python module
+    in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
+    backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+    options: ClassVar[Mapping[str, tuple[Option, ...]]] = {}
+    # Its own flags that came or went: flag → (since, until, what does it now). Said before it starts, not by its crash.
+    own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+    starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+
+    def prepare(self, spec: EngineSpec) -> EngineSpec:
+        """Fills in what a setting leaves to dyno."""
+        return spec
+
+    def own_program(self) -> Program | None:
+        """One that comes with dyno."""
+        return None
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        raise NotImplementedError
+
+    def env(self, spec: EngineSpec) -> dict[str, str]:
+        """What dyno sets beyond the setting's own."""
+        return {}
+
+    def default_name(self, spec: EngineSpec) -> str:
+        """That it serves a model by, where none is given."""
+        return spec.model or ""
+
+    def settled(self, status: int, answer: Any) -> bool:
+        """A refusal of the first request that waiting won't change."""
+        return True
+
+    def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
+        """Fields of TargetFacts that follow from the setting, where the server itself is silent."""
+        return {"prefix_caching": spec.prefix_caching}
+
+    def disagreements(self, spec: EngineSpec, facts: TargetFacts) -> Iterator[str]:
+        """What this engine tells beyond the common, held against the setting."""
+        yield from ()
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+        return Limits(spec.max_model_len or (model.context if model else None), spec.max_num_seqs)
+
+    def read_log(self, text: str) -> LogFacts:
+        return LogFacts()
+
+    def reset_cache(self, client: Client) -> bool:
+        """Empty the prefix cache; False where this engine has no way to."""
+        return False
+
+    # ---- shared by the files ----
+
+    def flags(self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()) -> list[str]:
+        """The portable settings as this version's flags. What it can't do is an error, never dropped."""
+        out: list[str] = []
+        for name in PORTABLE:
+            value = getattr(spec, name)
+            if value != _DEFAULTS[name] and name not in leave:
+                out += self._option(name, value, version)
+        return out
+
+    def _option(self, name: str, value: Any, version: str | None) -> Sequence[str]:
+        ways = self.options.get(name, ())
+        way = next((w for w in ways if w.had_by(version)), None)
+        if way is None:
+            spans = ", ".join(f"from {w.since or 'the first'} to before {w.until}" for w in ways if w.until)
+            spans = spans or ", ".join(f"from {w.since} on" for w in ways if w.since)
+            known = f" (versions {spans} have it)" if spans else ""
+            raise UsageError(
+                f"{self.title} {version or '(newest)'} can't set {name} = {said(value)}{known}. Leave it out, or "
+                "give the engine's own flag in args."
+            )
+        try:
+            return way.give(value)
+        except KeyError:
+            raise UsageError(
+                f"{self.title} {version or '(newest)'} has no {name} = {said(value)}. Give a value that it has, or "
+                "the engine's own flag in args."
+            ) from None
+
+    def check_args(self, args: Sequence[str], version: str | None) -> None:
+        """The flags in `args` that this version is known not to have."""
+        for arg in args:
+            name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
+            hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
+            if len(hits) != 1:
+                continue
+            since, until, now = self.own_flags[hits[0]]
+            if not Option(lambda _: (), since, until).had_by(version):
+                span = " and ".join([f"from {since} on"] * bool(since) + [f"until before {until}"] * bool(until))
+                raise UsageError(
+                    f"{self.title} {version or '(newest)'} has no {hits[0]}: it existed {span}.{now and ' ' + now}"
+                )
+
+
+def word(value: str) -> str:
+    """One spelling for what is written in many ways: float16, half and FP16 are fp16."""
+    low = value.lower().replace("_", "-") if not re.match(r"(?i)i?q\d", value) else value.lower()
+    return _WORDS.get(low, low.replace("-", "_"))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """0.6.3.post2.dev308 → (0, 6, 3); b6123 → (6123,). What can't be read sorts first."""
+    found = re.match(r"\D*(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def said(value: object) -> str:
+    return {True: "on", False: "off"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
+
+
+def valued(args: Sequence[str], *names: str) -> str | None:
+    """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
+    found = None
+    for i, arg in enumerate(args):
+        head, equals, tail = arg.partition("=")
+        if head.replace("_", "-") in names:
+            found = tail if equals else args[i + 1] if i + 1 < len(args) else None
+    return found
+
+
+def count(text: str | None) -> int | None:
+    return int(text.replace(",", "")) if text and text.replace(",", "").isdigit() else None
+
+
+def last_match(pattern: str, text: str) -> re.Match[str] | None:
+    matches = list(re.finditer(pattern, text, re.M))
+    return matches[-1] if matches else None
+
+
+def seconds(parts: dict[str, str], text: str) -> dict[str, float]:
+    """The parts of a start; the first group that matched of each pattern."""
+    found = {name: last_match(pattern, text) for name, pattern in parts.items()}
+    return {name: float(next(g for g in m.groups() if g)) for name, m in found.items() if m}
+
+
+def with_dtype(spec: EngineSpec) -> EngineSpec:
+    """fp16 as a quantization is the dtype float16."""
+    named = word(spec.quantization) if spec.quantization else None
+    if named not in ("fp16", "bf16", "fp32"):
+        return spec
+    if spec.dtype and word(spec.dtype) != named:
+        raise UsageError(f"quantization = {spec.quantization!r} and dtype = {spec.dtype!r} contradict each other.")
+    return msgspec.structs.replace(spec, dtype=named, quantization=None)

@@ -1,0 +1,22 @@
+"""The engines dyno knows. A new one is a file and a line here."""
+
+from dyno.engines.fake.kind import FakeKind
+from dyno.engines.kind import Kind
+from dyno.engines.llamacpp import LlamaCpp
+from dyno.engines.openai import OpenAi
+from dyno.engines.sglang import SgLang
+from dyno.engines.tgi import Tgi
+from dyno.engines.transformers import Transformers
+from dyno.engines.vllm import Vllm
+from dyno.errors import UsageError
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Vllm(), Tgi(), LlamaCpp(), SgLang(), Transformers(), OpenAi(), FakeKind())
+}
+
+
+def kind_of(name: str) -> Kind:
+    try:
+        return KINDS[name]
+    except KeyError:
+        raise UsageError(f"There is no engine kind {name!r}. Known: {', '.join(KINDS)}.") from None

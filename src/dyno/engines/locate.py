@@ -1,0 +1,91 @@
+"""Where an engine's program is: as the setting says, in an environment that dyno made, or on PATH."""
+
+import shutil
+from pathlib import Path
+
+from dyno.engines import environment
+from dyno.engines.kind import Kind, numbers
+from dyno.engines.program import Program, interpreter_of, version_in, version_of
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec
+
+
+def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
+    """In a dry run an engine that isn't here is let pass: its command can be shown all the same."""
+    program = _named(kind, spec) or _found(kind, spec)
+    if program is None:
+        if not dry:
+            raise UsageError(missing(kind, spec))
+        return Program([kind.programs[0]], spec.version, where="not on this machine", here=False)
+    if spec.version and program.version and not _same(spec.version, program.version):
+        raise UsageError(
+            f"version = {spec.version!r} is asked for, and {kind.title} at {program.where} is {program.version}. "
+            f"Install it with `dyno engines install {kind.name} --version {spec.version}`, or leave the version out."
+        )
+    return program
+
+
+def missing(kind: Kind, spec: EngineSpec) -> str:
+    which = f" {spec.version}" if spec.version else ""
+    ways = [f"`dyno engines install {kind.name}{which and ' --version' + which}` makes an environment for it"]
+    if kind.name == "tgi":
+        ways = ["run it in a container (container.image, or --engine-image)"]
+    return (
+        f"{kind.title}{which} isn't here: no environment of dyno's holds it, and there is no "
+        f"{' or '.join(kind.programs)} on PATH. {ways[0][0].upper()}{ways[0][1:]}; or say where it is with python or "
+        "binary (--engine-python, --engine-binary)."
+    )
+
+
+def _named(kind: Kind, spec: EngineSpec) -> Program | None:
+    if spec.container:
+        # What is in an image isn't known before it runs; the flags follow the setting's version.
+        return Program(list(kind.in_container), spec.version, where=f"the image {spec.container.image}")
+    if spec.environment:
+        made = environment.find(kind.name, name=spec.environment)
+        if made is None:
+            known = ", ".join(e.name for e in environment.installed(kind.name)) or "none"
+            raise UsageError(f"There is no {kind.title} environment {spec.environment!r}. There are: {known}.")
+        return _of_environment(kind, made)
+    if spec.python:
+        if not kind.module:
+            raise UsageError(f"{kind.title} is no Python module: say where its program is with binary.")
+        python = shutil.which(spec.python)
+        if python is None:
+            raise UsageError(f"python = {spec.python!r}: there is no such interpreter.")
+        version = version_in(python, kind.packages)
+        if version is None:
+            raise UsageError(f"The interpreter {spec.python} has no {kind.title} ({', '.join(kind.packages)}).")
+        return Program([python, *kind.module], version, binary=False, python=python, where=python)
+    if spec.binary:
+        path = shutil.which(str(Path(spec.binary).expanduser()))
+        if path is None:
+            raise UsageError(f"binary = {spec.binary!r}: there is no such program that can be run.")
+        return _of_binary(kind, path)
+    return None
+
+
+def _found(kind: Kind, spec: EngineSpec) -> Program | None:
+    if made := environment.find(kind.name, version=spec.version):
+        return _of_environment(kind, made)
+    for name in kind.programs:
+        if path := shutil.which(name):
+            return _of_binary(kind, path)
+    return kind.own_program()
+
+
+def _of_binary(kind: Kind, path: str) -> Program:
+    return Program([path], version_of(path, kind.packages), python=interpreter_of(path), where=path)
+
+
+def _of_environment(kind: Kind, made: environment.Environment) -> Program:
+    where = f"the environment {made.name}"
+    if made.binary:
+        return Program([made.binary], version_of(made.binary, kind.packages) or made.version, where=where)
+    return Program([made.python, *kind.module], made.version, binary=False, python=made.python, where=where)
+
+
+def _same(asked: str, found: str) -> bool:
+    """0.6.3 asked for, 0.6.3.post1 found: the same; 0.6 asked for, 0.6.3 found: as well."""
+    a = numbers(asked)
+    return numbers(found)[: len(a)] == a

@@ -1,0 +1,68 @@
+"""SGLang. From its argument parser and documentation; not run by dyno's authors."""
+
+from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, one_of, switch, valued, with_dtype
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.model import ModelShape
+from dyno.http import Client
+
+_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+_QUANTIZATIONS = {
+    "fp8": "fp8", "int8": "w8a8_int8", "gptq": None, "awq": None, "bitsandbytes": "bitsandbytes", "gguf": "gguf",
+    "modelopt": "modelopt", "w8a8_fp8": "w8a8_fp8",
+}  # fmt: skip
+
+_KV = {"auto": "auto", "fp8_e5m2": "fp8_e5m2", "fp8_e4m3": "fp8_e4m3", "fp8": "fp8_e4m3"}
+_DRAFT = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path")
+
+
+class SgLang(Kind):
+    name = "sglang"
+    title = "SGLang"
+    packages = ("sglang",)
+    programs = ("sglang",)
+    module = ("-m", "sglang.launch_server")
+    in_container = ("python3", "-m", "sglang.launch_server")
+    options = {
+        "served_name": (flag("--served-model-name"),),
+        "load_format": (flag("--load-format"),),
+        "dtype": (one_of("--dtype", _DTYPES),),
+        "quantization": (one_of("--quantization", _QUANTIZATIONS),),
+        "kv_cache_dtype": (
+            one_of("--kv-cache-dtype", _KV),
+        ),
+        "tensor_parallel": (flag("--tp-size"),),
+        "pipeline_parallel": (flag("--pp-size", since="0.4.6"),),
+        "max_model_len": (flag("--context-length"),),
+        "max_num_seqs": (flag("--max-running-requests"),),
+        "max_batched_tokens": (flag("--max-prefill-tokens"),),
+        "memory_fraction": (flag("--mem-fraction-static"),),
+        "prefix_caching": (switch([], ["--disable-radix-cache"]),),
+        "chunked_prefill": (Option(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),),
+        "draft_model": (Option(lambda m: [*_DRAFT, m]),),
+        "draft_tokens": (flag("--speculative-num-draft-tokens"),),
+    }  # fmt: skip
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        if not spec.model:
+            raise UsageError("SGLang needs a model: give its name or folder (--model).")
+        out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
+        out += ["--model-path", spec.model, "--host", "127.0.0.1", "--port", str(port)]
+        return out + self.flags(with_dtype(spec), program.version)
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+        length = spec.max_model_len or count(valued(spec.args, "--context-length"))
+        slots = spec.max_num_seqs or count(valued(spec.args, "--max-running-requests"))
+        if length:
+            return Limits(length, slots, f"--context-length {length}")
+        return Limits(None if model is None else model.context, slots, "the model's own length")
+
+    def read_log(self, text: str) -> LogFacts:
+        target: dict[str, object] = {}
+        if found := last_match(r"max_total_num_tokens=(\d+)", text):
+            target["kv_cache_tokens"] = count(found[1])
+        return LogFacts(target)
+
+    def reset_cache(self, client: Client) -> bool:
+        return client.call("/flush_cache", {})[0] == 200

@@ -1,0 +1,75 @@
+"""Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
+
+from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, one_of, seconds, valued, with_dtype
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.model import ModelShape
+
+_QUANTIZATIONS = {
+    "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
+    "bitsandbytes_nf4": "bitsandbytes-nf4", "bitsandbytes_fp4": "bitsandbytes-fp4", "eetq": "eetq", "exl2": "exl2",
+    "compressed_tensors": "compressed-tensors",
+}  # fmt: skip
+
+_KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
+
+
+class Tgi(Kind):
+    name = "tgi"
+    title = "TGI"
+    programs = ("text-generation-launcher",)
+    in_container = ("text-generation-launcher",)
+    backend = "tgi"
+    options = {
+        "dtype": (one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),),
+        "quantization": (one_of("--quantize", _QUANTIZATIONS),),
+        "kv_cache_dtype": (
+            one_of("--kv-cache-dtype", _KV, since="2.4"),
+        ),
+        "tensor_parallel": (flag("--num-shard"),),
+        "max_model_len": (flag("--max-total-tokens"),),
+        "max_num_seqs": (flag("--max-batch-size", since="1.4.1"),),
+        "max_batched_tokens": (flag("--max-batch-prefill-tokens"),),
+        "memory_fraction": (flag("--cuda-memory-fraction"),),
+        "prefix_caching": (Option(lambda _: (), since="2.3"),),  # an environment variable: see env
+        "chunked_prefill": (Option(lambda _: (), since="2.4"),),  # as well
+        "draft_tokens": (flag("--speculate", since="1.3"),),  # by n-grams, or heads that the model has
+    }  # fmt: skip
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        if not spec.model:
+            raise UsageError("TGI needs a model: give its name or folder (--model).")
+        if spec.served_name and spec.served_name != spec.model:
+            raise UsageError("TGI serves a model by its own name and has no served_name: leave it out.")
+        out = [*program.argv, "--model-id", spec.model, "--hostname", "127.0.0.1", "--port", str(port)]
+        # Two of them on one machine must not meet: not at the second listener, nor at the shards' sockets.
+        out += ["--shard-uds-path", f"/tmp/text-generation-server-{port}"]
+        out += ["--master-port", str(port + 2000)]
+        if Option(lambda _: (), since="3.3").had_by(program.version):
+            out += ["--prometheus-port", str(port + 4000)]  # dynamic ports end at 60999
+        return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
+
+    def env(self, spec: EngineSpec) -> dict[str, str]:
+        out = {}
+        if spec.prefix_caching is not None:
+            # 2.3 reads the first name, later versions the second.
+            out = dict.fromkeys(("USE_PREFIX_CACHING", "PREFIX_CACHING"), str(int(spec.prefix_caching)))
+        if spec.chunked_prefill is not None:
+            out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
+        return out
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+        length = spec.max_model_len or count(valued(spec.args, "--max-total-tokens"))
+        slots = spec.max_num_seqs or count(valued(spec.args, "--max-concurrent-requests"))
+        return Limits(length, slots, f"--max-total-tokens {length}")
+
+    def read_log(self, text: str) -> LogFacts:
+        target: dict[str, object] = {}
+        if found := last_match(r"Setting max batch total tokens to (\d+)", text):
+            target["kv_cache_tokens"] = count(found[1])
+        elif found := last_match(r"KV-cache blocks: (\d+), size: (\d+)", text):
+            target["kv_cache_tokens"] = int(found[1]) * int(found[2])
+        if found := last_match(r"Using prefix caching = (\w+)|Prefix caching (\w+)", text):
+            target["prefix_caching"] = (found[1] or found[2]).lower() in ("true", "1")
+        return LogFacts(target, seconds({"weights": r"Shard ready in ([\d.]+)s"}, text))

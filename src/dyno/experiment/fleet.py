@@ -1,0 +1,336 @@
+"""A fleet: the copies of one engine setting, from the plan that a dry run prints to the memory given back."""
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dyno.engines import container
+from dyno.engines.engine import Engine
+from dyno.engines.kind import Kind
+from dyno.engines.kinds import kind_of
+from dyno.engines.launch import launches, public, secrets, shown
+from dyno.engines.locate import locate
+from dyno.engines.process import EngineProcess, free_port
+from dyno.engines.program import Program
+from dyno.errors import EngineError, TargetError, UsageError
+from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Limits
+from dyno.facts.model import ModelShape
+from dyno.facts.request import Request
+from dyno.facts.rig import Rig
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.http import Client, Url
+from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.measure import preflight
+from dyno.measure.agreement import differences
+from dyno.probe import accelerators, server, software
+from dyno.probe import model as model_files
+
+_GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
+_MEMORY_BACK_S = 30.0
+_HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
+_COMMAND_S = 600.0
+
+
+class Plan:
+    """What would be run, and what is known of it before it runs."""
+
+    def __init__(self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False) -> None:
+        self.kind: Kind = kind_of(spec.kind)
+        if not self.kind.starts:
+            raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
+        if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
+            raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
+        self.spec = spec = self.kind.prepare(spec)
+        self.rig = rig
+        self.program: Program = locate(self.kind, spec, dry)
+        self.model = _model(spec)
+        self.limits: Limits = self.kind.limits(spec, self.model)
+        present = [a.index for a in rig.accelerators]
+        if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
+            raise UsageError(
+                f"devices = {spec.devices}: there is no accelerator {', '.join(map(str, absent))}; there are "
+                f"{', '.join(map(str, present))} (`dyno doctor`)."
+            )
+        self.devices = present if spec.devices is None else spec.devices
+        vendor = rig.accelerators[0].vendor if rig.accelerators else None
+        ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
+        inside = launches(self.kind, spec, self.program, ports, self.devices, vendor)
+        self.cleanups: list[list[str]] = [[] for _ in inside]
+        self.launches: list[Launch] = inside
+        self.tool: str | None = None
+        if spec.container:
+            self._into_containers(spec, inside, vendor, dry)
+
+    def _into_containers(self, spec: EngineSpec, inside: list[Launch], vendor: str | None, dry: bool) -> None:
+        assert spec.container
+        self.tool = spec.container.tool or ("docker" if dry else container.tool())
+        names = [f"dyno-{os.getpid()}-{launch.port}" for launch in inside]
+        accelerator = spec.container.accelerator or vendor or "none"
+        model = spec.model if self.model else None
+        self.launches = [
+            container.wrap(launch, spec.container, name, self.tool, model, accelerator, [])
+            for launch, name in zip(inside, names, strict=True)
+        ]
+        self.cleanups = [container.remove_command(self.tool, name) for name in names]
+
+    @property
+    def served_name(self) -> str:
+        return self.spec.served_name or self.kind.default_name(self.spec)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The model's own, where its files are here."""
+        if self.model is None:
+            return None
+        path = Path(self.model.path)
+        file = (path if path.is_dir() else path.parent) / "tokenizer.json"
+        return str(file) if file.exists() else None
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values that must not stay in a log: the setting's own, and what the engine inherits."""
+        return secrets({**os.environ, **self.spec.env}, self.spec.args)
+
+    def problems(self, needed: Sequence[int] = ()) -> list[str]:
+        """`needed`: prompt + output of the requests, as far as they are known."""
+        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices))
+        too_long = preflight.length_problem(needed, self.limits)
+        return [too_long, *found] if too_long else found
+
+    def lines(self) -> Iterator[str]:
+        """For the dry run."""
+        version = self.program.version or "of unknown version, its newest flags assumed"
+        yield f"# {self.kind.title} {version}, {self.program.where}"
+        context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
+        yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
+        if self.spec.container and self.tool:
+            yield from (shown(Launch(c, {}, 0)) for c in container.preparation(self.spec.container, self.tool))
+        yield from self.spec.before
+        yield from (shown(launch) for launch in self.launches)
+        yield from (f"{command}    # afterwards" for command in self.spec.after)
+
+
+class Fleet:
+    """Running copies that have been verified to serve what was asked for."""
+
+    def __init__(self, plan: Plan, engines: list[Engine], target: TargetFacts, facts: EngineFacts) -> None:
+        self.plan = plan
+        self.engines = engines
+        self.target = target
+        self.facts = facts
+
+    @property
+    def urls(self) -> list[str]:
+        return [e.base_url for e in self.engines]
+
+    def death(self) -> str | None:
+        """The last words of a copy that is no more."""
+        for engine in self.engines:
+            if not engine.process.alive():
+                return str(engine.failed(f"died with code {engine.process.exit_code} under load"))
+        return None
+
+    def empty_cache(self) -> bool:
+        """Of all copies; False where one can't."""
+        done = True
+        for url in self.urls:
+            client = Client(Url(url), {}, timeout_s=60)
+            try:
+                done = self.plan.kind.reset_cache(client) and done
+            except TargetError:
+                done = False
+            finally:
+                client.close()
+        return done
+
+
+Say = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def running(
+    plan: Plan, folder: Path, headers: dict[str, str], say: Say, changed: Callable[[EngineFacts], None]
+) -> Iterator[Fleet]:
+    """Starts the copies, waits for a completed generation from each, verifies them; stops them on leaving.
+
+    `changed` is told the facts when they are known, and again after the stop.
+    """
+    log = folder / "engine.log"
+    held_before = accelerators.memory_used(plan.devices)
+    engines: list[Engine] = []
+    facts: EngineFacts | None = None
+    try:
+        _commands(plan.spec.before, log, "before", say)
+        image = (
+            container.make_ready(plan.spec.container, plan.tool, say, log)
+            if plan.spec.container and plan.tool
+            else None
+        )
+        say(f"Starting {_what(plan)}")
+        for i, launch in enumerate(plan.launches):
+            engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
+        ready = [_wait_ready(e, plan, headers) for e in engines]
+        target = _verified(plan, engines, headers)
+        facts = EngineFacts(
+            kind=plan.kind.name,
+            version=target.version or plan.program.version,
+            launches=[public(launch) for launch in plan.launches],
+            ready_s=max(ready),
+            startup_s=plan.kind.read_log(_text(engines[0])).startup_s,
+            software=software.versions(plan.program.python) if plan.program.python else {},
+            image=image,
+            program=plan.program.where,
+        )
+        changed(facts)
+        fleet = Fleet(plan, engines, target, facts)
+        yield fleet
+        if death := fleet.death():
+            facts = msgspec.structs.replace(facts, died=death)
+    finally:
+        began = time.monotonic()
+        _stop(plan, engines)
+        took = time.monotonic() - began
+        held = _held(plan, held_before) if engines else 0
+        try:
+            _commands(plan.spec.after, log, "after", say)
+        finally:
+            if facts is not None:
+                changed(msgspec.structs.replace(facts, stop_s=took, memory_held_bytes=held))
+
+
+def _what(plan: Plan) -> str:
+    copies = f", {plan.spec.replicas} copies" if plan.spec.replicas > 1 else ""
+    version = plan.program.version or ""
+    return f"{plan.kind.title} {version} with {plan.served_name}{copies}".replace("  ", " ")
+
+
+def _model(spec: EngineSpec) -> ModelShape | None:
+    if spec.model is None or not model_files.looks_local(spec.model):
+        return None
+    path = Path(spec.model).expanduser()
+    if not path.exists():
+        raise UsageError(f"The model {spec.model} isn't there. Check the path.")
+    shape = model_files.read(path)
+    if shape is None and (path.is_dir() or path.suffix == ".gguf"):
+        what = "has no config.json and no *.gguf" if path.is_dir() else "can't be read as a GGUF file (cut off?)"
+        raise UsageError(f"The model {spec.model} {what}.")
+    return shape
+
+
+def _start(plan: Plan, launch: Launch, log: Path, index: int) -> Engine:
+    env = {**os.environ, **launch.env}
+    cleanup = [*plan.cleanups[index]]
+    title = plan.kind.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
+    try:
+        process = EngineProcess(launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets)
+    except OSError as e:
+        raise EngineError(f"{title} can't be started: {e}.") from None
+    return Engine(process, f"http://127.0.0.1:{launch.port}", plan.program.version or "", title)
+
+
+def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str]) -> float:
+    """Seconds until the first completed generation: an open port or /health says nothing about the model."""
+    protocol = PROTOCOLS[plan.kind.backend]
+    body = protocol.body(Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True))
+    limit = plan.spec.ready_timeout_s
+    last = "it didn't listen"
+    while (left := limit - engine.process.age_s) > 0:
+        if not engine.process.alive():
+            raise engine.failed(f"exited with code {engine.process.exit_code} after {engine.process.age_s:.1f} s")
+        client = Client(Url(engine.base_url), headers, timeout_s=left)
+        try:
+            status, answer = client.call(protocol.path, body)
+            if status == 200 and not _complains(answer):
+                took = engine.process.age_s
+                if plan.spec.container is None and engine.process.listens(Url(engine.base_url).port) is False:
+                    raise engine.failed(
+                        f"doesn't listen at {engine.base_url}, and another program answers there: it took the port"
+                    )
+                return took
+            last = f"it answered {status} {str(answer)[:300]}"
+            if status in (400, 401, 403, 404, 405, 422) and plan.kind.settled(status, answer):
+                raise engine.failed(f"answered a first request for one token with {status} {str(answer)[:300]}")
+        except TargetError:
+            pass  # it doesn't listen yet
+        finally:
+            client.close()
+        time.sleep(min(0.1, max(left, 0)))
+    raise engine.failed(f"completed no generation within {limit:g} s ({last})")
+
+
+def _complains(answer: object) -> bool:
+    return '"error"' in str(answer)[:2000] or "'error'" in str(answer)[:2000]
+
+
+def _verified(plan: Plan, engines: list[Engine], headers: dict[str, str]) -> TargetFacts:
+    """What each copy says of itself, held against the setting. Raises where it serves something else."""
+    found: list[TargetFacts] = []
+    for engine in engines:
+        client = Client(Url(engine.base_url), headers)
+        try:
+            spec = TargetSpec(engine.base_url, plan.kind.backend, "", served_model_name=plan.served_name)
+            facts = server.look(client, spec)
+        finally:
+            client.close()
+        if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
+            facts = msgspec.structs.replace(facts, version=plan.program.version)
+        # What its routes say now goes before its log of the start, and that before what the setting implies.
+        for said in (plan.kind.read_log(_text(engine)).target, plan.kind.implied(plan.spec, plan.program)):
+            facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
+        wrong = [*differences(plan.spec, facts, plan.model), *plan.kind.disagreements(plan.spec, facts)]
+        if wrong:
+            raise EngineError(
+                f"{engine.title} at {engine.base_url} is not what was asked for: {'; '.join(wrong)}. Nothing was "
+                f"measured. Its log: {engine.process.log}"
+            )
+        found.append(facts)
+    return found[0]
+
+
+def _text(engine: Engine) -> str:
+    return engine.process.text()
+
+
+def _stop(plan: Plan, engines: list[Engine]) -> None:
+    for engine in engines:
+        engine.process.terminate()  # all at once, then wait for each
+    for engine in engines:
+        engine.stop(_GRACE_S)
+
+
+def _held(plan: Plan, before: dict[int, int]) -> int:
+    """Accelerator memory that the engine hasn't given back within a while."""
+    if not before:
+        return 0
+    deadline = time.monotonic() + _MEMORY_BACK_S
+    while True:
+        now = accelerators.memory_used(plan.devices)
+        held = max((now.get(i, 0) - used for i, used in before.items()), default=0)
+        if held < _HELD_BYTES:
+            return 0
+        if time.monotonic() > deadline:
+            return held
+        time.sleep(0.5)
+
+
+def _commands(commands: Sequence[str], log: Path, when: str, say: Say) -> None:
+    for command in commands:
+        say(f"Running {command!r}")
+        with log.open("ab") as out:
+            out.write(f"$ {command}\n".encode())
+            out.flush()
+            try:
+                done = subprocess.run(
+                    command, shell=True, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                    timeout=_COMMAND_S, check=False,
+                )  # fmt: skip
+                failed = f"exited with code {done.returncode}" if done.returncode else ""
+            except subprocess.TimeoutExpired:
+                failed = f"wasn't done after {_COMMAND_S:g} s"
+        if failed:
+            raise EngineError(f"The command {command!r} ({when} the engine) {failed}. Read {log}.")

@@ -1,0 +1,81 @@
+"""Was the engine what it was said to be, and did it behave?"""
+
+from collections.abc import Iterator
+
+from dyno.facts.finding import Finding
+from dyno.measure.agreement import differences, named_quantization, same_quantization
+from dyno.measure.evidence import Evidence
+from dyno.units import human_bytes
+
+
+def as_said(e: Evidence) -> Iterator[Finding]:
+    """Of a server that dyno attached to; one that dyno starts isn't measured if it is something else."""
+    if e.trial.engine is None or e.engine is not None:
+        return
+    wrong = list(differences(e.trial.engine, e.target))
+    if wrong:
+        yield Finding(
+            "engine.not_as_said",
+            "void",
+            f"The server is not what the setting says: {'; '.join(wrong)}.",
+            "These are another setting's figures. Start the server that is meant, or correct the setting.",
+        )
+
+
+def quantization_named(e: Evidence) -> Iterator[Finding]:
+    """A name is a label too: llama.cpp's server answers to any."""
+    claimed = named_quantization(e.target.model)
+    served = e.target.quantization
+    if claimed and served and same_quantization(claimed, served, e.target.dtype) is False:
+        yield Finding(
+            "engine.quantization",
+            "void",
+            f"The model asked for is named {e.target.model!r}, and the server serves {served}"
+            f"{f' from {e.target.model_path}' if e.target.model_path else ''}.",
+            "A server that still runs from the test before, most likely. Stop it, and start the one that is meant.",
+        )
+
+
+def slots(e: Evidence) -> Iterator[Finding]:
+    copies = len(e.trial.target.urls)
+    at_once = e.target.slots and e.target.slots * copies
+    busiest = e.summary.client.streams_peak
+    if at_once and busiest > at_once:
+        yield Finding(
+            "load.slots",
+            "doubt",
+            f"Up to {busiest} requests were in flight, and the server works on {at_once} at once"
+            f"{f' ({copies} × {e.target.slots})' if copies > 1 else ''}: the others waited in its queue.",
+            "Their first token's latency is the queue's. Raise the server's max_num_seqs (slots), or lower the load.",
+        )
+
+
+def cache_emptied(e: Evidence) -> Iterator[Finding]:
+    if e.cache_emptied is False and e.target.prefix_caching is not False and not e.summary.cached_input_tokens:
+        told = "" if e.summary.cached_input_tokens is None else ", though the server tells of no hit"
+        yield Finding(
+            "cache.not_emptied",
+            "note" if told else "doubt",
+            f"The server's prefix cache could not be emptied before the load{told}.",
+            "Turn it off (prefix_caching = false), or start the engine anew for each trial.",
+        )
+
+
+def died(e: Evidence) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.died:
+        yield Finding(
+            "engine.died",
+            "void",
+            f"The engine died under this load, after {e.summary.completed} of {e.summary.planned} requests.",
+            e.engine.died,
+        )
+
+
+def memory_held(e: Evidence) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.memory_held_bytes:
+        yield Finding(
+            "engine.memory_held",
+            "doubt",
+            f"{human_bytes(e.engine.memory_held_bytes)} of accelerator memory were not given back after the stop.",
+            "Something still holds it, and the next trial has that much less. Look at `dyno doctor` for its process.",
+        )

@@ -1,0 +1,326 @@
+"""Settings become command lines: by engine and version, and what one can't do is said."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.launch import launches, public, public_spec, secrets, shown
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Launch
+
+COMMANDS = {
+    "vllm": "vllm",
+    "llamacpp": "llama-server",
+    "tgi": "text-generation-launcher",
+    "sglang": "sglang",
+    "transformers": "transformers",
+}
+SAME = {
+    "-tp": "--tensor-parallel-size",
+    "-m": "--model",
+    "-np": "--parallel",
+    "--num-scheduler-step": "--num-scheduler-steps",
+}
+
+
+def launch(
+    kind: str, version: str | None = None, devices: Sequence[int] = (), vendor: str | None = None, **fields: Any
+) -> list[Launch]:
+    spec = EngineSpec(kind, **fields)
+    program = Program([COMMANDS[kind]], version)
+    return launches(KINDS[kind], spec, program, list(range(8000, 8000 + spec.replicas)), devices, vendor)
+
+
+def command(kind: str, version: str | None = None, **fields: Any) -> list[str]:
+    return launch(kind, version, **fields)[0].argv
+
+
+def parts(line: Sequence[str]) -> dict[str, str]:
+    """Flag → value, in one spelling, without the address; a word that belongs to no flag is the model."""
+    out: dict[str, str] = {}
+    words = [w for w in line if w not in ("vllm", "serve")]
+    i = 0
+    while i < len(words):
+        name, equals, value = words[i].partition("=")
+        i += 1
+        if not name.startswith("-"):
+            out["model"] = name
+            continue
+        name = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+        if not equals and i < len(words) and not words[i].startswith("-"):
+            value = words[i]
+            i += 1
+        out[SAME.get(name, name)] = value
+    return {k: v for k, v in out.items() if k not in ("--host", "--port", "--metrics")}
+
+
+# As in the public reports, with the setting that gives the same. Versions: by their dates and environment dumps.
+REPORTED: list[tuple[str, str, str | None, dict[str, Any]]] = [
+    (
+        "vllm serve -tp 4 meta-llama/Llama-3.1-70B-Instruct --gpu_memory_utilization=0.98 --num-scheduler-steps 20",
+        "vllm", "0.6.5",
+        {"model": "meta-llama/Llama-3.1-70B-Instruct", "tensor_parallel": 4, "memory_fraction": 0.98,
+         "args": ["--num-scheduler-steps", "20"]},
+    ),
+    (
+        "vllm serve -tp 4 meta-llama/Llama-3.1-70B-Instruct --gpu_memory_utilization=0.98 --num-scheduler-steps 20 "
+        "--max-num-seqs 4096",
+        "vllm", "0.6.5",
+        {"model": "meta-llama/Llama-3.1-70B-Instruct", "tensor_parallel": 4, "memory_fraction": 0.98,
+         "max_num_seqs": 4096, "args": ["--num-scheduler-steps", "20"]},
+    ),
+    (
+        "vllm serve -tp 1 meta-llama/Llama-3.1-70B-Instruct --gpu_memory_utilization=0.98 --num-scheduler-steps 20 "
+        '--max-num-seqs 4096 --quantization="fp8" --max-model-len 32768',
+        "vllm", "0.6.5",
+        {"model": "meta-llama/Llama-3.1-70B-Instruct", "memory_fraction": 0.98, "max_num_seqs": 4096,
+         "quantization": "fp8", "max_model_len": 32768, "args": ["--num-scheduler-steps", "20", "-tp", "1"]},
+    ),
+    (
+        "vllm serve amd/Llama-3.1-70B-Instruct-FP8-KV --swap-space 16 --disable-log-requests --quantization fp8 "
+        "--kv-cache-dtype fp8 --dtype float16 --max-model-len 8192 --tensor-parallel-size 8 "
+        "--max-num-batched-tokens 65536 --gpu-memory-utilization 0.99 --num_scheduler-steps 10",
+        "vllm", "0.6.6",
+        {"model": "amd/Llama-3.1-70B-Instruct-FP8-KV", "quantization": "fp8", "kv_cache_dtype": "fp8", "dtype": "fp16",
+         "max_model_len": 8192, "tensor_parallel": 8, "max_batched_tokens": 65536, "memory_fraction": 0.99,
+         "args": ["--swap-space", "16", "--disable-log-requests", "--num-scheduler-steps", "10"]},
+    ),
+    (
+        "vllm serve meta-llama/Llama-3.1-405B-FP8 --host 0.0.0.0 --port 8000 -tp 8 --max-seq-len-to-capture 16384 "
+        "--served-model-name meta-llama/Llama-3.1-405B-FP8 --enable-chunked-prefill=False --num-scheduler-step 15 "
+        "--max-num-seqs 1024",
+        "vllm", "0.6.3",
+        {"model": "meta-llama/Llama-3.1-405B-FP8", "served_name": "meta-llama/Llama-3.1-405B-FP8", "tensor_parallel": 8,
+         "chunked_prefill": False, "max_num_seqs": 1024,
+         "args": ["--max-seq-len-to-capture", "16384", "--num-scheduler-steps", "15"]},
+    ),
+    (
+        "vllm serve meta-llama/Llama-3.1-405B-FP8 --tensor-parallel-size 8 --max-model-len 91680",
+        "vllm", "0.6.3",
+        {"model": "meta-llama/Llama-3.1-405B-FP8", "tensor_parallel": 8, "max_model_len": 91680},
+    ),
+    (
+        "vllm serve meta-llama/Llama-2-7b-chat-hf --gpu-memory-utilization 0.75",
+        "vllm", "0.10.2",
+        {"model": "meta-llama/Llama-2-7b-chat-hf", "memory_fraction": 0.75},
+    ),
+    (
+        "llama-server -fa on -ngl 99 -np 16 -cb --kv-unified --cache-reuse 256 --port 8000 "
+        "-m /models/gguf/Llama-2-7b-chat-hf.f16.gguf",
+        "llamacpp", "6500",
+        {"model": "/models/gguf/Llama-2-7b-chat-hf.f16.gguf", "quantization": "F16", "max_num_seqs": 16,
+         "args": ["-fa", "on", "-ngl", "99", "-cb", "--kv-unified", "--cache-reuse", "256"]},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "kind", "version", "fields"), REPORTED, ids=[r[0][:60] for r in REPORTED])
+def test_each_server_command_of_the_reports_can_be_said(
+    line: str, kind: str, version: str, fields: dict[str, Any]
+) -> None:
+    wanted = parts(shlex.split(line))
+    wanted.pop("llama-server", None)
+    if kind == "llamacpp":
+        wanted.pop("model", None)
+    got = parts(command(kind, version, **fields))
+    if kind == "llamacpp":
+        got.pop("model", None)
+    assert got == wanted
+
+
+def test_the_environment_of_a_report_is_passed_on_untouched() -> None:
+    env = {"VLLM_USE_TRITON_FLASH_ATTN": "0", "NCCL_MIN_NCHANNELS": "112", "VLLM_RPC_TIMEOUT": "30000"}
+    one = launch("vllm", "0.6.3", model="m", env=env)[0]
+    assert {k: v for k, v in one.env.items() if k in env} == env
+    assert launch("llamacpp", model="m.gguf", env={"ROCBLAS_USE_HIPBLASLT": "1"})[0].env == {
+        "ROCBLAS_USE_HIPBLASLT": "1"
+    }
+
+
+SPECULATION = {"model": "m", "draft_model": "d", "draft_tokens": 5}
+
+
+def test_speculation_is_two_flags_for_old_vllm_and_one_object_for_new() -> None:
+    old = command("vllm", "0.6.3", **SPECULATION)
+    assert old[-4:] == ["--speculative-model", "d", "--num-speculative-tokens", "5"]
+    new = command("vllm", "0.11.0", **SPECULATION)
+    assert new[-2] == "--speculative-config"
+    assert json.loads(new[-1]) == {"model": "d", "num_speculative_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("version", "on", "off"),
+    [
+        ("0.6.3", "--enable-chunked-prefill=True", "--enable-chunked-prefill=False"),
+        ("0.11.0", "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
+        (None, "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
+    ],
+)
+def test_chunked_prefill_is_said_as_the_version_wants_it(version: str | None, on: str, off: str) -> None:
+    assert command("vllm", version, model="m", chunked_prefill=True)[-1] == on
+    assert command("vllm", version, model="m", chunked_prefill=False)[-1] == off
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "fields", "named"),
+    [
+        ("vllm", "0.11.0", {"args": ["--num-scheduler-steps", "20"]}, ["0.11.0", "--num-scheduler-steps", "0.10.1"]),
+        ("vllm", "0.11.0", {"args": ["--num_scheduler_steps=20"]}, ["vLLM 0.11.0", "--num-scheduler-steps"]),
+        ("vllm", "0.32.0", {"args": ["--max-seq-len-to-capture", "1"]}, ["vLLM 0.32.0", "--max-seq-len-to-capture"]),
+        ("vllm", "0.32.0", {"args": ["--speculative-model", "x"]}, ["vLLM 0.32.0", "draft_model"]),
+        ("vllm", "0.6.3", {"args": ["--async-scheduling"]}, ["vLLM 0.6.3", "--async-scheduling", "0.10.0"]),
+        ("vllm", "0.6.3", {"kv_cache_dtype": "bf16"}, ["vLLM 0.6.3", "kv_cache_dtype", "bf16"]),
+        ("vllm", "0.6.3", {"quantization": "nonsense"}, ["vLLM 0.6.3", "quantization", "nonsense"]),
+        ("tgi", "3.3.6", {"pipeline_parallel": 2}, ["TGI 3.3.6", "pipeline_parallel"]),
+        ("tgi", "3.3.6", {"load_format": "dummy"}, ["TGI 3.3.6", "load_format"]),
+        ("tgi", "3.3.6", {"draft_model": "d", "draft_tokens": 2}, ["TGI 3.3.6", "draft_model"]),
+        ("llamacpp", "6500", {"memory_fraction": 0.9}, ["llama.cpp", "memory_fraction"]),
+        ("llamacpp", "6500", {"chunked_prefill": False}, ["llama.cpp", "chunked_prefill"]),
+        ("transformers", "5.22.2", {"tensor_parallel": 2}, ["transformers serve 5.22.2", "tensor_parallel"]),
+        ("transformers", "5.22.2", {"max_model_len": 512}, ["transformers serve 5.22.2", "max_model_len"]),
+    ],
+)  # fmt: skip
+def test_what_a_version_cannot_do_is_an_error_that_names_it(
+    kind: str, version: str, fields: dict[str, Any], named: list[str]
+) -> None:
+    with pytest.raises(UsageError) as told:
+        command(kind, version, model="m", **fields)
+    for word in named:
+        assert word in str(told.value)
+
+
+@pytest.mark.parametrize("kind", [k for k, v in KINDS.items() if v.starts and k != "fake"])
+def test_every_portable_setting_is_either_said_or_refused(kind: str) -> None:
+    """Nothing is dropped in silence: with the setting the command or its environment differs, or it is an error."""
+    values: dict[str, Any] = {
+        "served_name": "n", "load_format": "dummy", "dtype": "bf16", "quantization": "fp8",
+        "kv_cache_dtype": "fp8_e5m2",
+        "tensor_parallel": 2, "pipeline_parallel": 2, "max_model_len": 777, "max_num_seqs": 7,
+        "max_batched_tokens": 77, "memory_fraction": 0.7, "prefix_caching": False, "chunked_prefill": False,
+        "draft_tokens": 3,
+    }  # fmt: skip
+    # Found in the files or always so, and verified there instead of said.
+    silent = {
+        ("llamacpp", "quantization"), ("transformers", "quantization"), ("transformers", "prefix_caching"),
+        ("tgi", "served_name"),
+    }  # fmt: skip
+    plain = launch(kind, model="m")[0]
+    for name, value in values.items():
+        try:
+            said = launch(kind, model="m", **{name: value})[0]
+        except UsageError as e:
+            assert name in str(e) or "draft" in str(e)
+            continue
+        assert (said.argv != plain.argv or said.env != plain.env) or (kind, name) in silent, name
+
+
+def test_a_dtype_and_a_quantization_that_contradict_each_other_are_refused() -> None:
+    assert "--dtype" in command("vllm", model="m", quantization="FP16")
+    with pytest.raises(UsageError, match="contradict"):
+        command("vllm", model="m", quantization="bf16", dtype="fp16")
+
+
+def test_what_lies_in_the_checkpoint_is_not_said_to_vllm() -> None:
+    for found in ("gptq", "awq", "int8", "W8A8-INT8"):
+        assert "--quantization" not in command("vllm", model="m", quantization=found)
+
+
+def test_llamacpp_asks_for_the_context_of_a_request_times_its_slots() -> None:
+    line = parts(command("llamacpp", model="m.gguf", max_model_len=2048, max_num_seqs=16))
+    assert (line["--ctx-size"], line["--parallel"]) == ("32768", "16")
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "slots"),
+    [
+        ({"max_model_len": 2048, "max_num_seqs": 16}, 2048, 16),
+        ({"max_num_seqs": 16, "args": ["-c", "4096"]}, 256, 16),
+        ({"args": ["--ctx-size=4096", "--parallel", "8"]}, 512, 8),
+        ({"args": ["-c", "4096"]}, 4096, None),
+    ],
+)
+def test_llamacpp_slots_share_the_context(fields: dict[str, Any], context: int, slots: int | None) -> None:
+    limits = KINDS["llamacpp"].limits(EngineSpec("llamacpp", model="m.gguf", **fields), None)
+    assert (limits.context, limits.slots) == (context, slots)
+
+
+def test_replicas_get_disjoint_devices_and_ports() -> None:
+    two = launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(8), vendor="nvidia")
+    assert [x.env["CUDA_VISIBLE_DEVICES"] for x in two] == ["0,1,2,3", "4,5,6,7"]
+    assert {x.env["CUDA_DEVICE_ORDER"] for x in two} == {"PCI_BUS_ID"}
+    assert [x.port for x in two] == [8000, 8001]
+    eight = launch("vllm", model="m", replicas=8, devices=range(8), vendor="amd")
+    assert [x.env["HIP_VISIBLE_DEVICES"] for x in eight] == list("01234567")
+
+
+def test_too_few_devices_are_an_error_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match=r"2 × 4 accelerators are needed.*4 are there"):
+        launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(4), vendor="nvidia")
+
+
+def test_one_engine_on_all_devices_is_told_nothing_of_them() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in launch("vllm", model="m", devices=range(8), vendor="nvidia")[0].env
+
+
+def test_an_unknown_kind_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"vllm, tgi, llamacpp"):
+        kind_of("vlllm")
+
+
+SECRET = "hf_abcdefghijklmnop"
+
+
+def test_secrets_of_a_setting_are_shown_nowhere() -> None:
+    env = {"HF_TOKEN": SECRET, "TOKENIZERS_PARALLELISM": "false"}
+    one = launch("vllm", model="m", env=env, args=["--api-key", SECRET])[0]
+    for text in (shown(one), str(public(one)), str(public_spec(EngineSpec("vllm", env={"HF_TOKEN": SECRET})))):
+        assert SECRET not in text
+        assert "[redacted]" in text
+    assert "TOKENIZERS_PARALLELISM=false" in shown(one)
+    assert SECRET in secrets({"HF_TOKEN": SECRET})
+    assert secrets({}, ["--api-key=" + SECRET]) == [SECRET]
+
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+@pytest.mark.parametrize(
+    ("file", "weights_gib", "tokens", "full", "quantization", "compile_s", "graphs_s", "init_s"),
+    [
+        ("vllm-0.24-serve_bf16.log", 15.0, 919_824, 112.28, None, 27.97, 5, 56.52),
+        ("vllm-0.24-serve_fp8.log", 8.54, 972_496, 118.71, "fp8", 42.49, 7, 72.10),
+    ],
+)
+def test_vllm_s_own_log_tells_what_it_loaded(
+    file: str, weights_gib: float, tokens: int, full: float, quantization: str | None,
+    compile_s: float, graphs_s: float, init_s: float,
+) -> None:  # fmt: skip
+    told = KINDS["vllm"].read_log((CAPTURES / file).read_text())
+    assert told.target["weights_bytes"] == int(weights_gib * 2**30)
+    assert told.target["kv_cache_tokens"] == tokens
+    assert told.target["full_length_requests"] == full
+    assert told.target.get("quantization") == quantization
+    assert told.target["max_model_len"] == 8192
+    assert told.target["dtype"] == "bf16"
+    assert told.target["prefix_caching"] is False
+    assert told.target["version"] == "0.24.0"
+    assert told.startup_s["compile"] == compile_s
+    assert told.startup_s["graphs"] == graphs_s
+    assert told.startup_s["init"] == init_s
+
+
+def test_the_log_of_an_old_vllm_is_read_too() -> None:
+    told = KINDS["vllm"].read_log(
+        "INFO 12-25 14:00:09 model_runner.py:1094] Loading model weights took 67.6979 GB\n"
+        "INFO 12-25 14:00:28 gpu_executor.py:76] # GPU blocks: 19513, # CPU blocks: 819\n"
+        "INFO 12-25 14:00:28 gpu_executor.py:80] Maximum concurrency for 32768 tokens per request: 9.53x\n"
+    )
+    assert told.target["kv_cache_tokens"] == 19513 * 16
+    assert told.target["full_length_requests"] == 9.53
+    assert round(told.target["weights_bytes"] / 2**30, 4) == 67.6979

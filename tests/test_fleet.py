@@ -1,0 +1,500 @@
+"""The life of an engine that dyno starts: what goes wrong is said, and nothing is left behind."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from conftest import StartFake
+from dyno.engines import engine
+from dyno.engines import model as own_model
+from dyno.engines.process import free_port
+from dyno.errors import EngineError, UsageError
+from dyno.experiment import fleet, trial
+from dyno.experiment.fleet import Fleet, Plan, running
+from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.http import Client, Url
+from dyno.store.run import listed
+
+RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)
+FAKE = EngineSpec("fake", args=["first_ms=5", "gap_ms=1"])
+
+
+def start(spec: EngineSpec, folder: Path, rig: Rig = RIG) -> Any:
+    folder.mkdir(exist_ok=True)
+    return running(Plan(spec, rig), folder, {}, lambda _: None, lambda _: None)
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!{sys.executable}\n" + textwrap.dedent(text))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def a_trial(spec: EngineSpec | None = None, **fields: Any) -> TrialSpec:
+    values: dict[str, Any] = {
+        "target": TargetSpec("", "openai", "/v1/completions"),
+        "workload": WorkloadSpec("random", num_prompts=20, input_len=8, output_len=8),
+        "load": LoadSpec(max_concurrency=4),
+        "ignore_eos": True,
+        "engine": spec or FAKE,
+    }
+    return TrialSpec(**{**values, **fields})
+
+
+def descendants_of(marker: str) -> list[psutil.Process]:
+    """Processes whose command holds this word."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if marker in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+# ---- up, verified, measured, down ----
+
+
+def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwards(tmp_path: Path) -> None:
+    told: list[EngineFacts] = []
+    with running(Plan(FAKE, RIG), tmp_path, {}, lambda _: None, told.append) as up:
+        assert isinstance(up, Fleet)
+        process = up.engines[0].process
+        assert process.alive()
+        assert told[0].ready_s > 0
+        assert told[0].stop_s is None
+        assert (tmp_path / "engine.log").exists()
+    assert not process.alive()
+    assert told[-1].stop_s is not None
+    client = Client(Url(up.urls[0]), {}, timeout_s=2)
+    with pytest.raises(Exception, match="Nothing listens"):
+        client.call("/health")
+
+
+def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(tmp_path: Path) -> None:
+    outcome = trial.serve(a_trial(), runs=tmp_path, headers={})
+    assert outcome.result.summary.completed == 20
+    assert (outcome.run.path / "engine.log").exists()
+    facts = outcome.run.engine()
+    assert facts is not None
+    assert facts.kind == "fake"
+    assert facts.stop_s is not None
+    assert outcome.manifest.trial.engine is not None
+    assert not descendants_of(str(facts.launches[0].port) + " {")
+
+
+def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=2, max_model_len=256)
+    outcome = trial.serve(a_trial(spec, load=LoadSpec(max_concurrency=2)), runs=tmp_path, headers={})
+    target = outcome.manifest.target
+    assert (target.kind, target.slots, target.max_model_len) == ("llamacpp", 2, 256)
+    assert target.quantization is not None
+    assert "Q8_0" in target.quantization
+    assert outcome.result.summary.completed == 20
+    assert not {f.code for f in outcome.result.findings} & {"load.slots", "engine.not_as_said", "cache.not_emptied"}
+
+
+def test_more_streams_than_slots_is_a_doubt_the_queue_was_measured(tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=1, max_model_len=256)
+    outcome = trial.serve(a_trial(spec), runs=tmp_path, headers={})
+    assert "load.slots" in {f.code for f in outcome.result.findings if f.level == "doubt"}
+
+
+def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
+    outcome = trial.serve(a_trial(msgspec.structs.replace(FAKE, replicas=2)), runs=tmp_path, headers={})
+    facts = outcome.run.engine()
+    assert facts is not None
+    ports = [launch.port for launch in facts.launches]
+    assert len(set(ports)) == 2
+    assert outcome.result.summary.completed == 20
+    assert not any(descendants_of(f"{port} {{") for port in ports)
+    served = [r.replica for r in outcome.run.records()]
+    assert {served.count(0), served.count(1)} == {10}
+
+
+# ---- something else is served than the label says ----
+
+
+def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_path: Path) -> None:
+    """A wrapper that loads the Q8 file whatever it is told: the setting says Q4."""
+    other = own_model.build("Q8_0")
+    binary = script(
+        tmp_path / "llama-server",
+        f"""
+        import os, sys
+        if "--version" in sys.argv:
+            print("version: 7000 (abc)"); raise SystemExit
+        args = sys.argv[1:]
+        args[args.index("--model") + 1] = {str(other)!r}
+        os.execv({sys.executable!r}, [{sys.executable!r}, "-P", "-m", "dyno.engines.embedded", *args])
+        """,
+    )
+    spec = EngineSpec("llamacpp", quantization="Q4_0", max_num_seqs=1, max_model_len=256, binary=binary)
+    with pytest.raises(EngineError, match=r"not what was asked for.*Q4_0 was asked for, and it serves.*Q8_0"):
+        trial.serve(a_trial(spec), runs=tmp_path / "runs", headers={})
+    assert not descendants_of("dyno.engines.embedded")
+    assert listed(tmp_path / "runs") == []  # nothing was measured
+
+
+def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> None:
+    """As in a published report: the server of the test before still ran, and llama.cpp answers to any name."""
+    with start(EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=1, max_model_len=256), tmp_path / "e") as up:
+        target = TargetSpec(up.urls[0], "openai", "/v1/completions", "/models/dyno-tiny.Q4_0.gguf")
+        one = trial.serve(a_trial(target=target, engine=None), runs=tmp_path, headers={})
+        assert one.result.verdict == "void"
+        assert "engine.quantization" in {f.code for f in one.result.findings}
+        claim = EngineSpec("openai", quantization="Q4_0")
+        target = TargetSpec(up.urls[0], "openai", "/v1/completions")
+        other = trial.serve(a_trial(target=target, engine=claim), runs=tmp_path, headers={})
+        assert "engine.not_as_said" in {f.code for f in other.result.findings}
+        right = trial.serve(
+            a_trial(target=target, engine=EngineSpec("openai", quantization="Q8_0")), runs=tmp_path, headers={}
+        )
+        assert "engine.not_as_said" not in {f.code for f in right.result.findings}
+
+
+def test_a_server_that_took_the_port_is_not_taken_for_the_engine(
+    tmp_path: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_CLOSED_WITHIN_S", 0.5)  # it never will be
+    thief = fake(model="m")
+    binary = script(tmp_path / "vllm", "import time\ntime.sleep(60)\n")
+    plan = Plan(EngineSpec("vllm", model="m", binary=binary), RIG, port=Url(thief.base_url).port)
+    (tmp_path / "e").mkdir()
+    with (
+        pytest.raises(EngineError, match="another program answers there"),
+        running(plan, tmp_path / "e", {}, lambda _: None, lambda _: None),
+    ):
+        pass
+    assert thief.process.alive()
+
+
+# ---- it doesn't come up ----
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "told", "advice"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried …", 1, "out of memory", "lower max_model_len"),
+        ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "lower max_model_len"),
+        ("OSError: [Errno 98] Address already in use", 1, "in use", "run it again"),
+        ("OSError: x/y is not a local folder and is not a valid model", 1, "not a local", "check its path"),
+        ("Cannot access gated repo for url https://hub/x. Access to model x is restricted", 1, "gated", "HF_TOKEN"),
+        ("ValueError: Unknown quantization method: fp9", 1, "fp9", "that quantization"),
+        ("RuntimeError: Failed to infer device type", 1, "infer", "dyno doctor"),
+        ("api_server.py: error: unrecognized arguments: --frobnicate", 2, "frobnicate", "args"),
+    ],
+)  # fmt: skip
+def test_the_last_words_of_an_engine_that_fails_come_with_advice(
+    tmp_path: Path, says: str, code: int, told: str, advice: str
+) -> None:
+    binary = script(tmp_path / "vllm", f"import sys\nprint('INFO fine so far')\nprint({says!r})\nsys.exit({code})\n")
+    with pytest.raises(EngineError) as error, start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"):
+        pass
+    for word in (f"exited with code {code}", told, advice, "engine.log"):
+        assert word in str(error.value)
+
+
+def test_an_engine_killed_while_it_loads_is_told_and_its_workers_end(tmp_path: Path) -> None:
+    marker = f"dyno-worker-{os.getpid()}"
+    binary = script(
+        tmp_path / "vllm",
+        f"""
+        import os, signal, subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", {marker!r}])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    with (
+        pytest.raises(EngineError, match="exited with code -9"),
+        start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"),
+    ):
+        pass
+    assert not descendants_of(marker)
+
+
+def test_an_engine_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
+    binary = script(tmp_path / "vllm", "import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
+    spec = EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=1.0)
+    with pytest.raises(EngineError, match="completed no generation within 1 s"), start(spec, tmp_path / "e"):
+        pass
+
+
+def test_a_program_that_is_missing_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such program"):
+        Plan(EngineSpec("vllm", model="m", binary=str(tmp_path / "none")), RIG)
+    with pytest.raises(UsageError, match="no such interpreter"):
+        Plan(EngineSpec("vllm", model="m", python=str(tmp_path / "none")), RIG)
+    with pytest.raises(UsageError, match=r"has no vLLM \(vllm"):
+        Plan(EngineSpec("vllm", model="m", python=sys.executable), RIG)
+
+
+def test_an_engine_that_is_nowhere_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="dyno engines install vllm"):
+        Plan(EngineSpec("vllm", model="m"), RIG)
+    with pytest.raises(UsageError, match="container"):
+        Plan(EngineSpec("tgi", model="m"), RIG)
+    assert Plan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
+
+
+def test_a_version_other_than_asked_for_is_refused(tmp_path: Path) -> None:
+    binary = script(tmp_path / "llama-server", "print('version: 6123 (79c1160b)')\n")
+    assert Plan(EngineSpec("llamacpp", binary=binary, version="6123"), RIG).program.version == "6123"
+    with pytest.raises(UsageError, match=r"version = '7000' is asked for.*is 6123"):
+        Plan(EngineSpec("llamacpp", binary=binary, version="7000"), RIG)
+
+
+# ---- before it starts ----
+
+
+def problems(spec: EngineSpec, rig: Rig = RIG, needed: tuple[int, ...] = ()) -> str:
+    return " ".join(Plan(spec, rig, dry=True).problems(needed))
+
+
+def test_a_request_longer_than_its_slot_is_found_before_the_start() -> None:
+    """28 of 64 requests of a published report were lost so: 16 slots shared 4,096 tokens."""
+    spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
+    told = problems(spec, needed=(200, 751))
+    assert "1 of 2 requests need up to 751 tokens" in told
+    assert "256 (--ctx-size 4096 = 4096, shared by 16 slots)" in told
+    assert problems(spec, needed=(200, 256)) == ""
+
+
+def test_the_command_refuses_such_a_trial_and_starts_nothing(tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
+    work = WorkloadSpec("random", num_prompts=4, input_len=400, output_len=100)
+    with pytest.raises(UsageError, match="256"):
+        trial.serve(a_trial(spec, workload=work), runs=tmp_path, headers={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
+    told = problems(EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0"))
+    assert "'Q4_0'" in told
+    assert "are Q8_0" in told
+
+
+def test_a_model_that_is_not_there_or_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="isn't there"):
+        Plan(EngineSpec("llamacpp", model=str(tmp_path / "none.gguf")), RIG)
+    with pytest.raises(UsageError, match=r"has no config\.json"):
+        Plan(EngineSpec("vllm", model=str(tmp_path)), RIG, dry=True)
+    (tmp_path / "cut.gguf").write_bytes(own_model.build("Q4_0").read_bytes()[:1000])
+    with pytest.raises(UsageError, match="can't be read as a GGUF"):
+        Plan(EngineSpec("llamacpp", model=str(tmp_path / "cut.gguf")), RIG)
+
+
+def a_folder(path: Path, **changes: Any) -> str:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+    with (path / "model.safetensors").open("wb") as file:
+        file.truncate(141 * 10**9)  # a hole: 70 billion parameters of two bytes
+    return str(path)
+
+
+def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(tmp_path: Path) -> None:
+    model = a_folder(tmp_path / "m")
+    told = problems(EngineSpec("vllm", model=model))
+    assert "131.3 GiB" in told
+    assert "8.0 GiB of memory are free" in told
+    h100 = msgspec.structs.replace(
+        RIG, accelerators=[Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)]
+    )
+    assert "Each accelerator needs" in problems(EngineSpec("vllm", model=model), h100)
+    assert problems(EngineSpec("vllm", model=model, tensor_parallel=4), h100) == ""
+    assert problems(EngineSpec("vllm", model=model, tensor_parallel=4, memory_fraction=0.3), h100) != ""
+
+
+def test_a_checkpoint_s_own_quantization_is_read_and_held_against_the_setting(tmp_path: Path) -> None:
+    model = a_folder(tmp_path / "m", quantization_config={"quant_method": "gptq", "bits": 4})
+    rig = msgspec.structs.replace(RIG, memory_free_bytes=10**12)
+    assert problems(EngineSpec("vllm", model=model, quantization="gptq"), rig) == ""
+    assert "are gptq" in problems(EngineSpec("vllm", model=model, quantization="awq"), rig)
+
+
+def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
+    folder = Path(a_folder(tmp_path / "m"))
+    (folder / "model.safetensors").unlink()
+    assert "holds no weights" in problems(EngineSpec("vllm", model=str(folder)))
+    assert "holds no weights" not in problems(EngineSpec("vllm", model=str(folder), load_format="dummy"))
+
+
+def test_devices_that_do_not_exist_are_named() -> None:
+    two = msgspec.structs.replace(RIG, accelerators=[Accelerator(i, "H100", "nvidia") for i in range(2)])
+    with pytest.raises(UsageError, match="no accelerator 5"):
+        Plan(EngineSpec("vllm", model="m", devices=[0, 5]), two, dry=True)
+    with pytest.raises(UsageError, match="1 × 4 accelerators are needed"):
+        Plan(EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True)
+    assert "none is seen here" in problems(EngineSpec("vllm", model="m", tensor_parallel=8))
+    assert problems(EngineSpec("vllm", model="m", tensor_parallel=2, devices=[])) == ""
+
+
+# ---- under load and afterwards ----
+
+
+def test_a_crash_under_load_keeps_what_was_measured_and_says_what_the_engine_said(tmp_path: Path) -> None:
+    spec = msgspec.structs.replace(FAKE, args=["first_ms=5", "gap_ms=1", "fault=die@12"])
+    outcome = trial.serve(a_trial(spec), runs=tmp_path, headers={})
+    assert 0 < outcome.result.summary.completed < 20
+    assert outcome.result.verdict == "void"
+    facts = outcome.run.engine()
+    assert facts is not None
+    assert facts.died is not None
+    assert "died" in facts.died
+    assert "engine.died" in {f.code for f in outcome.result.findings}
+
+
+HANGS = """
+    import os, signal, subprocess, sys
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    port = sys.argv[sys.argv.index("--port") + 1]
+    fake = "from dyno.engines.fake.server import serve; from dyno.engines.fake.spec import FakeSpec; "
+    fake += "import sys; serve(FakeSpec(first_ms=5, gap_ms=1, model='m'), int(sys.argv[1]))"
+    sys.exit(subprocess.call([sys.executable, "-c", fake, port]))
+"""
+
+
+def test_an_engine_that_hangs_on_stop_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_GRACE_S", 1.0)
+    binary = script(tmp_path / "vllm", HANGS)
+    with start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e") as up:
+        group = up.engines[0].process.pid
+    assert not [p for p in psutil.process_iter() if _group(p) == group and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def _group(process: psutil.Process) -> int:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return -1
+
+
+def test_commands_before_and_after_are_run_also_where_the_engine_fails(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    spec = msgspec.structs.replace(FAKE, before=[f"echo cpx >> {notes}"], after=[f"echo spx >> {notes}"])
+    with start(spec, tmp_path / "e"):
+        assert notes.read_text() == "cpx\n"
+    assert notes.read_text() == "cpx\nspx\n"
+    binary = script(tmp_path / "vllm", "import sys\nsys.exit(3)\n")
+    failing = EngineSpec("vllm", model="m", binary=binary, before=spec.before, after=spec.after)
+    with pytest.raises(EngineError), start(failing, tmp_path / "e"):
+        pass
+    assert notes.read_text() == "cpx\nspx\ncpx\nspx\n"
+
+
+def test_a_command_that_fails_before_stops_the_trial(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EngineError, match=r"'exit 4' \(before the engine\) exited with code 4"),
+        start(msgspec.structs.replace(FAKE, before=["exit 4"]), tmp_path / "e"),
+    ):
+        pass
+
+
+def test_a_secret_that_an_engine_logs_does_not_stay_in_the_log(tmp_path: Path) -> None:
+    secret = "hf_thisisasecretvalue"
+    spec = msgspec.structs.replace(FAKE, env={"HF_TOKEN": secret, "PYTHONSTARTUP": ""}, before=[f"echo token {secret}"])
+    outcome = trial.serve(a_trial(spec), runs=tmp_path, headers={})
+    for path in outcome.run.path.rglob("*"):
+        assert secret.encode() not in path.read_bytes(), path
+
+
+# ---- dyno itself is killed ----
+
+ARGS = ["--num-prompts", "2000", "--random-input-len", "8", "--random-output-len", "64", "--max-concurrency", "2"]
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[Callable[[list[str], str, signal.Signals], str]]:
+    """Runs `dyno bench serve`, sends it a signal once its stderr shows a word, and returns its stderr."""
+
+    def run(args: list[str], word: str, number: signal.Signals) -> str:
+        log = tmp_path / "stderr"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dyno", "bench", "serve", "--runs", str(tmp_path / "runs"), *args],
+                stdout=subprocess.DEVNULL, stderr=out, cwd=tmp_path, start_new_session=True,
+            )  # fmt: skip
+        try:
+            wait_for(lambda: word in log.read_text() or process.poll() is not None)
+            time.sleep(0.3)
+            process.send_signal(number)
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+        return log.read_text()
+
+    yield run
+
+
+@pytest.mark.parametrize("stage", ["Starting", "Making", "Measuring"])
+def test_an_engine_dies_with_a_dyno_that_is_killed(
+    stage: str, tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    port = free_port()  # not used: a word to find the process by
+    name = f"m-{port}"
+    killed(["--engine", "fake", "--served-model-name", name, *ARGS], stage, signal.SIGKILL)
+    wait_for(lambda: not descendants_of(name))
+
+
+def test_a_slow_start_is_ended_too_when_dyno_is_killed(
+    tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    marker = f"dyno-slow-{os.getpid()}"
+    binary = script(
+        tmp_path / "vllm",
+        f"""
+        import subprocess, sys
+        subprocess.call([sys.executable, "-c", "import time; time.sleep(600)", {marker!r}])
+        """,
+    )
+    killed(["--engine", "vllm", "--model", "m", "--engine-binary", binary, *ARGS], "Starting", signal.SIGKILL)
+    wait_for(lambda: not descendants_of(marker))
+
+
+def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(
+    tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    name = f"m-{free_port()}"
+    killed(["--engine", "fake", "--served-model-name", name, *ARGS], "Measuring", signal.SIGINT)
+    assert not descendants_of(name)
+    runs = listed(tmp_path / "runs")
+    assert len(runs) == 1
+    assert runs[0].whole
+    assert runs[0].result().summary.outcome == "interrupted"
