@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -16,3 +17,4 @@ class Evidence(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
+    rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
