@@ -29,7 +29,7 @@ from dyno.load.wire import Wire
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
-from dyno.probe import host, server
+from dyno.probe import rig, server
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.workload.tokenizer import Tokenizer, choose
 
@@ -112,7 +112,7 @@ def measure(
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
         sent_before=before,
-        host=host.describe(),
+        rig=rig.look(trial.target.urls),
     )
     run.write_manifest(manifest, work.requests)
 
@@ -186,6 +186,7 @@ def finish(
             repeated_prompts=manifest.repeated_prompts,
             sent_before=manifest.sent_before,
             summary=summary,
+            rig=manifest.rig,
         )
     )
     result = Result(summary, findings, verdict(findings))

@@ -15,6 +15,7 @@ from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
 from dyno.facts.request import Request
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -41,7 +42,7 @@ class Manifest(msgspec.Struct, frozen=True):
     prompts: int
     repeated_prompts: int
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
-    host: dict[str, Any]
+    rig: Rig
 
 
 class Run:
