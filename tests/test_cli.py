@@ -378,10 +378,29 @@ def test_the_doctor_tells_the_machine_and_calibrates(dyno: Callable[..., Done]) 
     done = dyno("doctor", "--streams", "8", "--json")
     assert done.code == 0
     answer = json.loads(done.out)
-    assert answer["host"]["cores"] >= 1
+    assert answer["rig"]["cores"] >= 1
+    assert set(answer["rig"]) >= {"system", "kernel", "accelerators", "state", "environment", "unknown"}
     [row] = answer["calibration"]
     assert row["failed"] == 0
     assert row["streams_open"] == 8
+
+
+def test_the_doctor_describes_the_machine_and_hides_secrets(dyno: Callable[..., Done]) -> None:
+    done = dyno("doctor", "--quick", VLLM_API_KEY="sk-very-secret", CUDA_VISIBLE_DEVICES="7")
+    assert done.code == 0
+    assert "sk-very-secret" not in done.said
+    for words in ("system", "kernel", "Accelerators", "State", "VLLM_API_KEY=[set]", "CUDA_VISIBLE_DEVICES=7"):
+        assert words in done.out, words
+
+
+def test_the_rig_goes_with_every_run_and_no_secret_does(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    done = dyno(*bench(fake, "--json"), NCCL_AUTH_KEY="my-very-secret", NCCL_DEBUG="WARN")
+    told = json.loads(done.out)["dyno"]["rig"]
+    assert told["cores"] >= 1
+    assert (told["environment"]["NCCL_AUTH_KEY"], told["environment"]["NCCL_DEBUG"]) == ("[set]", "WARN")
+    [manifest] = tmp_path.glob("runs/*/trial.json")
+    assert json.loads(manifest.read_text())["rig"] == told
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"my-very-secret" in p.read_bytes()]
 
 
 def engines_of(session: int) -> list[int]:

@@ -156,10 +156,13 @@ def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_pat
         os.execv({sys.executable!r}, [{sys.executable!r}, "-P", "-m", "dyno.engines.embedded", *args])
         """,
     )
-    spec = EngineSpec("llamacpp", quantization="Q4_0", max_num_seqs=1, max_model_len=256, binary=binary)
+    name = f"m-{os.getpid()}"
+    spec = EngineSpec(
+        "llamacpp", quantization="Q4_0", served_name=name, max_num_seqs=1, max_model_len=256, binary=binary
+    )
     with pytest.raises(EngineError, match=r"not what was asked for.*Q4_0 was asked for, and it serves.*Q8_0"):
         trial.serve(a_trial(spec), runs=tmp_path / "runs", headers={})
-    assert not descendants_of("dyno.engines.embedded")
+    assert not descendants_of(name)
     assert listed(tmp_path / "runs") == []  # nothing was measured
 
 

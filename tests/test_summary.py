@@ -1,5 +1,6 @@
 """Records with known times give exact numbers, and each check speaks when it should and only then."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from dyno.facts.client import ClientFacts
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
+from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.summary import Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
-from dyno.measure.checks import CHECKS, client, examine, load, model, statistics, tokens
+from dyno.measure.checks import CHECKS, client, examine, load, model, rig, statistics, tokens
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
 from dyno.measure.statistics import distribution_ms, samples_needed
@@ -373,6 +375,24 @@ GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
 
+
+def rig_of(accelerators: list[dict[str, Any]] | None = None, state: dict[str, str] | None = None, **fields: Any) -> Rig:
+    """A machine without blemish, with two accelerators of which the engine uses the first, but for these."""
+    usual = {"name": "AMD Instinct MI300X", "vendor": "amd", "engine": True,
+             "power_cap_w": 750.0, "power_cap_default_w": 750.0}  # fmt: skip
+    found = [Accelerator(**{"index": i, **usual, **a}) for i, a in enumerate(accelerators or [{}, {"engine": False}])]
+    calm = {"numa_balancing": "off", "governor": "performance", "iommu": "off"}
+    values: dict[str, Any] = {"numa_nodes": 2, "memory_bytes": 1 << 40, "swap_used_bytes": 0, **fields}
+    return Rig("Ubuntu", "6.8", "x86_64", "EPYC", 96, accelerators=found, state={**calm, **(state or {})}, **values)
+
+
+def on_rig(*args: Any, **fields: Any) -> Evidence:
+    return evidence(rig=rig_of(*args, **fields))
+
+
+TRAINING = "train.py (pid 7)"
+ELSEWHERE = {"target": TargetSpec("http://10.0.0.7:8000", "openai", "/v1/completions", "m")}
+
 # check, evidence, the code and level that it gives (None: it is silent)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
@@ -476,6 +496,35 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),
+    (rig.accelerator_shared, on_rig(), None, None),
+    (rig.accelerator_shared, evidence(), None, None),  # no rig is known
+    (rig.accelerator_shared, on_rig([{"processes": [TRAINING]}]), "rig.accelerator_shared", "doubt"),
+    (rig.accelerator_shared, on_rig([{}, {"engine": False, "processes": [TRAINING]}]), None, None),
+    (rig.accelerator_shared, on_rig([{"engine": None, "processes": [TRAINING]}]), None, None),  # it may be the engine
+    (rig.accelerator_shared, on_rig([{"engine": None, "processes": [TRAINING] * 2}]), "rig.accelerator_shared", "note"),
+    (rig.accelerator_shared, evidence(rig=rig_of([{"processes": [TRAINING]}]), trial=ELSEWHERE), None, None),
+    (rig.power_capped, on_rig(), None, None),
+    (rig.power_capped, on_rig([{"power_cap_w": 600.0}]), "rig.power_capped", "note"),
+    (rig.power_capped, on_rig([{}, {"engine": False, "power_cap_w": 600.0}]), None, None),
+    (rig.power_capped, on_rig([{"power_cap_w": None}]), None, None),
+    (rig.numa_balancing, on_rig(), None, None),
+    (rig.numa_balancing, on_rig(state={"numa_balancing": "on"}), "rig.numa_balancing", "note"),
+    (rig.numa_balancing, on_rig(state={"numa_balancing": "on"}, numa_nodes=1), None, None),
+    (rig.numa_balancing, on_rig([{"integrated": True}], {"numa_balancing": "on"}), None, None),
+    (rig.governor, on_rig(), None, None),
+    (rig.governor, on_rig(state={"governor": "powersave (balance_performance)"}), "rig.governor", "note"),
+    (rig.governor, on_rig(state={"governor": "performance on 2, schedutil on 1"}), "rig.governor", "note"),
+    (rig.governor, on_rig(state={"governor": "powersave (performance)"}), None, None),  # the processor chooses
+    (rig.governor, evidence(rig=Rig("Debian", "6.1", "x86_64", "a guest's", 4)), None, None),  # not known
+    (rig.iommu, on_rig(), None, None),
+    (rig.iommu, on_rig([{}, {}], {"iommu": "on (DMA-FQ)"}), "rig.iommu", "note"),
+    (rig.iommu, on_rig([{}, {}], {"iommu": "on amd_iommu=on"}), "rig.iommu", "note"),
+    (rig.iommu, on_rig([{}, {}], {"iommu": "on (identity) iommu=pt"}), None, None),
+    (rig.iommu, on_rig([{}], {"iommu": "on (DMA-FQ)"}), None, None),  # one alone talks to no other
+    (rig.memory_short, on_rig(), None, None),
+    (rig.memory_short, on_rig(swap_used_bytes=200 << 20), None, None),
+    (rig.memory_short, on_rig(swap_used_bytes=20 << 30), "rig.memory_short", "note"),
+    (rig.memory_short, on_rig(memory_pressure_percent=30.0), "rig.memory_short", "doubt"),
     (statistics.few_samples, evidence(), None, None),
     (statistics.few_samples, evidence(trial={"percentiles": [99.9]}), "statistics.few_samples", "note"),
     (statistics.few_samples, evidence({"ttft": distribution_ms([], [99])}), None, None),
@@ -501,6 +550,14 @@ def test_a_check_speaks_when_it_should_and_only_then(
 def test_every_check_is_tested_speaking_and_silent() -> None:
     assert {c for c, _, code, _ in CASES if code} == set(CHECKS)
     assert {c for c, _, code, _ in CASES if code is None} == set(CHECKS)
+
+
+def test_every_code_has_a_row_in_the_method() -> None:
+    rows = (Path(__file__).parent.parent / "METHOD.md").read_text()
+    checks = Path(rig.__file__).parent.glob("*.py")
+    codes = {code for path in checks for code in re.findall(r'Finding\(\s*"([a-z.\-_]+)"', path.read_text())}
+    assert len(codes) > 30
+    assert [code for code in sorted(codes) if f"| `{code}` |" not in rows] == []
 
 
 def test_a_finding_tells_the_numbers() -> None:

@@ -58,6 +58,11 @@ class Url:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
+    @property
+    def local(self) -> bool:
+        """The server is on this machine, by its address."""
+        return self.host in ("localhost", "::1", "0.0.0.0") or self.host.startswith("127.")
+
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.prefix}"
 

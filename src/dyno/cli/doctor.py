@@ -26,19 +26,24 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.probe import host
-    from dyno.units import human_bytes
+    import msgspec
+
+    from dyno.measure.checks.rig import examine
+    from dyno.probe import host, rig
+    from dyno.report.block import finding_lines
+    from dyno.report.rig import lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
-    facts = host.describe()
+    found = rig.look()
+    findings = examine(found)
     if not options.json:
-        for name, value in facts.items():
-            shown = human_bytes(value) if name.endswith("bytes") else value
-            print(f"{name.removesuffix('_bytes').replace('_', ' '):<20} {shown}")
+        print(*lines(found, list(host.STATE)), sep="\n")
+        if findings:
+            print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
     rows = [] if options.quick else _calibrate(sorted(options.streams), options.json)
     if options.json:
-        print(json.dumps({"host": facts, "calibration": rows}))
+        print(json.dumps({**msgspec.to_builtins({"rig": found, "findings": findings}), "calibration": rows}))
     return 0
 
 

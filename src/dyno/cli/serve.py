@@ -230,6 +230,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
         outcome.run.path,
         outcome.manifest.started,
         outcome.run.records() if detailed else None,
+        outcome.manifest.rig,
     )
 
 

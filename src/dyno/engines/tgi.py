@@ -19,7 +19,7 @@ class Tgi(Kind):
     name = "tgi"
     title = "TGI"
     programs = ("text-generation-launcher",)
-    in_container = ("text-generation-launcher",)
+    in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
     backend = "tgi"
     options = {
         "dtype": (one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),),

@@ -68,12 +68,14 @@ class Plan:
 
     def _into_containers(self, spec: EngineSpec, inside: list[Launch], vendor: str | None, dry: bool) -> None:
         assert spec.container
-        self.tool = spec.container.tool or ("docker" if dry else container.tool())
+        self.tool = (spec.container.tool or "docker") if dry else container.tool(spec.container.tool)
         names = [f"dyno-{os.getpid()}-{launch.port}" for launch in inside]
         accelerator = spec.container.accelerator or vendor or "none"
+        groups = container.device_groups(self.tool)
+        handed_on = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in os.environ]
         model = spec.model if self.model else None
         self.launches = [
-            container.wrap(launch, spec.container, name, self.tool, model, accelerator, [])
+            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups=groups)
             for launch, name in zip(inside, names, strict=True)
         ]
         self.cleanups = [container.remove_command(self.tool, name) for name in names]
@@ -109,7 +111,8 @@ class Plan:
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
         if self.spec.container and self.tool:
-            yield from (shown(Launch(c, {}, 0)) for c in container.preparation(self.spec.container, self.tool))
+            commands = container.prepare_commands(self.spec.container, self.tool, there=False)
+            yield from (shown(Launch(command, {}, 0)) for command in commands)
         yield from self.spec.before
         yield from (shown(launch) for launch in self.launches)
         yield from (f"{command}    # afterwards" for command in self.spec.after)
@@ -167,7 +170,7 @@ def running(
     try:
         _commands(plan.spec.before, log, "before", say)
         image = (
-            container.make_ready(plan.spec.container, plan.tool, say, log)
+            container.pull_or_build(plan.spec.container, plan.tool, say, log)
             if plan.spec.container and plan.tool
             else None
         )

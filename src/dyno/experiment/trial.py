@@ -19,7 +19,6 @@ from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.request import Request
-from dyno.facts.rig import Rig
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -67,9 +66,8 @@ def serve(
 ) -> Outcome:
     """Starts the engine where there is one to start, looks at the server, makes the prompts, and measures."""
     watcher, stop = watcher or Watcher(), stop or Stop()
-    the_rig = rig.look()
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
-        plan = Plan(trial.engine, the_rig)
+        plan = Plan(trial.engine, rig.look())
         if problems := plan.problems([longest(trial)]):
             raise UsageError(" ".join(problems))
         run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
@@ -84,7 +82,7 @@ def serve(
         run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
         before = sent_before(runs, work.sha256, trial.target.base_url)
         empty = _emptier(trial, target, headers) if trial.reset_cache else None
-        measure(run, trial, target, work, headers, watcher, stop, the_rig, empty, before)
+        measure(run, trial, target, work, headers, watcher, stop, empty, before)
     watcher.phase("Decoding")
     try:
         return finish(run, tokenizer, keep_raw, headers)
@@ -100,7 +98,7 @@ def on_fleet(
     """One of the trials on an engine that dyno has started."""
     trial = aimed(trial, fleet)
     work, tokenizer = prompts(trial, fleet.target, headers, watcher)
-    measure(run, trial, fleet.target, work, headers, watcher, stop, fleet.plan.rig, fleet.empty_cache)
+    measure(run, trial, fleet.target, work, headers, watcher, stop, fleet.empty_cache)
     return tokenizer
 
 
@@ -144,7 +142,6 @@ def measure(
     headers: dict[str, str],
     watcher: Watcher,
     stop: Stop,
-    the_rig: Rig | None = None,
     empty_cache: Callable[[], bool] | None = None,
     before: str | None = None,
 ) -> None:
@@ -162,7 +159,7 @@ def measure(
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
         sent_before=before,
-        rig=the_rig,
+        rig=rig.look(trial.target.urls),
     )
     run.write_manifest(manifest, work.requests)
 
@@ -232,9 +229,9 @@ def finish(
             repeated_prompts=manifest.repeated_prompts,
             sent_before=manifest.sent_before,
             cache_emptied=manifest.cache_emptied,
-            rig=manifest.rig,
             engine=run.engine(),
             summary=summary,
+            rig=manifest.rig,
         )
     )
     result = Result(summary, findings, verdict(findings))

@@ -4,10 +4,12 @@ import msgspec
 
 
 class Accelerator(msgspec.Struct, frozen=True):
+    # As the driver counts: NVIDIA in the order of the PCI bus (CUDA_VISIBLE_DEVICES counts the fastest first, unless
+    # CUDA_DEVICE_ORDER=PCI_BUS_ID), AMD as HIP does, with each partition counted. Where both are, NVIDIA's come first.
     index: int
     name: str
     vendor: str  # nvidia, amd
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # of an integrated one: its own and what it may take of the machine's
     memory_used_bytes: int | None = None  # when it was looked at
     driver: str | None = None
     uuid: str | None = None
@@ -21,9 +23,14 @@ class Accelerator(msgspec.Struct, frozen=True):
     numa_node: int | None = None
     integrated: bool = False  # shares the machine's memory
     processes: list[str] = []  # others that use it
+    architecture: str | None = None  # sm_90, gfx942
+    gtt_bytes: int | None = None  # AMD: the part of the machine's memory that it may use
+    engine: bool | None = None  # the engine's own processes are on it; None: they can't be told from others
 
 
 class Rig(msgspec.Struct, frozen=True):
+    """The machine on which dyno ran. It is the engine's too where the address is local."""
+
     system: str  # distribution
     kernel: str
     machine: str  # x86_64, aarch64
@@ -40,3 +47,7 @@ class Rig(msgspec.Struct, frozen=True):
     state: dict[str, str] = {}  # of the host, what moves numbers: numa_balancing, governor, …
     environment: dict[str, str] = {}  # variables that matter, secrets removed
     container: str | None = None  # dyno itself runs in one
+    swap_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    memory_pressure_percent: float | None = None  # of the last 10 s: some process waited for memory
+    unknown: list[str] = []  # what could not be looked at, in words

@@ -18,6 +18,6 @@ class Evidence(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
+    rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
     cache_emptied: bool | None = None  # None: not tried
-    rig: Rig | None = None
     engine: EngineFacts | None = None  # that dyno started

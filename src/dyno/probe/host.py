@@ -1,48 +1,279 @@
-"""What the machine under the client is."""
+"""The machine under the client: what it is, and how it is set. Inside a container, as seen from there."""
 
 import os
 import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+
+from dyno.probe import sysfs
+from dyno.units import human_bytes
+
+ROOT = Path("/")
 
 
-def describe() -> dict[str, Any]:
-    import psutil
-
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "cpu": _cpu_name(),
-        "cores": cores(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "python": platform.python_version(),
-        "load_average_1min": round(os.getloadavg()[0], 2),
-    }
+def system(root: Path = ROOT) -> str:
+    return sysfs.fields(root / "etc/os-release", "=").get("PRETTY_NAME", platform.system()).strip("\"'")
 
 
-def cores() -> int:
+def kernel(root: Path = ROOT) -> str:
+    return sysfs.text(root / "proc/sys/kernel/osrelease") or platform.release()
+
+
+def load_average_1min(root: Path = ROOT) -> float:
+    match = re.match(r"[0-9.]+", sysfs.text(root / "proc/loadavg") or "")
+    return float(match[0]) if match else os.getloadavg()[0]
+
+
+def cores(root: Path = ROOT) -> int:
     """Those this process may use, which in a container are fewer than the machine has."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = max(1, min(count, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
-    return count
+    quota = _quota_cores(root)
+    return count if quota is None else max(1, min(count, round(quota)))
 
 
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    fields = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    if "model name" in fields:
-        return fields["model name"]
-    if "CPU part" in fields:  # Arm says numbers; these are the ones met in servers and boards
-        part = fields["CPU part"].lower()
+def cpu(root: Path = ROOT) -> str:
+    first = _first_cpu(root)
+    if "model name" in first:
+        return first["model name"]
+    if "CPU part" in first:  # Arm says numbers; these are the ones met in servers and boards
+        part = first["CPU part"].lower()
         names = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2",
                  "0xd08": "Cortex-A72", "0xd0b": "Cortex-A76"}  # fmt: skip
         return f"Arm {names.get(part, 'part ' + part)}"
     return platform.processor() or platform.machine()
+
+
+def _first_cpu(root: Path) -> dict[str, str]:
+    """No more than that is read: the kernel looks up every core's clock to write the whole."""
+    found = {}
+    try:
+        with (root / "proc/cpuinfo").open(errors="replace") as file:
+            for line in file:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    break
+                found[name.strip()] = value.strip()
+    except OSError:
+        pass
+    return found
+
+
+def sockets(root: Path = ROOT) -> int | None:
+    cpus = sysfs.numbered(root / "sys/devices/system/cpu", "cpu")
+    packages = {sysfs.number(c / "topology/physical_package_id") for c in cpus} - {None, -1}
+    return len(packages) or None
+
+
+def numa_nodes(root: Path = ROOT) -> int | None:
+    return len(sysfs.numbered(root / "sys/devices/system/node", "node")) or None
+
+
+def memory(root: Path = ROOT) -> dict[str, int | None]:
+    """Of the machine, whatever a container may use of it: the Rig's fields of these names."""
+    told = sysfs.fields(root / "proc/meminfo", ":")
+    names = {"memory_bytes": "MemTotal", "memory_free_bytes": "MemAvailable", "swap_bytes": "SwapTotal"}
+    found = {ours: _kibibytes(told.get(theirs)) for ours, theirs in names.items()}
+    free, total = _kibibytes(told.get("SwapFree")), found["swap_bytes"]
+    found["swap_used_bytes"] = None if free is None or total is None else total - free
+    if not told and root == ROOT:  # no Linux
+        import psutil
+
+        found["memory_bytes"] = psutil.virtual_memory().total
+    return found
+
+
+def _kibibytes(text: str | None) -> int | None:
+    count = sysfs.whole((text or "").removesuffix("kB").strip())  # 526848 kB
+    return None if count is None else count * 1024
+
+
+def memory_pressure_percent(root: Path = ROOT) -> float | None:
+    match = re.search(r"some avg10=([0-9.]+)", sysfs.text(root / "proc/pressure/memory") or "")
+    return float(match[1]) if match else None
+
+
+def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str | None:
+    """As far as it can be told: what made it leaves its marks."""
+    cgroup = sysfs.text(root / "proc/self/cgroup") or ""
+    if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup:
+        return "kubernetes"
+    if sysfs.there(root / "run/.containerenv"):
+        return "podman"
+    if sysfs.there(root / ".dockerenv"):
+        return "docker"
+    if environ.get("container"):  # set by systemd-nspawn, LXC and others
+        return environ["container"]
+    return next((name for name in ("docker", "libpod", "containerd", "lxc") if name in cgroup), None)
+
+
+# ---- how it is set ----
+
+
+def _numa_balancing(root: Path) -> str | None:
+    value = sysfs.number(root / "proc/sys/kernel/numa_balancing")
+    if value is None:
+        return None
+    return "on" if value & 1 else "tiering" if value else "off"
+
+
+def _governor(root: Path) -> str | None:
+    """`performance`; with the preference where the processor chooses by itself: `powersave (balance_performance)`."""
+    policies = sysfs.numbered(root / "sys/devices/system/cpu/cpufreq", "policy")
+    found: Counter[str] = Counter()
+    for policy in policies:
+        governor = sysfs.text(policy / "scaling_governor")
+        preference = sysfs.text(policy / "energy_performance_preference")
+        if governor:
+            found[f"{governor} ({preference})" if preference and governor != "performance" else governor] += 1
+    if len(found) < 2:
+        return next(iter(found), None)
+    return ", ".join(f"{name} on {n}" for name, n in found.most_common())
+
+
+def _smt(root: Path) -> str | None:
+    told = sysfs.text(root / "sys/devices/system/cpu/smt/control")
+    return told if told in ("on", "off", "forceoff", "notsupported", "notimplemented") else None
+
+
+def _boost(root: Path) -> str | None:
+    cpus = root / "sys/devices/system/cpu"
+    no_turbo, boost = sysfs.number(cpus / "intel_pstate/no_turbo"), sysfs.number(cpus / "cpufreq/boost")
+    if no_turbo is not None:
+        return "off" if no_turbo else "on"
+    return None if boost is None else "on" if boost else "off"
+
+
+def _iommu(root: Path) -> str | None:
+    """By the kind of each group: `identity` passes through, `DMA` and `DMA-FQ` translate."""
+    try:
+        units = list((root / "sys/class/iommu").iterdir())
+    except OSError:
+        return None
+    asked = [w for w in _command_line(root) if re.match(r"(amd_iommu|intel_iommu|iommu|iommu\.\w+)=", w)]
+    state = "off"
+    if units:
+        groups = sysfs.numbered(root / "sys/kernel/iommu_groups")
+        kinds = sorted({kind for g in groups if (kind := sysfs.text(g / "type"))})
+        state = f"on ({', '.join(kinds)})" if kinds else "on"
+    return " ".join([state, *asked])
+
+
+def _command_line(root: Path) -> list[str]:
+    return (sysfs.text(root / "proc/cmdline") or "").split()
+
+
+def _gtt(root: Path) -> str | None:
+    """How much of the machine's memory AMD's driver may use."""
+    size = sysfs.number(root / "sys/module/amdgpu/parameters/gttsize")  # MiB; -1: by the driver
+    if size is None:
+        return None
+    pages = sysfs.number(root / "sys/module/ttm/parameters/pages_limit")
+    limit = "" if pages is None else f", ttm.pages_limit {human_bytes(pages * 4096)}"
+    return f"gttsize {'by the driver' if size < 0 else human_bytes(size << 20)}{limit}"
+
+
+def _transparent_huge_pages(root: Path) -> str | None:
+    match = re.search(r"\[(\w+)\]", sysfs.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return match[1] if match else None
+
+
+def _huge_pages(root: Path) -> str | None:
+    told = sysfs.fields(root / "proc/meminfo", ":")
+    count, size = told.get("HugePages_Total"), _kibibytes(told.get("Hugepagesize"))
+    if count is None or size is None:
+        return None
+    return "none" if count == "0" else f"{count} of {human_bytes(size)}"
+
+
+def _power_limits(root: Path) -> str | None:
+    """Of the processors, by RAPL."""
+    found = []
+    for zone in sysfs.numbered(root / "sys/class/powercap", "intel-rapl:"):
+        limit = sysfs.number(zone / "constraint_0_power_limit_uw")
+        if limit:
+            found.append(f"{sysfs.text(zone / 'name') or zone.name} {limit / 1e6:g} W")
+    return ", ".join(found) or None
+
+
+def _cgroups(root: Path) -> list[Path]:
+    """This process's own group and those above it: each may hold it back."""
+    lines = (sysfs.text(root / "proc/self/cgroup") or "").splitlines()
+    path = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    own = Path(path.lstrip("/"))
+    return [root / "sys/fs/cgroup" / p for p in (own, *own.parents)]
+
+
+def _quota_cores(root: Path) -> float | None:
+    found = []
+    for group in _cgroups(root):
+        match = re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "")
+        if match:
+            found.append(int(match[1]) / int(match[2]))
+    old = root / "sys/fs/cgroup/cpu"  # version 1
+    quota, period = (sysfs.number(old / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if quota and period and quota > 0:
+        found.append(quota / period)
+    return min(found, default=None)
+
+
+def _cpu_quota(root: Path) -> str | None:
+    quota = _quota_cores(root)
+    if quota is None:
+        return "none" if sysfs.there(root / "sys/fs/cgroup") else None
+    return f"{quota:g} cores"
+
+
+def _memory_limit(root: Path) -> str | None:
+    if not sysfs.there(root / "sys/fs/cgroup"):
+        return None
+    found = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
+    found.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none
+    limit = min((n for n in found if n is not None and n < 1 << 60), default=None)
+    return "none" if limit is None else human_bytes(limit)
+
+
+def _mitigations(root: Path) -> str | None:
+    words = _command_line(root)
+    asked = [w.partition("=")[2] for w in words if w.startswith("mitigations=")]
+    return (asked[-1] if asked else "default") if words else None
+
+
+def _virtual_machine(root: Path) -> str | None:
+    flags = _first_cpu(root).get("flags")
+    if flags is None:
+        return None  # Arm doesn't say
+    if "hypervisor" not in flags.split():
+        return "no"
+    words = [sysfs.text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+    return " ".join(w for w in words if w) or "yes"
+
+
+def _file(path: str) -> Callable[[Path], str | None]:
+    return lambda root: sysfs.text(root / path)
+
+
+STATE: dict[str, Callable[[Path], str | None]] = {
+    "numa_balancing": _numa_balancing,
+    "governor": _governor,
+    "boost": _boost,
+    "smt": _smt,
+    "tuned_profile": _file("etc/tuned/active_profile"),
+    "platform_profile": _file("sys/firmware/acpi/platform_profile"),
+    "power_limits": _power_limits,
+    "iommu": _iommu,
+    "gtt": _gtt,
+    "transparent_huge_pages": _transparent_huge_pages,
+    "huge_pages": _huge_pages,
+    "cpu_quota": _cpu_quota,
+    "memory_limit": _memory_limit,
+    "mitigations": _mitigations,
+    "virtual_machine": _virtual_machine,
+    "rocm": _file("opt/rocm/.info/version"),
+}
+
+
+def state(root: Path = ROOT) -> dict[str, str]:
+    """What isn't known is left out."""
+    return {name: value for name, look in STATE.items() if (value := look(root)) is not None}

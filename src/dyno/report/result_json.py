@@ -10,6 +10,7 @@ import msgspec
 import dyno
 from dyno.errors import StoreError
 from dyno.facts.record import Record
+from dyno.facts.rig import Rig
 from dyno.facts.summary import Distribution, Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -19,7 +20,7 @@ from dyno.units import seconds
 
 def build(
     result: Result, trial: TrialSpec, target: TargetFacts, tokenizer: str | None, workload_sha256: str, run: Path,
-    started: str, records: Iterable[Record] | None = None,
+    started: str, records: Iterable[Record] | None = None, rig: Rig | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     s, load = result.summary, trial.load
     date = datetime.datetime.fromisoformat(started).astimezone().strftime("%Y%m%d-%H%M%S")
@@ -87,6 +88,7 @@ def build(
         "client": msgspec.to_builtins(s.client),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(target),
+        "rig": msgspec.to_builtins(rig),
         "workload_sha256": workload_sha256,
         "started": started,
         "run": str(run),

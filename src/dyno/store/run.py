@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True):
     prompts: int
     repeated_prompts: int
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
-    rig: Rig | None = None
+    rig: Rig
     cache_emptied: bool | None = None  # right before the load; None: not tried
 
 

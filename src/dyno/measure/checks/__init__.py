@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, engine, load, model, requests, statistics, tokens
+from dyno.measure.checks import client, engine, load, model, requests, rig, statistics, tokens
 from dyno.measure.evidence import Evidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
@@ -33,6 +33,12 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     client.late_sends,
     client.late_loop,
     client.busy,
+    rig.accelerator_shared,
+    rig.power_capped,
+    rig.numa_balancing,
+    rig.governor,
+    rig.iommu,
+    rig.memory_short,
     statistics.few_samples,
     statistics.no_steady_window,
     statistics.single_run,

@@ -1,0 +1,50 @@
+"""The kernel's small files under /proc and /sys: their text or number, or None where they can't be read."""
+
+from pathlib import Path
+
+
+def text(path: Path) -> str | None:
+    """None for an empty file too: the kernel leaves one where it has nothing to say."""
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def number(path: Path) -> int | None:
+    return whole(text(path))
+
+
+def whole(text: str | None) -> int | None:
+    """`16`, `0x1002`"""
+    try:
+        return int(text or "", 0)
+    except ValueError:
+        return None
+
+
+def there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above may not be looked into
+        return False
+
+
+def fields(path: Path, separator: str | None = None) -> dict[str, str]:
+    """`key value` lines, or `key: value` and `key=value` with that separator. The first of a key counts."""
+    found: dict[str, str] = {}
+    for line in (text(path) or "").splitlines():
+        parts = [p.strip() for p in line.split(separator, 1)]
+        if len(parts) == 2:
+            found.setdefault(parts[0], parts[1])
+    return found
+
+
+def numbered(folder: Path, prefix: str = "") -> list[Path]:
+    """`node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else that lies there."""
+    try:
+        names = [p.name for p in folder.iterdir()]
+    except OSError:
+        return []
+    found = [n for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal()]
+    return [folder / n for n in sorted(found, key=lambda n: int(n[len(prefix) :]))]

@@ -1,0 +1,198 @@
+"""The machine as a whole, from laid-out files: the real one's hardware doesn't count."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dyno.engines.process import free_port
+from dyno.facts.rig import Rig
+from dyno.probe import environment, host, rig
+from dyno.probe.accelerators.nvidia import Nvidia
+from dyno.report.rig import lines
+from machines import NO_TOOLS, Nvml, Told, gpu, lay, strix_halo, xeon
+
+# ---- the machine ----
+
+
+def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
+    found = rig.look(root=xeon(tmp_path), environ={}, sources=[Nvidia(Nvml())])
+    assert (found.system, found.kernel) == ("Ubuntu 22.04.5 LTS", "5.15.0-122-generic")
+    assert (found.cpu, found.sockets, found.numa_nodes) == ("Intel(R) Xeon(R) Platinum 8480+", 2, 2)
+    assert found.cores == 1  # by the quota of a group above its own
+    assert found.memory_bytes == 2113466368 * 1024
+    assert (found.swap_bytes, found.swap_used_bytes) == (8388604 * 1024, 2097152 * 1024)
+    assert (found.load_average_1min, found.memory_pressure_percent, found.container) == (3.5, 1.25, None)
+    assert found.state == {
+        "numa_balancing": "on",
+        "governor": "powersave (balance_performance)",
+        "boost": "on",
+        "smt": "on",
+        "tuned_profile": "throughput-performance",
+        "power_limits": "package-0 350 W",
+        "iommu": "on (identity) intel_iommu=on iommu=pt",
+        "transparent_huge_pages": "madvise",
+        "huge_pages": "1024 of 2.0 MiB",
+        "cpu_quota": "1 cores",
+        "memory_limit": "64.0 GiB",
+        "mitigations": "off",
+        "virtual_machine": "no",
+    }
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Rig) == found
+
+
+def test_of_an_empty_machine_all_is_unknown_and_nothing_breaks(tmp_path: Path) -> None:
+    found = rig.look(root=tmp_path, environ={})
+    assert found.accelerators == [] and found.unknown == [] and found.state == {}
+    assert found.memory_bytes is found.sockets is found.numa_nodes is found.swap_bytes is None
+    assert found.cores >= 1
+    text = "\n".join(lines(found, list(host.STATE)))
+    assert "none found" in text and "unknown or absent: numa balancing, governor" in text
+
+
+def test_an_integrated_gpus_share_of_the_memory_is_part_of_the_state(tmp_path: Path) -> None:
+    state = host.state(strix_halo(tmp_path))
+    assert state["gtt"] == "gttsize by the driver, ttm.pages_limit 120.0 GiB"
+    assert state["platform_profile"] == "balanced"
+
+
+def test_governors_that_differ_are_counted(tmp_path: Path) -> None:
+    for cpu in range(3):
+        path = f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_governor"
+        lay(tmp_path, {path: "performance" if cpu else "schedutil"})
+    assert host.state(tmp_path)["governor"] == "performance on 2, schedutil on 1"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, "off"),
+        ({"proc/cmdline": "quiet intel_iommu=off"}, "off intel_iommu=off"),
+        ({"sys/class/iommu/ivhd0/x": "", "sys/kernel/iommu_groups/3/type": "DMA-FQ"}, "on (DMA-FQ)"),
+        ({"sys/class/iommu/ivhd0/x": "", "proc/cmdline": "quiet amd_iommu=on"}, "on amd_iommu=on"),
+    ],
+)
+def test_the_iommu_is_told_by_its_groups(tmp_path: Path, files: dict[str, str | bytes], told: str) -> None:
+    (tmp_path / "sys/class/iommu").mkdir(parents=True)
+    assert host.state(lay(tmp_path, files))["iommu"] == told
+
+
+def test_the_quota_of_an_old_kind_of_container_is_read(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        "proc/self/cgroup": "4:memory:/docker/abc\n3:cpu:/docker/abc\n",
+    }
+    state = host.state(lay(tmp_path, files))
+    assert (state["cpu_quota"], state["memory_limit"]) == ("1.5 cores", "none")
+    assert host.container(tmp_path, {}) == "docker"
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "told"),
+    [
+        ({}, {}, None),
+        ({".dockerenv": ""}, {}, "docker"),
+        ({"run/.containerenv": ""}, {"container": "oci"}, "podman"),
+        ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+        ({"proc/self/cgroup": "1:cpu:/kubepods/pod1"}, {}, "kubernetes"),
+        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
+    ],
+)
+def test_a_container_is_told_by_the_marks_of_what_made_it(
+    tmp_path: Path, files: dict[str, str | bytes], environ: dict[str, str], told: str | None
+) -> None:
+    assert host.container(lay(tmp_path, files), environ) == told
+
+
+def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
+    root = lay(strix_halo(xeon(tmp_path)), {"proc/77/comm": "train.py\n"})
+    found = rig.look(root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, sources=[Nvidia(Nvml()), NO_TOOLS])
+    text = "\n".join(lines(found, list(host.STATE)))
+    for words in (
+        "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5.0 GiB of 80.0 GiB",
+        "450 W of 700 W", "1980 MHz / 2619 MHz", "PCIe 5 x8 of x16", "MIG 2×3g.40gb", "8060S Graphics (integrated)",
+        "on 0: train.py (pid 77, 4.0 GiB), ? (pid 78)", "numa balancing          on", "unknown or absent: rocm",
+        "CUDA_VISIBLE_DEVICES=0,1", "2.0 GiB used of 8.0 GiB",
+    ):  # fmt: skip
+        assert words in text, words
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> None:
+    mixed = Rig("s", "k", "m", "c", 1, accelerators=[gpu(), gpu(index=1, name="NVIDIA A10")])
+    same = msgspec.structs.replace(mixed, accelerators=[gpu(), gpu(index=1)])
+    ordered = msgspec.structs.replace(mixed, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    told = ["counts the fastest first" in "\n".join(lines(r, [])) for r in (mixed, same, ordered)]
+    assert told == [True, False, False]
+
+
+# ---- who is on an accelerator ----
+
+
+def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Path) -> None:
+    lay(tmp_path, {"proc/700/stat": f"700 (a (b) c) S {os.getpid()} 1", "proc/701/stat": "701 (x) S 700 1"})
+    lay(tmp_path, {"proc/800/stat": "800 (bash) S 1 1"})
+    source = Told(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
+    found = rig.look(root=tmp_path, environ={}, sources=[source]).accelerators
+    assert [a.engine for a in found] == [True, False, False]
+    assert [a.processes for a in found] == [["python3 (pid 800, 1.0 GiB)"], ["python3 (pid 800, 1.0 GiB)"], []]
+
+
+def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(tmp_path: Path) -> None:
+    [a] = rig.look(root=tmp_path, environ={}, sources=[Told(gpu(), pids=((12345,),))]).accelerators
+    assert (a.engine, len(a.processes)) == (None, 1)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[int, int]]:
+    """Of another parent than dyno's: a process that listens, and a child of it that works."""
+    port = free_port()
+    code = (
+        "import os, socket, subprocess, sys\n"
+        f"s = socket.create_server(('127.0.0.1', {port}))\n"
+        "worker = subprocess.Popen(['sleep', '60'])\n"
+        "print(worker.pid, flush=True)\n"
+        "try:\n    sys.stdin.read()\nfinally:\n    worker.kill()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield port, int(process.stdout.readline())
+    process.communicate("")
+
+
+def test_a_server_that_dyno_did_not_start_is_known_by_its_port(
+    server: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, worker = server
+    source = Told(gpu(), pids=((worker,),))
+    monkeypatch.setattr(os, "getpid", lambda: 4_000_000)  # it is a child of this test, and must not count as one
+    [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, sources=[source]).accelerators
+    assert (a.engine, a.processes) == (True, [])
+    for urls in ([], ["http://192.0.2.1:8000"]):
+        [a] = rig.look(urls, environ={}, sources=[source]).accelerators
+        assert (a.engine, len(a.processes)) == (None, 1)
+
+
+# ---- environment ----
+
+
+def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
+    secrets = {
+        "VLLM_API_KEY": "0123456789", "HF_HOME": "/data/hf_abcdefgh12345678", "NCCL_AUTH": "x", "CUDA_TOKEN": "t",
+        "TORCH_PASSWORD": "p", "HIP_CREDENTIALS": "c", "SGLANG_SECRET": "s", "SGLANG_URL": "http://me:pw123@host:1/x",
+        "LLAMA_ARGS": "--key sk-proj-abcdefgh1234 --x 1",
+    }  # fmt: skip
+    plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
+    told = environment.kept({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
+    assert told == {
+        **plain, "VLLM_API_KEY": "[set]", "HF_HOME": "/data/[set]", "NCCL_AUTH": "[set]", "CUDA_TOKEN": "[set]",
+        "TORCH_PASSWORD": "[set]", "HIP_CREDENTIALS": "[set]", "SGLANG_SECRET": "[set]",
+        "SGLANG_URL": "http://[set]@host:1/x", "LLAMA_ARGS": "--key [set] --x 1",
+    }  # fmt: skip
+    assert list(told) == sorted(told)
