@@ -97,7 +97,7 @@ def measure(
     tokenizer: Tokenizer | None = None,
     keep_raw: bool = False,
 ) -> Outcome:
-    url = Url(trial.target.base_url)
+    urls = [Url(url) for url in trial.target.urls]
     protocol = PROTOCOLS[trial.target.backend]
     before = sent_before(runs, work.sha256, trial.target.base_url)
     run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
@@ -117,16 +117,19 @@ def measure(
     run.write_manifest(manifest, work.requests)
 
     asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
-    head = {"host": url.netloc, "content-type": "application/json", "accept": "text/event-stream", **headers}
-    path = url.prefix + trial.target.endpoint
+    host_given = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    fronts = [http1.front("POST", u.prefix + trial.target.endpoint, host_given or u.netloc) for u in urls]
+    head = {"content-type": "application/json", "accept": "text/event-stream"}
+    head |= {name: value for name, value in headers.items() if name.lower() != "host"}
     encode = msgspec.json.Encoder().encode
 
     def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
-        payloads = [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
+        payloads = (http1.payload(head, encode(protocol.body(r, asked))) for r in requests)
         spool = Spool(spool_path, [word.encode() for word in secrets_of(headers)])
         try:
             return Wire(
-                url,
+                urls,
+                fronts,
                 payloads,
                 plan.make(load, count),
                 spool,
