@@ -63,19 +63,20 @@ def serve(
 ) -> Outcome:
     """Looks at the server, makes the prompts, and measures."""
     watcher = watcher or Watcher()
-    url = Url(trial.target.base_url)
-    client = Client(url, headers, insecure=trial.target.insecure)
+    clients = [Client(Url(url), headers, insecure=trial.target.insecure) for url in trial.target.urls]
     try:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
-            _wait_until_ready(trial, url, headers)
-        target = server.look(client, trial.target)
+            for client in clients:
+                _wait_until_ready(trial, client.url, headers)
+        target = server.look_at_all(clients, trial.target)
         _check_context([_longest(trial)], target)  # before any time goes into making them
-        tokenizer = choose(trial.tokenizer, client, target.model)
+        tokenizer = choose(trial.tokenizer, clients[0], target.model)
         watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
         work = workload.make(trial.workload, tokenizer)
     finally:
-        client.close()
+        for client in clients:
+            client.close()
     _check_context([r.prompt_tokens + r.output_tokens for r in work.requests], target)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
@@ -99,7 +100,7 @@ def measure(
 ) -> Outcome:
     urls = [Url(url) for url in trial.target.urls]
     protocol = PROTOCOLS[trial.target.backend]
-    before = sent_before(runs, work.sha256, trial.target.base_url)
+    before = sent_before(runs, work.sha256, trial.target)
     run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
     manifest = Manifest(
         dyno=dyno.__version__,
