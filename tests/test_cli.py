@@ -142,6 +142,13 @@ def test_several_base_urls_are_copies_of_one_server(dyno: Callable[..., Done], f
     assert min(sent) >= 4
     target = result["dyno"]["trial"]["target"]
     assert (target["base_url"], target["more_urls"]) == (fake.base_url, [second.base_url])
+    told = result["dyno"]["replicas"]
+    assert [(r["url"], r["completed"]) for r in told] == [(fake.base_url, sent[0]), (second.base_url, sent[1])]
+    [run] = (tmp_path / "runs").iterdir()
+    assert re.search(
+        rf"Replicas: +2 *\n +Completed by each: +{sent[0]} / {sent[1]} *\n", dyno("runs", "show", str(run)).out
+    )
+    assert "Replicas" not in dyno(*bench(fake, "--seed", "5")).out
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,12 @@ import pytest
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.errors import TargetError
+from dyno.experiment.trial import Watcher, measure
 from dyno.facts.load import LoadSpec
-from dyno.load.progress import Progress
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.load.progress import Progress, Stop
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_wire import https, most_at_once, refused_port, spans_of
 
@@ -219,3 +223,27 @@ def test_a_copy_that_is_not_there_is_named_before_anything_is_sent(copies: Copie
     with pytest.raises(TargetError, match=f"Nothing listens at http://127.0.0.1:{port}"):
         drive([server.base_url, f"http://127.0.0.1:{port}"], requests(1))
     assert server.log()["streams"] == []
+
+
+# ---- what is told ----
+
+
+@pytest.mark.parametrize(("gap_ms", "even"), [(20.0, True), (40.0, False)])
+def test_a_replica_that_is_slower_than_the_others_is_a_finding(
+    copies: Copies, tmp_path: Path, gap_ms: float, even: bool
+) -> None:
+    base_url, *more_urls = urls(copies({"gap_ms": 20.0}, {"gap_ms": gap_ms}))
+    trial = TrialSpec(
+        target=TargetSpec(base_url, "openai", "/v1/completions", "fake", more_urls=more_urls),
+        workload=WorkloadSpec("custom", num_prompts=40),
+        load=LoadSpec(max_concurrency=8),
+    )
+    work = Workload(trial.workload, requests(40), [], "fake", "server", "")
+    result = measure(trial, TargetFacts("fake"), work, tmp_path, {}, Watcher(), Stop()).result
+    told = result.summary.replicas
+    assert [r.index for r in told] == [0, 1]
+    assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40
+    assert sum(r.output_tokens for r in told) == result.summary.total_output_tokens
+    found = [f for f in result.findings if f.code == "load.replicas_uneven"]
+    assert [f.level for f in found] == ([] if even else ["doubt"])
+    assert all(more_urls[0] in f.text for f in found)
