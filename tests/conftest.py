@@ -35,7 +35,7 @@ def requests(count: int, output_tokens: int = 4, prompt: str = "a b c") -> list[
 
 
 def drive(
-    base_url: str,
+    base_urls: str | Sequence[str],
     wanted: Sequence[Request],
     load: LoadSpec | None = None,
     *,
@@ -44,19 +44,18 @@ def drive(
     plan_: plan.Plan | None = None,
     **options: Any,
 ) -> Driven:
-    """A load on a server, as experiment/trial.py drives it. One request at a time unless `load` says otherwise."""
-    url, protocol = Url(base_url), PROTOCOLS[backend]
-    head = {"host": url.netloc, "content-type": "application/json"}
-    encode = msgspec.json.encode
-    payloads = [
-        http1.request("POST", protocol.path, head, encode(protocol.body(r, Asked("fake", ignore_eos=True))))
-        for r in wanted
-    ]
+    """A load on one server or on copies of it, as experiment/trial.py drives it. One request at a time unless `load`
+    says otherwise."""
+    protocol = PROTOCOLS[backend]
+    urls = [Url(u) for u in ([base_urls] if isinstance(base_urls, str) else base_urls)]
+    fronts = [http1.front("POST", u.prefix + protocol.path, u.netloc) for u in urls]
+    head, asked = {"content-type": "application/json"}, Asked("fake", ignore_eos=True)
+    payloads = [http1.payload(head, msgspec.json.encode(protocol.body(r, asked))) for r in wanted]
     the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), count or len(wanted))
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "exchanges.spool")
         try:
-            client = Wire(url, payloads, the_plan, spool, **options).drive()
+            client = Wire(urls, fronts, payloads, the_plan, spool, **options).drive()
         finally:
             spool.close()
         records = list(decode.records(spool.path, wanted, protocol, client.start_ns))
@@ -96,10 +95,12 @@ def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]
 class Scripted:
     """A server of a few lines: each connection is handed to `talk(socket, number of the connection)` in a thread."""
 
-    def __init__(self, talk: Callable[[Any, int], None], wrap: Callable[[socket.socket], Any] | None = None) -> None:
+    def __init__(
+        self, talk: Callable[[Any, int], None], wrap: Callable[[socket.socket], Any] | None = None, port: int = 0
+    ) -> None:
         self._talk = talk
         self._wrap = wrap
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.connections = 0
@@ -133,7 +134,8 @@ class Scripted:
             sock.close()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # closed before, by the test
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(5)
         self._listener.close()
         for sock in self._open:

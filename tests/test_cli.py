@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conftest import Scripted
+from conftest import Scripted, answer
 from dyno.cli.serve import BACKENDS, DATASETS
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import free_port
@@ -131,6 +132,57 @@ def test_an_openai_base_url_with_v1_works(dyno: Callable[..., Done], fake: Fake)
     assert dyno(*bench(fake), "--base-url", fake.base_url + "/v1").code == 0
 
 
+def test_several_base_urls_are_copies_of_one_server(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
+    with Fake.start(FakeSpec(first_ms=5, gap_ms=1), tmp_path / "log") as second:
+        fake.log()  # what others left in it
+        done = dyno(*bench(fake), "--base-url", fake.base_url, f"{second.base_url}/v1", "--json")
+        sent = [len(server.log()["streams"]) for server in (fake, second)]
+    result = json.loads(done.out)
+    assert result["completed"] == sum(sent) == 12
+    assert min(sent) >= 4
+    target = result["dyno"]["trial"]["target"]
+    assert (target["base_url"], target["more_urls"]) == (fake.base_url, [second.base_url])
+    told = result["dyno"]["replicas"]
+    assert [(r["url"], r["completed"]) for r in told] == [(fake.base_url, sent[0]), (second.base_url, sent[1])]
+    [run] = (tmp_path / "runs").iterdir()
+    assert re.search(
+        rf"Replicas: +2 *\n +Completed by each: +{sent[0]} / {sent[1]} *\n", dyno("runs", "show", str(run)).out
+    )
+    assert "Replicas" not in dyno(*bench(fake, "--seed", "5")).out
+
+
+@pytest.mark.parametrize(
+    ("other", "what"), [({"model": "q8"}, "list of models"), ({"max_model_len": 4096}, "context")], ids=["model", "len"]
+)
+def test_servers_that_differ_are_not_copies(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path, other: dict[str, Any], what: str
+) -> None:
+    with Fake.start(FakeSpec(**other), tmp_path / "log") as second:
+        done = dyno(*bench(fake), "--base-url", fake.base_url, second.base_url)
+        assert second.log()["streams"] == []
+    assert done.code == 1
+    assert f"{fake.base_url} and {second.base_url} are not copies of one server: the {what} of" in done.err
+
+
+def test_a_host_that_is_given_is_the_only_one_sent(
+    dyno: Callable[..., Done], scripted: Callable[..., Scripted]
+) -> None:
+    heads = []
+
+    def talk(sock: socket.socket, _: int) -> None:
+        while asked := sock.recv(65536):
+            if asked.startswith(b"POST /v1/completions"):
+                heads.append(asked.partition(b"\r\n\r\n")[0].lower())
+                sock.sendall(answer(2))
+            else:
+                sock.sendall(b"HTTP/1.1 404 none\r\ncontent-length: 0\r\n\r\n")
+
+    words = ["bench", "serve", "--base-url", scripted(talk).base_url, "--model", "fake", "--num-prompts", "2"]
+    assert dyno(*words, "--random-input-len", "5", "--header", "Host=models.example").code == 0
+    assert len(heads) == 2
+    assert all(head.count(b"host:") == 1 and b"host: models.example" in head for head in heads)
+
+
 def test_warm_up_prompts_are_none_of_the_measured_ones(dyno: Callable[..., Done], tmp_path: Path) -> None:
     with Fake.start(FakeSpec(first_ms=1, gap_ms=1), tmp_path / "log") as own:
         dyno(*bench(own, "--num-warmups", "4"))
@@ -229,6 +281,7 @@ NOWHERE = f"http://127.0.0.1:{free_port()}"
 MISTAKES: list[tuple[int, str, list[str]]] = [
     (1, "Nothing listens at", ["--base-url", NOWHERE]),
     (2, "is not a URL", ["--base-url", "ftp://example"]),
+    (2, "names a server twice", ["--base-url", "http://a:8000/v1", "b", "http://a:8000"]),
     (2, "no number from 1 to 65535", ["--base-url", "http://127.0.0.1:notaport"]),
     (1, "can't be resolved", ["--base-url", "http://no-such-host.invalid:8000"]),
     (2, "--max-concurrency must be at least 1", ["--max-concurrency", "0"]),

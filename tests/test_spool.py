@@ -114,6 +114,16 @@ def test_a_second_sending_replaces_the_first(tmp_path: Path) -> None:
     assert (r.due_ns, r.sent_ns, r.chunk_ns, r.error) == (50, 300, [400] * 3, None)  # no stamp: the read's time
 
 
+@pytest.mark.parametrize(("payload", "replica"), [(b"", 0), (b"\x01", 1), (b"\x2c\x01", 300)])
+def test_the_replica_is_told_with_the_sending_and_none_is_the_first(
+    tmp_path: Path, payload: bytes, replica: int
+) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(frame(SENT, 0, 200, (150, 0), payload) + frame(READ, 0, 500, (0, 0), WHOLE) + frame(END, 0, 600))
+    (r,) = decoded(path)
+    assert (r.replica, r.error, r.text) == (replica, None, " tok" * 3)
+
+
 @pytest.mark.parametrize(
     ("looked_ns", "stamp_ns", "unseen"),
     [

@@ -210,5 +210,5 @@ def test_what_is_no_http_is_said_at_once(raw: bytes) -> None:
 
 
 def test_a_request_is_written_with_its_length_in_bytes() -> None:
-    raw = http1.request("POST", "/v1/x", {"host": "h:1"}, "grüß".encode())
-    assert raw == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"
+    raw = http1.front("POST", "/v1/x", "h:1") + http1.payload({"a": "b"}, "grüß".encode())
+    assert raw == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\na: b\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"

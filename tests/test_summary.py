@@ -13,7 +13,7 @@ from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.summary import Result, Steady, Summary, Wait
+from dyno.facts.summary import ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
@@ -287,6 +287,18 @@ def test_waiting_for_a_slot_is_not_the_clients_lateness() -> None:
     assert s.queue.percentiles["90"] > 100
 
 
+def test_what_each_replica_did_is_told_where_there_are_several() -> None:
+    target = TargetSpec("http://a", "openai", "/v1/completions", "m", more_urls=["http://b", "http://c"])
+    runs = [record(0), record(1, first_ms=200, gaps_ms=[20.0] * 4, replica=1), record(2, replica=1, gaps_ms=[])]
+    s = summarize([*runs, failed("reset", replica=1)], trial=with_(target=target))
+    assert s.replicas == [
+        ReplicaSummary(0, sent=1, completed=1, failed=0, output_tokens=5, ttft_mean_ms=100.0, tpot_mean_ms=10.0),
+        ReplicaSummary(1, sent=3, completed=2, failed=1, output_tokens=6, ttft_mean_ms=150.0, tpot_mean_ms=20.0),
+        ReplicaSummary(2, sent=0, completed=0, failed=0, output_tokens=0, ttft_mean_ms=None, tpot_mean_ms=None),
+    ]
+    assert summarize(runs[:1]).replicas == []
+
+
 # ---- nothing measured ----
 
 
@@ -371,6 +383,12 @@ def wait(**fields: Any) -> Wait:
     return Wait(**{**values, **fields})
 
 
+def copies(*each: tuple[int, float | None]) -> list[ReplicaSummary]:
+    """Completed and mean TPOT."""
+    return [ReplicaSummary(i, done, done, 0, 10 * done, 100.0, tpot) for i, (done, tpot) in enumerate(each)]
+
+
+PAIR = {"target": TargetSpec("http://a", "openai", "/v1/completions", "m", more_urls=["http://b"])}
 GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
@@ -476,6 +494,29 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.repeated_prompts, evidence(), None, None),
     (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
     (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),
+    (load.replicas, evidence(), None, None),  # one server
+    (load.replicas, evidence({"replicas": copies((1000, 10.0), (1000, 10.0))}), None, None),
+    (load.replicas, evidence({"replicas": copies((1100, 9.0), (900, 11.0))}), None, None),  # a little
+    (
+        load.replicas,
+        evidence({"replicas": copies((1250, 8.0), (750, 9.0))}, trial=PAIR),
+        "load.replicas_uneven",
+        "doubt",
+    ),
+    (
+        load.replicas,
+        evidence({"replicas": copies((1050, 8.0), (950, 10.1))}, trial=PAIR),
+        "load.replicas_uneven",
+        "doubt",
+    ),
+    (
+        load.replicas,
+        evidence({"replicas": copies((2000, 8.0), (0, None))}, trial=PAIR),
+        "load.replicas_uneven",
+        "doubt",
+    ),
+    (load.replicas, evidence({"replicas": copies((9, 8.0), (5, 20.0)), "completed": 14}), None, None),  # too few
+    (load.replicas, evidence({"replicas": copies((0, None), (0, None)), "completed": 0}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.005}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "doubt"),
@@ -565,6 +606,11 @@ def test_a_finding_tells_the_numbers() -> None:
     assert "28 of 64" in f.text and "20 reset, 8 empty" in f.text
     (f,) = load.rate(evidence({"wait": GROWN, "request_throughput": 9.9}, trial=RATE))
     assert "16.00 requests/s were offered and 9.90 served" in f.text
+
+
+def test_an_uneven_replica_is_named_with_its_numbers() -> None:
+    (f,) = load.replicas(evidence({"replicas": copies((1250, 8.0), (750, 12.0))}, trial=PAIR))
+    assert "http://b completed 750 requests, where an even share is 1000; http://b took 12.00 ms for each" in f.text
 
 
 def test_too_few_samples_name_the_percentile_that_needs_most() -> None:

@@ -426,11 +426,11 @@ def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: 
     assert driven.client.duration_ns < 4 * NS_PER_S
 
 
-PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+FRONT, PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n", b"content-length: 0\r\n\r\n"
 
 
 def test_a_full_disk_is_an_error_that_says_so(fake: StartFake) -> None:
-    wire = Wire(Url(fake().base_url), [PAYLOAD], Plan(20, None, 1), spool := Spool(Path("/dev/full")))
+    wire = Wire([Url(fake().base_url)], [FRONT], [PAYLOAD], Plan(20, None, 1), spool := Spool(Path("/dev/full")))
     with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
         wire.drive()
 
@@ -445,7 +445,7 @@ def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp
             if len(batches) == 1:
                 raise StoreError("full")
 
-    wire = Wire(Url(fake().base_url), [PAYLOAD], Plan(20, None, 1), spool := FullForAMoment(tmp_path / "s"))
+    wire = Wire([Url(fake().base_url)], [FRONT], [PAYLOAD], Plan(20, None, 1), spool := FullForAMoment(tmp_path / "s"))
     with contextlib.closing(spool), pytest.raises(StoreError, match="full"):
         wire.drive()
     assert len(batches[0]) > 100 and all(batches[0] not in later for later in batches[1:])

@@ -29,6 +29,7 @@ _EXAMPLES = """examples:
   dyno bench serve --engine vllm --model FOLDER|NAME --tensor-parallel-size 4 --max-concurrency 64 --dry-run
   dyno bench serve --port 8000 --random-input-len 512 --random-output-len 128 --max-concurrency 64 \\
       --goodput ttft:500 tpot:30 --metric-percentiles 50,90,99 --save-result
+  dyno bench serve --base-url http://127.0.0.1:8000 http://127.0.0.1:8001 --max-concurrency 64
 
 A key is taken from OPENAI_API_KEY and reaches no file. Exit codes: 0 measured, 1 failed, 2 wrong usage,
 130 interrupted (what was measured is kept)."""
@@ -59,7 +60,10 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
     g.add_argument("--backend", choices=BACKENDS, help="what the server speaks (default: the engine's own, or openai)")
-    g.add_argument("--base-url", metavar="URL", help="instead of --host and --port")
+    g.add_argument(
+        "--base-url", nargs="+", metavar="URL",
+        help="instead of --host and --port; several: copies of one server, requests go to the least busy",
+    )  # fmt: skip
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     g.add_argument("--port", type=int, default=8000, help="default: 8000")
     g.add_argument("--endpoint", metavar="PATH", help="default: the backend's own")
@@ -250,10 +254,15 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
 
         o.backend = o.backend or kind_of(o.engine).backend
     o.backend = o.backend or "openai"
-    url = Url(o.base_url) if o.base_url else Url(f"http://{f'[{o.host}]' if ':' in o.host else o.host}:{o.port}")
+    host = f"[{o.host}]" if ":" in o.host else o.host
+    urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port}"]]
     endpoint = o.endpoint or PROTOCOLS[o.backend].path
-    if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
-        url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
+    for url in urls:
+        if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
+            url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
+    base_url, *more_urls = map(str, urls)
+    if len({base_url, *more_urls}) < len(urls):
+        raise UsageError("--base-url names a server twice. Give each copy of it once.")
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
@@ -280,7 +289,8 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         extra_body.setdefault("logprobs", o.logprobs)
     trial = TrialSpec(
         target=TargetSpec(
-            base_url=str(url),
+            base_url=base_url,
+            more_urls=more_urls,
             backend=o.backend,
             endpoint=endpoint,
             model=o.model,

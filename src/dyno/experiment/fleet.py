@@ -121,7 +121,10 @@ class Plan:
 class Fleet:
     """Running copies that have been verified to serve what was asked for."""
 
-    def __init__(self, plan: Plan, engines: list[Engine], target: TargetFacts, facts: EngineFacts) -> None:
+    def __init__(
+        self, plan: Plan, engines: list[Engine], target: TargetFacts, facts: EngineFacts, headers: dict[str, str]
+    ) -> None:
+        self.headers = headers
         self.plan = plan
         self.engines = engines
         self.target = target
@@ -139,17 +142,21 @@ class Fleet:
         return None
 
     def empty_cache(self) -> bool:
-        """Of all copies; False where one can't."""
-        done = True
-        for url in self.urls:
-            client = Client(Url(url), {}, timeout_s=60)
-            try:
-                done = self.plan.kind.reset_cache(client) and done
-            except TargetError:
-                done = False
-            finally:
-                client.close()
-        return done
+        return empty_caches(self.plan.kind, self.urls, self.headers)
+
+
+def empty_caches(kind: Kind, urls: Sequence[str], headers: dict[str, str], insecure: bool = False) -> bool:
+    """The prefix caches of all these servers; False where one can't."""
+    done = True
+    for url in urls:
+        client = Client(Url(url), headers, insecure=insecure, timeout_s=60)
+        try:
+            done = kind.reset_cache(client) and done
+        except TargetError:
+            done = False
+        finally:
+            client.close()
+    return done
 
 
 Say = Callable[[str], None]
@@ -190,7 +197,7 @@ def running(
             program=plan.program.where,
         )
         changed(facts)
-        fleet = Fleet(plan, engines, target, facts)
+        fleet = Fleet(plan, engines, target, facts, headers)
         yield fleet
         if death := fleet.death():
             facts = msgspec.structs.replace(facts, died=death)

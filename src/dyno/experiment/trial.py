@@ -13,7 +13,7 @@ from dyno import workload
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
-from dyno.experiment.fleet import Fleet, Plan, running
+from dyno.experiment.fleet import Fleet, Plan, empty_caches, running
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
@@ -76,11 +76,12 @@ def serve(
     else:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
-            _wait_until_ready(trial, Url(trial.target.base_url), headers)
+            for url in trial.target.urls:
+                _wait_until_ready(trial, Url(url), headers)
         target = _look(trial, headers)
         work, tokenizer = prompts(trial, target, headers, watcher)
         run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
-        before = sent_before(runs, work.sha256, trial.target.base_url)
+        before = sent_before(runs, work.sha256, trial.target)
         empty = _emptier(trial, target, headers) if trial.reset_cache else None
         measure(run, trial, target, work, headers, watcher, stop, empty, before)
     watcher.phase("Decoding")
@@ -146,7 +147,7 @@ def measure(
     before: str | None = None,
 ) -> None:
     """Puts the load on. What it met lies in the run's folder then."""
-    url = Url(trial.target.base_url)
+    urls = [Url(url) for url in trial.target.urls]
     protocol = PROTOCOLS[trial.target.backend]
     manifest = Manifest(
         dyno=dyno.__version__,
@@ -164,16 +165,19 @@ def measure(
     run.write_manifest(manifest, work.requests)
 
     asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
-    head = {"host": url.netloc, "content-type": "application/json", "accept": "text/event-stream", **headers}
-    path = url.prefix + trial.target.endpoint
+    host_given = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    fronts = [http1.front("POST", u.prefix + trial.target.endpoint, host_given or u.netloc) for u in urls]
+    head = {"content-type": "application/json", "accept": "text/event-stream"}
+    head |= {name: value for name, value in headers.items() if name.lower() != "host"}
     encode = msgspec.json.Encoder().encode
 
     def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
-        payloads = [http1.request("POST", path, head, encode(protocol.body(r, asked))) for r in requests]
+        payloads = (http1.payload(head, encode(protocol.body(r, asked))) for r in requests)
         spool = Spool(spool_path, [word.encode() for word in secrets_of(headers)])
         try:
             return Wire(
-                url,
+                urls,
+                fronts,
                 payloads,
                 plan.make(load, count),
                 spool,
@@ -267,24 +271,17 @@ def _records(
 
 
 def _look(trial: TrialSpec, headers: dict[str, str]) -> TargetFacts:
-    client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
+    clients = [Client(Url(url), headers, insecure=trial.target.insecure) for url in trial.target.urls]
     try:
-        return server.look(client, trial.target)
+        return server.look_at_all(clients, trial.target)
     finally:
-        client.close()
+        for client in clients:
+            client.close()
 
 
 def _emptier(trial: TrialSpec, target: TargetFacts, headers: dict[str, str]) -> Callable[[], bool]:
-    def empty() -> bool:
-        client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure, timeout_s=60)
-        try:
-            return target.kind is not None and kind_of(target.kind).reset_cache(client)
-        except TargetError:
-            return False
-        finally:
-            client.close()
-
-    return empty
+    kind = None if target.kind is None else kind_of(target.kind)
+    return lambda: kind is not None and empty_caches(kind, trial.target.urls, headers, trial.target.insecure)
 
 
 def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:

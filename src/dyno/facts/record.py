@@ -20,6 +20,7 @@ class Record(msgspec.Struct):
     output_tokens_wanted: int
     connecting_ns: int = 0  # from due to sent, spent on opening a connection for it
     resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
+    replica: int = 0  # which of the target's URLs it went to
     status: int = 0  # HTTP; 0: no response
     chunk_ns: list[int] = []  # arrival of each event that carried text or reasoning text, or after it a token without
     chunk_tokens: list[int] | None = None  # tokens in each, where the server tells

@@ -40,6 +40,18 @@ class Wait(msgspec.Struct, frozen=True):
     last_median_ms: float
 
 
+class ReplicaSummary(msgspec.Struct, frozen=True):
+    """What one copy of the server did."""
+
+    index: int  # of its URL in the target's
+    sent: int
+    completed: int
+    failed: int
+    output_tokens: int
+    ttft_mean_ms: float | None  # None: no sample
+    tpot_mean_ms: float | None
+
+
 class ClientSummary(msgspec.Struct, frozen=True):
     """How well the client kept up."""
 
@@ -93,6 +105,7 @@ class Summary(msgspec.Struct, frozen=True):
     wait: Wait | None  # None: too few requests to tell
     at_once: int  # completed requests of several chunks that all came together
     client: ClientSummary
+    replicas: list[ReplicaSummary] = []  # where there are several
 
 
 class Result(msgspec.Struct, frozen=True):

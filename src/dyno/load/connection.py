@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dyno.clock import now_ns
 from dyno.load import http1
 from dyno.load.poller import IN
+from dyno.load.replica import Replica
 
 READ_BYTES = 32_768
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
@@ -20,17 +21,19 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "ended", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left", "out",
-        "ready", "recv", "sent_ns", "silent", "socket", "tls", "waited",
+        "body", "carried", "due_ns", "ended", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left",
+        "out", "ready", "recv", "replica", "sent_ns", "silent", "socket", "tls", "waited",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, tls: "Tls | None") -> None:
+    def __init__(self, sock: socket.socket, replica: Replica) -> None:
         self.socket = sock
+        self.replica = replica
         self.fd = sock.fileno()
         self.recv = sock.recvmsg
-        self.tls = tls
+        self.tls = None if replica.tls is None else Tls(replica.tls, replica.url.host)
         self.ready = False  # connected (and through the TLS handshake)
         self.exchange = -1  # which one is on it; -1: idle
+        self.due_ns = 0  # … and when it was due
         self.carried = False  # an exchange, before
         self.waited = False  # was idle before its exchange, so that the server may have closed it meanwhile
         self.idle_ns = now_ns()  # since when it carries nothing
@@ -83,21 +86,21 @@ class Tls:
         return b"".join(parts)
 
 
-def begin(family: int, address: tuple[str, int], tls: Tls | None) -> Connection:
+def begin(replica: Replica) -> Connection:
     """A connection under way. OSError where the system refuses at once."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(replica.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if SO_TIMESTAMPNS is not None:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        error = sock.connect_ex(address)
+        error = sock.connect_ex(replica.address)
         if error not in (0, errno.EINPROGRESS):
             raise OSError(error, os.strerror(error))
     except OSError:
         sock.close()
         raise
-    return Connection(sock, tls)
+    return Connection(sock, replica)
 
 
 def failure(error: Exception) -> str:

@@ -41,16 +41,18 @@ class _Exchange:
         "late",
         "pieces",
         "reads",
+        "replica",
         "resent",
         "sent_ns",
         "times",
     )
 
-    def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool) -> None:
+    def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int) -> None:
         self.due_ns = due_ns
         self.sent_ns = sent_ns
         self.connecting_ns = connecting_ns
         self.resent = resent
+        self.replica = replica
         self.pieces: list[bytes] = []
         self.reads: list[int] = []  # when each piece was read
         self.times: list[int] = []  # when it arrived: the kernel's stamp, else the same
@@ -80,7 +82,8 @@ def records(
             offset = a
             start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
         elif kind == SENT:
-            open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_)
+            replica = int.from_bytes(payload, "little")
+            open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica)
         else:
             raw = open_.pop(exchange)
             yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), lengths, protocol, start_ns or 0)
@@ -109,6 +112,7 @@ def _record(
         output_tokens_wanted=wanted.output_tokens,
         connecting_ns=exchange.connecting_ns,
         resent=exchange.resent,
+        replica=exchange.replica,
         reads=len(exchange.reads),
     )
     late = [*map(sub, exchange.reads, exchange.times)]

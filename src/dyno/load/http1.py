@@ -19,9 +19,15 @@ class Head(msgspec.Struct):
     keep_alive: bool
 
 
-def request(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
-    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
+def front(method: str, path: str, host: str) -> bytes:
+    """What a request begins with: the part in which the requests to two copies of a server differ."""
+    return f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1")
+
+
+def payload(headers: dict[str, str], body: bytes) -> bytes:
+    """All the rest of it."""
+    lines = [*(f"{k}: {v}" for k, v in headers.items()), f"content-length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
 
 
 def head(raw: bytes) -> Head | None:

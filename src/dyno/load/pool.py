@@ -1,95 +1,137 @@
-"""The pool: connections opened ahead of need, kept, and used again."""
+"""The pool: connections opened ahead of need, kept, and used again; and which replica the next request goes to."""
 
 import contextlib
 import resource
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from dyno.clock import now_ns
 from dyno.errors import TargetError, UsageError
 from dyno.http import Url, tls_context, unreachable
-from dyno.load.connection import Connection, Tls, begin
+from dyno.load.connection import Connection, begin
 from dyno.load.plan import Plan
 from dyno.load.poller import IN, OUT, Poller
+from dyno.load.replica import Replica
 from dyno.units import NS_PER_S
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
 IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
 OPENING_MAX = 256  # at a time: a server's queue for new connections is short
+_BUSY = attrgetter("held", "in_flight")  # those that are held come last
 
 
 class Pool:
-    def __init__(self, url: Url, insecure: bool) -> None:
+    def __init__(self, urls: Sequence[Url], fronts: Sequence[bytes], insecure: bool) -> None:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
-        self._url = url
-        self._tls = tls_context(insecure) if url.tls else None
-        self._family, self._address = _resolve(url)
-        self._idle: list[Connection] = []  # last in, first out: the warmest connection is used first
-        self._opening = 0  # connections under way that no exchange waits for yet
-        self._error: Exception | None = None  # of one that was opened ahead
+        context = tls_context(insecure) if any(url.tls for url in urls) else None
+        self.replicas = [
+            Replica(i, url, front, context if url.tls else None)
+            for i, (url, front) in enumerate(zip(urls, fronts, strict=True))
+        ]
+        self.only = self.replicas[0] if len(self.replicas) == 1 else None
+        self._in_turn = list(self.replicas)  # whoever has waited longest for a request first
+        self._error: str | None = None  # of one that was opened ahead
         self._reuse = True  # connections carry several exchanges
 
-    def open(self) -> Connection:
-        tls = None if self._tls is None else Tls(self._tls, self._url.host)
-        connection = begin(self._family, self._address, tls)
+    # ---- replicas ----
+
+    def choose(self) -> Replica:
+        """Of several: where the next request goes. To the one with the least in flight, by turns among equals."""
+        chosen = min(self._in_turn, key=_BUSY)
+        self._in_turn.remove(chosen)
+        self._in_turn.append(chosen)
+        return chosen
+
+    def hold(self, replica: Replica) -> None:
+        """After a failed request. A dead replica fails at once, so it always has the least in flight and would be
+        sent everything: it is sent nothing until a connection to it opens, unless all are held."""
+        replica.held = self.only is None
+
+    def try_held(self) -> None:
+        """By a connection, not by a request: to find out costs no failure."""
+        for replica in self.replicas:
+            if replica.held and not replica.opening:
+                self._open_spare(replica)
+
+    # ---- connections ----
+
+    def open(self, replica: Replica) -> Connection:
+        connection = begin(replica)
         self.connections[connection.fd] = connection
         self.poller.register(connection.fd, IN | OUT)
         return connection
 
     def open_first(self, plan: Plan, stopped: Callable[[], bool], attend: Callable[[Connection, int], None]) -> None:
-        """Before the clock starts: as many as the first moments need, a few hundred at a time."""
-        wanted = plan.first_wave(AHEAD_NS)
+        """Before the clock starts: as many as the first moments need, a few hundred at a time, and one to each
+        replica at least."""
+        wanted = max(plan.first_wave(AHEAD_NS), len(self.replicas))
         _allow_open_files(plan)
         deadline = now_ns() + 30 * NS_PER_S
-        while len(self._idle) < wanted and not stopped():
-            while self._opening < OPENING_MAX and self._opening + len(self._idle) < wanted:
-                try:
-                    self._open_spare()
-                except OSError as e:
-                    raise TargetError(unreachable(self._url, e)) from None
+        while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
+            while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
+                self._open_spare(self._fewest())
             for fd, event in self.poller.poll(0.1):
                 if fd in self.connections:
                     attend(self.connections[fd], event)
             if self._error is not None:
-                raise TargetError(unreachable(self._url, self._error)) from None
+                raise TargetError(self._error) from None
             if now_ns() > deadline:
+                short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
-                    f"{self._url} took only {len(self._idle)} of {wanted} connections within 30 s. "
-                    "Lower --max-concurrency, or raise the server's limit on connections."
+                    f"{short.url} took only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
+                    "30 s. Lower --max-concurrency, or raise the server's limit on connections."
                 )
         now = now_ns()
-        for connection in self._idle:
-            connection.idle_ns = now
+        for replica in self.replicas:
+            for connection in replica.idle:
+                connection.idle_ns = now
 
     def open_ahead(self, plan: Plan, index: int, in_flight: int, until_ns: int) -> None:
         """Keeps as many idle connections as requests are due until then, counted from the one at `index`."""
         assert plan.due_ns is not None
-        ready = len(self._idle) + self._opening
+        ready = self._spare()
         index += ready
         room = plan.in_flight_max is None or ready + in_flight < plan.in_flight_max
         if room and index < plan.count and plan.due_ns[index] <= until_ns and ready < OPENING_MAX:
-            with contextlib.suppress(OSError):  # the request itself will meet it, and tell
-                self._open_spare()
+            self._open_spare(self._fewest())
 
-    def _open_spare(self) -> None:
-        self.open()
-        self._opening += 1
+    def _spare(self) -> int:
+        """Connections without an exchange: idle, or under way."""
+        if self.only is not None:
+            return len(self.only.idle) + self.only.opening
+        return sum(len(r.idle) + r.opening for r in self.replicas)
+
+    def _fewest(self) -> Replica:
+        """Where a connection is opened ahead: requests go so that each has as many in flight, so connections do."""
+        return self.only or min(self._in_turn, key=lambda r: (r.held, r.in_flight + len(r.idle) + r.opening))
+
+    def _open_spare(self, replica: Replica) -> None:
+        try:
+            self.open(replica)
+        except OSError as e:  # the request itself will meet it, and tell
+            self._not_reached(replica, e)
+            return
+        replica.opening += 1
 
     def opened(self, connection: Connection) -> None:
         """One that was opened ahead is ready."""
-        self._opening -= 1
+        connection.replica.opening -= 1
         self._keep(connection)
 
     def not_opened(self, connection: Connection, error: Exception) -> None:
-        self._opening -= 1
-        self._error = error
+        connection.replica.opening -= 1
         self.drop(connection)
+        self._not_reached(connection.replica, error)
 
-    def take(self) -> Connection | None:
-        now = now_ns()
-        while self._idle:
-            connection = self._idle.pop()
+    def _not_reached(self, replica: Replica, error: Exception) -> None:
+        self._error = unreachable(replica.url, error)
+        self.hold(replica)
+
+    def take(self, replica: Replica) -> Connection | None:
+        now, idle = now_ns(), replica.idle
+        while idle:
+            connection = idle.pop()
             if now - connection.idle_ns < IDLE_MAX_NS:
                 connection.waited = True
                 return connection
@@ -100,7 +142,7 @@ class Pool:
         """The server closed or reset an idle connection."""
         self.learn_to_reconnect(connection)
         with contextlib.suppress(ValueError):
-            self._idle.remove(connection)
+            connection.replica.idle.remove(connection)
         self.drop(connection)
 
     def give_back(self, connection: Connection) -> None:
@@ -113,7 +155,7 @@ class Pool:
 
     def _keep(self, connection: Connection) -> None:
         connection.idle_ns = now_ns()
-        self._idle.append(connection)
+        connection.replica.idle.append(connection)
 
     def learn_to_reconnect(self, connection: Connection) -> None:
         """llama.cpp's server promises to keep connections and closes each one after its stream."""
@@ -132,26 +174,6 @@ class Pool:
         for connection in list(self.connections.values()):
             self.drop(connection)
         self.poller.close()
-
-
-def _resolve(url: Url) -> tuple[int, tuple[str, int]]:
-    """The first of its addresses that takes a connection: localhost is often ::1 first, and the server IPv4 only."""
-    error: OSError | None = None
-    try:
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in found:
-            if len(found) == 1:
-                return family, address  # type: ignore[return-value]
-            try:
-                with socket.socket(family, socket.SOCK_STREAM) as probe:
-                    probe.settimeout(5)
-                    probe.connect(address)
-                return family, address  # type: ignore[return-value]
-            except OSError as e:
-                error = error or e
-    except OSError as e:
-        error = e
-    raise TargetError(unreachable(url, error or OSError("no address"))) from None
 
 
 def _allow_open_files(plan: Plan) -> None:

@@ -5,8 +5,9 @@ hands over lists of them, so that one join and one write serve some hundred read
 
 kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive time (wall clock s, ns), or zeros
        SENT   read_ns: just before the first byte went out; stamp: (due_ns, how long the connection that was
-              opened for it took to open, or 0). A second SENT for an exchange
-              replaces the first: the request was sent again on a fresh connection before anything came back
+              opened for it took to open, or 0); payload: the replica's number, in as few bytes as it needs (none
+              for the first). A second SENT for an exchange replaces the first: the request was sent again on a
+              fresh connection before anything came back
        END    payload: empty, or why the exchange failed on the wire as 'kind: detail'
        CLOCK  stamp: (wall minus monotonic clock in ns, 0); holds for the READs after it
        TURN   stamp: (when the loop had last looked at all sockets, 0); holds for the READs after it. What a read

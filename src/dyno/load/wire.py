@@ -12,7 +12,7 @@ import resource
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.client import ClientFacts
@@ -23,6 +23,7 @@ from dyno.load.plan import Plan
 from dyno.load.poller import ERROR, IN, OUT
 from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, tokens_told
+from dyno.load.replica import Replica
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, pack
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
@@ -32,18 +33,24 @@ SENDS_A_TURN = 32  # then look at the sockets again
 NAP_S = 0.0003
 SLEPT_NS = 200_000  # a poll that took longer has waited
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
-GONE_AFTER_NS = 3 * NS_PER_S  # no byte for so long, and connections refused: the server is gone
+# No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
+GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 
 class Wire:
-    """Drives one load: `Wire(…).drive()`. What it measured lies in the spool."""
+    """Drives one load: `Wire(…).drive()`. What it measured lies in the spool.
+
+    `urls`: of copies of one server; each request goes to the one with the least in flight. `fronts`: what a request
+    to each of them begins with. `payloads`: how they all go on.
+    """
 
     def __init__(
         self,
-        url: Url,
-        payloads: Sequence[bytes],
+        urls: Sequence[Url],
+        fronts: Sequence[bytes],
+        payloads: Iterable[bytes],
         plan: Plan,
         spool: Spool,
         *,
@@ -52,22 +59,24 @@ class Wire:
         watch: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
     ) -> None:
-        self._url = url
-        self._payloads = payloads
+        # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
+        # memory once, and each one's own front goes before it.
+        whole = fronts[0] if len(urls) == 1 else b""
+        self._payloads = [whole + payload for payload in payloads]
+        self._urls = urls
+        self._fronts = [b""] if whole else fronts
         self._plan = plan
         self._spool = spool
         self._timeout_ns = ns(timeout_s)
         self._watch = watch
         self._stop = stop or Stop()
         self._insecure = insecure
-        self._dues: dict[int, int] = {}  # of what is in flight
         self._parts: list[bytes] = []
         self._size = 0
         self._next = 0  # the next request of the plan
         self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
-        self._refused = 0  # connections refused in a row
         self._outcome = "complete"
         self._interrupted = False
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
@@ -78,7 +87,7 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        self._pool = Pool(self._url, self._insecure)
+        self._pool = Pool(self._urls, self._fronts, self._insecure)
         ticks_late_ns: list[int] = []
         try:
             self._pool.open_first(self._plan, lambda: self._stop.requested, self._attend)
@@ -228,43 +237,40 @@ class Wire:
     # ---- an exchange: start, end, fail ----
 
     def _start(self, exchange: int, due: int) -> None:
-        self._dues[exchange] = due
-        stream = self._pool.take()
+        pool = self._pool
+        replica = pool.only or pool.choose()
+        replica.in_flight += 1
+        stream = pool.take(replica)
         if stream is None:
             try:
-                stream = self._pool.open()
+                stream = pool.open(replica)
             except OSError as e:
-                self._note(SENT, exchange, now_ns(), TIMES.pack(due, 0))
-                why = failure(e)
-                self._note(END, exchange, now_ns(), NO_STAMP, why.encode())
-                self._slot_free(now_ns(), refused=why.startswith("refused"))
-                self.progress.failed += 1
-                self.progress.ended += 1
+                self._failed(exchange, replica, failure(e), unsent_due=due)
                 return
-        stream.exchange = exchange
+        stream.exchange, stream.due_ns = exchange, due
         if stream.ready:
             self._send(stream)
 
     def _send(self, stream: Connection) -> None:
-        exchange = stream.exchange
-        payload = self._payloads[exchange % len(self._payloads)]
+        exchange, replica = stream.exchange, stream.replica
+        front, payload = replica.front, self._payloads[exchange % len(self._payloads)]
         stream.clear()
         stream.sent_ns = sent = now_ns()
         if stream.tls is not None:
-            stream.tls.object.write(payload)
-            payload = stream.tls.outgoing.read()
+            stream.tls.object.write(front + payload)
+            front, payload = b"", stream.tls.outgoing.read()
         # Opened for this very request: the time that took is no fault of this client's.
         connecting = 0 if stream.waited else sent - stream.idle_ns
-        self._note(SENT, exchange, sent, TIMES.pack(self._dues[exchange], connecting))
+        self._note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
         try:
-            done = stream.socket.send(payload)
+            done = stream.socket.sendmsg((front, payload)) if front else stream.socket.send(payload)
         except BlockingIOError:
             done = 0
         except OSError as e:
             self._broken(stream, e)
             return
-        if done < len(payload):
-            stream.out = payload[done:]
+        if done < len(front) + len(payload):
+            stream.out = (front + payload)[done:]
             self._pool.poller.modify(stream.fd, IN | OUT)
 
     def _head_or_length(self, stream: Connection, data: bytes, stamp: bytes) -> None:
@@ -285,6 +291,8 @@ class Wire:
             data = raw[head.length :]
             if head.status != 200:
                 self.progress.failed += 1
+                if head.status == 429 or head.status >= 500:  # it says that of itself, not of the request
+                    self._pool.hold(stream.replica)
             if head.chunked:
                 stream.framing = http1.Chunked()
                 if stream.tls is None:
@@ -314,15 +322,14 @@ class Wire:
         # When it arrived, not when this loop came to it: the slot has been free since then.
         now = self._arrival(stamp)
         self._note(END, stream.exchange, now, NO_STAMP)
-        self._dues.pop(stream.exchange, None)
         self.progress.tokens_ended += tokens_told(data)
-        self._refused = 0
+        stream.replica.refused = 0
         self.progress.ended += 1
         stream.exchange = -1
         stream.ended = stream.framing = None
         stream.body = False
         self._pool.give_back(stream)
-        self._slot_free(now)
+        self._slot_free(stream.replica, now)
         if self._free:  # a closed loop: at once, not when the reads of this turn are done
             self._send_due(now_ns())
 
@@ -332,18 +339,23 @@ class Wire:
             self._pool.lost(stream)
             return
         self._pool.drop(stream)
-        if stream.sent_ns == 0:  # it never got as far as sending
-            self._note(SENT, exchange, now_ns(), TIMES.pack(self._dues[exchange], 0))
-        self._note(END, exchange, now_ns(), NO_STAMP, reason.encode()[:1000])
-        self._dues.pop(exchange, None)
+        self._failed(exchange, stream.replica, reason, unsent_due=None if stream.sent_ns else stream.due_ns)
+
+    def _failed(self, exchange: int, replica: Replica, reason: str, unsent_due: int | None) -> None:
+        now = now_ns()
+        if unsent_due is not None:  # it never got as far as sending
+            self._note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
+        self._note(END, exchange, now, NO_STAMP, reason.encode()[:1000])
         self.progress.ended += 1
         self.progress.failed += 1
-        self._slot_free(now_ns(), refused=reason.startswith("refused"))
+        self._pool.hold(replica)
+        self._slot_free(replica, now, refused=reason.startswith("refused"))
 
-    def _slot_free(self, now: int, refused: bool = False) -> None:
+    def _slot_free(self, replica: Replica, now: int, refused: bool = False) -> None:
+        replica.in_flight -= 1
         self.progress.in_flight -= 1
         if refused:
-            self._refused += 1
+            replica.refused += 1
         if self._plan.due_ns is None:
             if refused:
                 self._paused.append(now + REFUSED_PAUSE_NS)
@@ -375,10 +387,10 @@ class Wire:
         self._pool.learn_to_reconnect(stream)
         self._pool.drop(stream)
         try:
-            fresh = self._pool.open()
+            fresh = self._pool.open(stream.replica)
         except OSError:
             return False
-        fresh.exchange = exchange
+        fresh.exchange, fresh.due_ns = exchange, stream.due_ns
         if fresh.ready:
             self._send(fresh)
         return True
@@ -451,7 +463,7 @@ class Wire:
             return
         self._pool.poller.modify(stream.fd, IN)
         if ready:
-            self._refused = 0
+            stream.replica.refused, stream.replica.held = 0, False
         if ready and stream.exchange >= 0:
             self._send(stream)
         elif ready:
@@ -467,9 +479,10 @@ class Wire:
         progress.elapsed_ns = now - self._start_ns
         if self._stop.requested:
             self._interrupt()
-        elif self._refused >= 8 and now - self._last_byte_ns > GONE_AFTER_NS:
+        elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
             self._stop_sending("server gone")
         if progress.elapsed_ns // TICK_NS % 10 == 0:
+            self._pool.try_held()
             too_old = now - self._timeout_ns
             self._fail_in_flight(
                 f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent",

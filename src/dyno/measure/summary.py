@@ -8,7 +8,7 @@ import numpy as np
 
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
-from dyno.facts.summary import ClientSummary, Distribution, Steady, Summary, Wait
+from dyno.facts.summary import ClientSummary, Distribution, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
 from dyno.measure.statistics import distribution_ms
@@ -41,6 +41,8 @@ class Tally:
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
+        several = len(trial.target.urls) > 1
+        self._replicas: list[Counter[str]] = [Counter() for _ in trial.target.urls] if several else []
 
     def add(self, r: Record) -> None:
         self._sent.append(r.sent_ns)
@@ -53,6 +55,8 @@ class Tally:
         n["late_max"] = max(n["late_max"], r.late_ns_max)
         n["reads"] += r.reads
         n["resent"] += r.resent
+        if self._replicas:
+            self._add_to_replica(r, self._replicas[r.replica])
         if r.error is not None:
             self._failures[r.error] += 1
             self._examples.setdefault(r.error, r.error_detail)
@@ -73,6 +77,17 @@ class Tally:
         if r.cached_tokens is not None:
             self._cached = (self._cached or 0) + r.cached_tokens
         self._add_times(r)
+
+    def _add_to_replica(self, r: Record, n: Counter[str]) -> None:
+        n["sent"] += 1
+        if r.error is not None:
+            return
+        n["completed"] += 1
+        n["output"] += r.output_tokens or 0
+        for name, value in (("ttft", timing.ttft_ns(r)), ("tpot", timing.tpot_ns(r))):
+            if value is not None:
+                n[name] += 1
+                n[f"{name}_ns"] += round(value)
 
     def _add_times(self, r: Record) -> None:
         ttft, e2el, tpot = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r)
@@ -176,6 +191,18 @@ class Tally:
             wait=self._wait(),
             at_once=n["at_once"],
             client=self._client(client),
+            replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
+        )
+
+    def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
+        return ReplicaSummary(
+            index=index,
+            sent=n["sent"],
+            completed=n["completed"],
+            failed=n["sent"] - n["completed"],
+            output_tokens=n["output"],
+            ttft_mean_ms=n["ttft_ns"] / n["ttft"] / NS_PER_MS if n["ttft"] else None,
+            tpot_mean_ms=n["tpot_ns"] / n["tpot"] / NS_PER_MS if n["tpot"] else None,
         )
 
     def _peak_tokens_per_s(self) -> float:

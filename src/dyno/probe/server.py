@@ -2,11 +2,14 @@
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
+
+_SAME = {"models_listed": "list of models", "max_model_len": "context", "version": "version"}  # in all replicas
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
@@ -38,6 +41,20 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
             )
         model = listed[0]
     return TargetFacts(model=model, models_listed=listed, **facts)
+
+
+def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
+    """Of replicas, which must be copies: TargetError where two say different things of themselves."""
+    first, *others = [look(client, spec) for client in clients]
+    for client, other in zip(clients[1:], others, strict=True):
+        for field, name in _SAME.items():
+            a, b = getattr(first, field), getattr(other, field)
+            if a != b:
+                raise TargetError(
+                    f"{clients[0].url} and {client.url} are not copies of one server: the {name} of the first is {a}, "
+                    f"that of the other {b}. Start them alike, or measure each by itself."
+                )
+    return first
 
 
 def _names(cards: list[dict[str, Any]]) -> list[str]:

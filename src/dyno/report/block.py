@@ -62,6 +62,11 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         line("  Request throughput (req/s):", s.steady.request_throughput)
         line("  Output token throughput (tok/s):", s.steady.output_throughput)
         line("  Streams open, mean:", s.steady.streams_mean)
+    if s.replicas:
+        line("Replicas:", len(s.replicas))
+        line("  Completed by each:", " / ".join(str(r.completed) for r in s.replicas))
+        tpots = ["-" if r.tpot_mean_ms is None else f"{r.tpot_mean_ms:.2f}" for r in s.replicas]
+        line("  Mean TPOT of each (ms):", " / ".join(tpots))
     if s.itl_per_token is not None:
         line("Mean ITL per token (ms):", s.itl_per_token.mean)
     if not load.closed_loop:

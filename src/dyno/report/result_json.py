@@ -85,6 +85,7 @@ def build(
         "itl_per_token": None if s.itl_per_token is None else _flat("itl", s.itl_per_token),
         "response": response,
         "steady": msgspec.to_builtins(s.steady),
+        "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(target),

@@ -18,7 +18,7 @@ from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Result
-from dyno.facts.target import TargetFacts
+from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import CountedBy
 
@@ -147,14 +147,14 @@ def create(runs: Path, name: str) -> Run:
     return Run(path)
 
 
-def sent_before(runs: Path, workload_sha256: str, base_url: str) -> str | None:
+def sent_before(runs: Path, workload_sha256: str, target: TargetSpec) -> str | None:
     """The latest of the last hundred runs that sent these prompts there."""
     for run in reversed(listed(runs)[-100:]):
         try:
             manifest = run.manifest()
         except StoreError:  # of another version of dyno
             continue
-        if manifest.workload_sha256 == workload_sha256 and manifest.trial.target.base_url == base_url:
+        if manifest.workload_sha256 == workload_sha256 and {*manifest.trial.target.urls} & {*target.urls}:
             return str(run.path)
     return None
 

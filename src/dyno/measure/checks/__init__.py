@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.rate,
     load.streams,
     load.repeated_prompts,
+    load.replicas,
     client.unseen_chunks,
     client.late_sends,
     client.late_loop,

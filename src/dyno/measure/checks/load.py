@@ -1,9 +1,16 @@
 """Was the load that was asked for really put on the server?"""
 
+import math
 from collections.abc import Iterator
+from statistics import mean
 
 from dyno.facts.finding import Finding
 from dyno.measure.evidence import Evidence
+
+# Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
+# Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
+# counts do: three standard deviations of a count are no luck.
+FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 
 
 def rate(e: Evidence) -> Iterator[Finding]:
@@ -45,4 +52,30 @@ def repeated_prompts(e: Evidence) -> Iterator[Finding]:
             "doubt",
             f"{again} of {e.summary.sent} requests repeated an earlier prompt.",
             "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset.",
+        )
+
+
+def replicas(e: Evidence) -> Iterator[Finding]:
+    several, urls = e.summary.replicas, e.trial.target.urls
+    if not several or not e.summary.completed:
+        return
+    share = e.summary.completed / len(several)
+    least = min(several, key=lambda r: r.completed)
+    odd = []
+    if least.completed < min(FEWER * share, share - 3 * math.sqrt(share)):
+        odd.append(f"{urls[least.index]} completed {least.completed} requests, where an even share is {share:.0f}")
+    tpots = {r.index: r.tpot_mean_ms for r in several if r.tpot_mean_ms is not None and r.completed >= TPOT_SAMPLES}
+    if len(tpots) > 1:
+        slow = max(tpots, key=lambda i: tpots[i])
+        others = mean(tpot for i, tpot in tpots.items() if i != slow)
+        if tpots[slow] > SLOWER * others:
+            odd.append(f"{urls[slow]} took {tpots[slow]:.2f} ms for each token (TPOT), the others {others:.2f}")
+    if odd:
+        text = "; ".join(odd)
+        yield Finding(
+            "load.replicas_uneven",
+            "doubt",
+            f"The {len(several)} replicas are not alike: {text}.",
+            f"Their sum is not {len(several)} times one of them. Look for what the odd one shares (a device, cores, a "
+            "link), and at its log.",
         )

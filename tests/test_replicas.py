@@ -1,0 +1,249 @@
+"""Several copies of a server at once: who gets which request, and what happens when a copy is slow, broken or dead."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Driven, Scripted, answer, drive, receive_request, requests
+from dyno.engines.fake import Fake, FakeSpec
+from dyno.errors import TargetError
+from dyno.experiment.trial import Watcher, measure
+from dyno.facts.load import LoadSpec
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.load.progress import Progress, Stop
+from dyno.units import NS_PER_MS, NS_PER_S
+from test_wire import https, most_at_once, refused_port, spans_of
+
+Copies = Callable[..., list[Fake]]
+Serve = Callable[..., Scripted]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Iterator[Copies]:
+    """`copies({}, {"gap_ms": 5})`: a fake engine for each, with these fields of FakeSpec."""
+    with ExitStack() as stack:
+
+        def start(*specs: dict[str, Any]) -> list[Fake]:
+            return [
+                stack.enter_context(Fake.start(FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **spec}), tmp_path / f"{i}"))
+                for i, spec in enumerate(specs)
+            ]
+
+        yield start
+
+
+def urls(servers: list[Fake] | list[Scripted]) -> list[str]:
+    return [server.base_url for server in servers]
+
+
+def shares(driven: Driven) -> list[int]:
+    """Completed, of each replica."""
+    counts = Counter(r.replica for r in driven.records if r.error is None)
+    return [counts[i] for i in range(max(counts) + 1)]
+
+
+# ---- the spread ----
+
+
+def test_equal_copies_get_equal_shares_and_equally_many_at_once(copies: Copies) -> None:
+    servers = copies({"gap_ms": 3.0}, {"gap_ms": 3.0})
+    driven = drive(urls(servers), requests(80, 10), LoadSpec(max_concurrency=8))
+    logs = [server.log() for server in servers]
+    assert shares(driven) == [len(log["streams"]) for log in logs]  # told as it was
+    assert sum(shares(driven)) == 80 and min(shares(driven)) >= 36
+    assert [most_at_once(spans_of(log)) for log in logs] == [4, 4]
+    assert [log["connections"] for log in logs] == [4 + 2, 4 + 2]  # kept, and those that asked for health and log
+
+
+def test_a_slow_copy_gets_fewer(copies: Copies) -> None:
+    servers = copies({"first_ms": 20.0}, {"first_ms": 200.0})
+    fast, slow = shares(drive(urls(servers), requests(100), LoadSpec(max_concurrency=8)))
+    assert fast + slow == 100
+    assert 4 <= slow < fast / 3
+
+
+def test_one_at_a_time_takes_turns(copies: Copies) -> None:
+    driven = drive(urls(copies({}, {}, {})), requests(9))
+    assert [r.replica for r in driven.records] == [0, 1, 2] * 3
+    assert all(r.connecting_ns == 0 for r in driven.records)  # each had its connection before the clock started
+
+
+@pytest.mark.parametrize(
+    ("load", "count"),
+    [(LoadSpec(request_rate_rps=200, seed=3), 100), (LoadSpec(max_concurrency=4, duration_s=0.5), 1_000_000)],
+    ids=["rate", "duration"],
+)
+def test_other_loads_are_spread_too(copies: Copies, load: LoadSpec, count: int) -> None:
+    servers = copies({"first_ms": 20.0}, {"first_ms": 20.0})
+    driven = drive(urls(servers), requests(100), load, count=count)
+    assert driven.client.outcome == "complete"
+    assert all(r.error is None for r in driven.records)
+    one, other = shares(driven)
+    assert one + other == driven.client.sent >= 8
+    assert abs(one - other) <= 0.2 * driven.client.sent
+
+
+# ---- what each is sent ----
+
+
+def test_each_copy_is_asked_by_its_own_name_and_path(scripted: Serve) -> None:
+    heads: dict[int, set[bytes]] = {0: set(), 1: set()}
+
+    def server(index: int) -> Scripted:
+        def talk(sock: Any, _: int) -> None:
+            while data := sock.recv(65536):  # a small request comes in one piece
+                heads[index].add(data.partition(b"\r\ncontent-type")[0])
+                sock.sendall(answer(2))
+
+        return scripted(talk)
+
+    servers = [server(0), server(1)]
+    driven = drive([servers[0].base_url, servers[1].base_url + "/second"], requests(6), LoadSpec(max_concurrency=2))
+    assert [r.error for r in driven.records] == [None] * 6
+    ports = [str(server.port).encode() for server in servers]
+    assert heads[0] == {b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:" + ports[0]}
+    assert heads[1] == {b"POST /second/v1/completions HTTP/1.1\r\nhost: 127.0.0.1:" + ports[1]}
+
+
+def test_large_prompts_reach_each_copy_whole(scripted: Serve) -> None:
+    prompt = "word " * 400_000
+    got = []
+
+    def talk(sock: Any, _: int) -> None:
+        time.sleep(0.05)  # so that the client's first piece fills the socket
+        while body := receive_request(sock):
+            got.append(body)
+            sock.sendall(answer(2))
+
+    driven = drive([scripted(talk).base_url, scripted(talk).base_url], requests(4, prompt=prompt))
+    assert [(r.error, r.replica) for r in driven.records] == [(None, 0), (None, 1)] * 2
+    assert len(got) == 4 and len(set(got)) == 1 and len(got[0]) > len(prompt)
+
+
+def test_copies_behind_tls(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            sock.sendall(answer(2))
+
+    servers = [https(scripted, talk)[0] for _ in range(2)]
+    driven = drive(urls(servers), requests(6), insecure=True)
+    assert [(r.error, r.replica) for r in driven.records] == [(None, 0), (None, 1)] * 3
+
+
+# ---- when one breaks ----
+
+
+@pytest.mark.parametrize(
+    "load",
+    [LoadSpec(max_concurrency=8), LoadSpec(request_rate_rps=400, seed=1), LoadSpec(max_concurrency=8, duration_s=2)],
+    ids=["closed loop", "rate", "duration"],
+)
+def test_when_one_dies_its_requests_fail_and_the_others_go_on(copies: Copies, load: LoadSpec) -> None:
+    servers = copies({"first_ms": 10.0}, {"first_ms": 10.0, "faults": {"die": 20}})
+    driven = drive(urls(servers), requests(600), load, count=600 if load.duration_s is None else 1_000_000)
+    failed = [r for r in driven.records if r.error is not None]
+    living, dead = shares(driven)
+    assert driven.client.outcome == "complete"
+    assert {r.replica for r in failed} == {1}
+    assert {r.error for r in failed} <= {"refused", "reset", "cut"}
+    # What was in flight there, and at most as much again that was sent before its death was known.
+    assert 1 <= len(failed) <= 16
+    assert dead < 20 and living == driven.client.sent - dead - len(failed) > 3 * dead
+    end = max(r.end_ns for r in driven.records)
+    assert all(r.sent_ns < end / 2 for r in failed)  # none is thrown after them
+
+
+def test_a_copy_that_refuses_every_request_is_not_sent_everything(copies: Copies) -> None:
+    """It fails in no time, so it always has the least in flight."""
+    servers = copies({"first_ms": 20.0}, {"faults": {"500": 1}})
+    driven = drive(urls(servers), requests(300), LoadSpec(max_concurrency=8))
+    failed = [r for r in driven.records if r.error is not None]
+    assert {(r.replica, r.error) for r in failed} == {(1, "http_500")}
+    assert 4 <= len(failed) < 60
+
+
+def test_a_copy_that_comes_back_is_used_again(scripted: Serve) -> None:
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            time.sleep(0.01)
+            sock.sendall(answer(2))
+
+    servers = [scripted(talk), scripted(talk)]
+    back_ns: list[int] = []
+
+    def fail_and_return() -> None:
+        servers[1].close()
+        time.sleep(0.5)
+        servers.append(scripted(talk, port=servers[1].port))
+        back_ns.append(time.monotonic_ns())
+
+    def watch(progress: Progress) -> None:
+        if progress.elapsed_ns > 300 * NS_PER_MS and thread.ident is None:
+            thread.start()
+
+    thread = threading.Thread(target=fail_and_return)
+    load = LoadSpec(max_concurrency=4, duration_s=3.5)
+    driven = drive(urls(servers), requests(10), load, count=1_000_000, watch=watch)
+    thread.join()
+    assert driven.client.outcome == "complete"
+    failed = [r for r in driven.records if r.error is not None]
+    assert {r.replica for r in failed} == {1} and len(failed) <= 8
+    back = back_ns[0] - driven.client.start_ns
+    again = [r for r in driven.records if r.replica == 1 and r.sent_ns > back]
+    assert again and all(r.error is None for r in again)
+    since = min(r.sent_ns for r in again)
+    assert since - back < 2 * NS_PER_S  # it is tried once a second
+    assert len(again) > 0.3 * sum(r.sent_ns >= since for r in driven.records)
+
+
+@pytest.mark.parametrize(
+    "load", [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=100, seed=1)], ids=["closed loop", "rate"]
+)
+def test_the_server_is_gone_when_all_copies_are(copies: Copies, load: LoadSpec) -> None:
+    servers = copies({"faults": {"die": 20}}, {"faults": {"die": 30}})
+    begun = time.monotonic()
+    driven = drive(urls(servers), requests(20_000), load)
+    assert time.monotonic() - begun < 20
+    assert driven.client.outcome == "server gone"
+    assert 30 <= sum(shares(driven)) < 50
+    assert driven.client.sent == len(driven.records) < 20_000
+
+
+def test_a_copy_that_is_not_there_is_named_before_anything_is_sent(copies: Copies) -> None:
+    (server,) = copies({})
+    port = refused_port()
+    with pytest.raises(TargetError, match=f"Nothing listens at http://127.0.0.1:{port}"):
+        drive([server.base_url, f"http://127.0.0.1:{port}"], requests(1))
+    assert server.log()["streams"] == []
+
+
+# ---- what is told ----
+
+
+@pytest.mark.parametrize(("gap_ms", "even"), [(20.0, True), (40.0, False)])
+def test_a_replica_that_is_slower_than_the_others_is_a_finding(
+    copies: Copies, tmp_path: Path, gap_ms: float, even: bool
+) -> None:
+    base_url, *more_urls = urls(copies({"gap_ms": 20.0}, {"gap_ms": gap_ms}))
+    trial = TrialSpec(
+        target=TargetSpec(base_url, "openai", "/v1/completions", "fake", more_urls=more_urls),
+        workload=WorkloadSpec("custom", num_prompts=40),
+        load=LoadSpec(max_concurrency=8),
+    )
+    work = Workload(trial.workload, requests(40), [], "fake", "server", "")
+    result = measure(trial, TargetFacts("fake"), work, tmp_path, {}, Watcher(), Stop()).result
+    told = result.summary.replicas
+    assert [r.index for r in told] == [0, 1]
+    assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40
+    assert sum(r.output_tokens for r in told) == result.summary.total_output_tokens
+    found = [f for f in result.findings if f.code == "load.replicas_uneven"]
+    assert [f.level for f in found] == ([] if even else ["doubt"])
+    assert all(more_urls[0] in f.text for f in found)
