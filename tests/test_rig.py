@@ -14,7 +14,7 @@ from dyno.facts.rig import Rig
 from dyno.probe import environment, host, rig
 from dyno.probe.accelerators.nvidia import Nvidia
 from dyno.report.rig import lines
-from machines import NO_TOOLS, Nvml, Told, gpu, lay, strix_halo, xeon
+from machines import NO_TOOLS, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 # ---- the machine ----
 
@@ -116,12 +116,18 @@ def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Pat
     text = "\n".join(lines(found, list(host.STATE)))
     for words in (
         "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5.0 GiB of 80.0 GiB",
-        "450 W of 700 W", "1980 MHz / 2619 MHz", "PCIe 5 x8 of x16", "MIG 2×3g.40gb", "8060S Graphics (integrated)",
+        "450 W of 700 W", "1980/2619", "PCIe 5 x8 of x16", "MIG 2×3g.40gb", "8060S Graphics (integrated)",
         "on 0: train.py (pid 77, 4.0 GiB), ? (pid 78)", "numa balancing          on", "unknown or absent: rocm",
         "CUDA_VISIBLE_DEVICES=0,1", "2.0 GiB used of 8.0 GiB",
     ):  # fmt: skip
         assert words in text, words
     assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_accelerators_that_are_alike_share_a_line(tmp_path: Path) -> None:
+    found = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, sources=[NO_TOOLS])
+    names = [line.split()[0] for line in lines(found, []) if "AMD Instinct" in line]
+    assert names == ["0-7", "8", "9", "10-15"]  # a process holds memory on 9; the second card hangs on another node
 
 
 def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> None:

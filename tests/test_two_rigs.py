@@ -55,4 +55,6 @@ def test_what_changes_from_hour_to_hour_makes_no_other_rig() -> None:
 
 def test_the_doctor_examines_a_rig_without_a_run() -> None:
     assert checks.examine(RIG) == []
-    assert [f.code for f in checks.examine(all_with(power_cap_default_w=1000.0))] == ["rig.power_capped"]
+    [f] = checks.examine(all_with(power_cap_default_w=1000.0))
+    assert f.code == "rig.power_capped"
+    assert "700 W of 1000 W on 0, 1, 2, 3, 4, 5, 6, 7." in f.text

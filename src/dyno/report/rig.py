@@ -50,8 +50,14 @@ def _of(part: int | None, whole: int | None, words: str) -> str:
 
 
 def _accelerators(rig: Rig) -> list[str]:
-    titles = ["#", "name", "arch", "memory used", "driver", "power cap", "max clocks", "partition", "link", "NUMA"]
-    rows = [_accelerator(a) for a in rig.accelerators]
+    titles = ["#", "name", "arch", "memory used", "driver", "power cap", "max MHz", "partition", "link", "NUMA"]
+    rows: list[list[str]] = []
+    for a in rig.accelerators:
+        row = _accelerator(a)
+        if rows and rows[-1][1:] == row[1:]:  # of eight alike, one line
+            rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{a.index}"
+        else:
+            rows.append(row)
     busy = [f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes]
     out = _columns([titles, *rows]) + busy if rows else []
     nvidia = {a.name for a in rig.accelerators if a.vendor == "nvidia"}
@@ -62,7 +68,7 @@ def _accelerators(rig: Rig) -> list[str]:
 
 
 def _accelerator(a: Accelerator) -> list[str]:
-    clocks = [f"{n} MHz" if n else UNKNOWN for n in (a.clock_max_mhz, a.memory_clock_max_mhz)]
+    clocks = [str(n) if n else UNKNOWN for n in (a.clock_max_mhz, a.memory_clock_max_mhz)]
     return [
         str(a.index),
         a.name + (" (integrated)" if a.integrated else ""),
@@ -70,7 +76,7 @@ def _accelerator(a: Accelerator) -> list[str]:
         _of(a.memory_used_bytes, a.memory_bytes, "of"),
         a.driver or UNKNOWN,
         _power(a),
-        UNKNOWN if clocks == [UNKNOWN, UNKNOWN] else " / ".join(clocks),
+        UNKNOWN if clocks == [UNKNOWN, UNKNOWN] else "/".join(clocks),
         a.partition or "-",
         a.link or UNKNOWN,
         UNKNOWN if a.numa_node is None else str(a.numa_node),

@@ -39,16 +39,16 @@ def _on(accelerators: list[Accelerator]) -> str:
 
 
 def _power_capped(rig: Rig) -> Iterator[Finding]:
-    capped = [
-        f"{a.index} to {a.power_cap_w:g} W of {a.power_cap_default_w:g} W"
-        for a in _in_use(rig)
-        if a.power_cap_w and a.power_cap_default_w and a.power_cap_w < 0.99 * a.power_cap_default_w
-    ]
+    capped: dict[str, list[str]] = {}
+    for a in _in_use(rig):
+        if a.power_cap_w and a.power_cap_default_w and a.power_cap_w < 0.99 * a.power_cap_default_w:
+            capped.setdefault(f"{a.power_cap_w:g} W of {a.power_cap_default_w:g} W", []).append(str(a.index))
     if capped:
+        listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
         yield Finding(
             "rig.power_capped",
             "note",
-            f"The power of accelerators is capped below its default: {', '.join(capped)}.",
+            f"The power of accelerators is capped below its default: {listed}.",
             "Say so with the figures, or set the default again.",
         )
 
