@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from dyno.facts.client import ClientFacts
+from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
@@ -18,7 +19,7 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
-from dyno.measure.checks import CHECKS, client, examine, load, model, rig, statistics, tokens
+from dyno.measure.checks import CHECKS, client, engine, examine, load, model, rig, statistics, tokens
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
 from dyno.measure.statistics import distribution_ms, samples_needed
@@ -412,6 +413,8 @@ TRAINING = "train.py (pid 7)"
 ELSEWHERE = {"target": TargetSpec("http://10.0.0.7:8000", "openai", "/v1/completions", "m")}
 
 # check, evidence, the code and level that it gives (None: it is silent)
+Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
+UP = EngineFacts("vllm", "0.32.0", [], 30.0)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
@@ -431,6 +434,50 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (model.name, evidence(target=TargetFacts("m", models_listed=["q8"])), "model.not_listed", "doubt"),
     (model.name, evidence({"models_answered": {"m": 1, "q8": 1999}}), "model.other_answered", "void"),
     (model.name, evidence({"models_answered": {}}), None, None),  # TGI doesn't say
+    (engine.as_said, evidence(), None, None),
+    (engine.as_said, evidence(trial={"engine": EngineSpec("openai", quantization="q4_k_m")}, target=Q4), None, None),
+    (
+        engine.as_said,
+        evidence(trial={"engine": EngineSpec("openai", quantization="Q8_0")}, target=Q4),
+        "engine.not_as_said",
+        "void",
+    ),
+    (
+        engine.as_said,
+        evidence(trial={"engine": EngineSpec("openai", version="0.6.3")}, target=TargetFacts("m", version="0.11.0")),
+        "engine.not_as_said",
+        "void",
+    ),
+    (engine.quantization_named, evidence(target=Q4), None, None),
+    (engine.quantization_named, evidence(target=TargetFacts("llama.Q8_0.gguf")), None, None),  # it doesn't tell
+    (
+        engine.quantization_named,
+        evidence(target=TargetFacts("llama.Q8_0.gguf", quantization="Q4_K - Medium")),
+        "engine.quantization",
+        "void",
+    ),
+    (engine.slots, evidence(), None, None),
+    (engine.slots, evidence(target=TargetFacts("m", slots=2)), None, None),
+    (engine.slots, evidence(target=TargetFacts("m", slots=1)), "load.slots", "doubt"),
+    (
+        engine.slots,
+        evidence(target=TargetFacts("m", slots=1), trial={"target": TargetSpec("a", "openai", "", more_urls=["b"])}),
+        None,
+        None,
+    ),
+    (engine.cache_emptied, evidence(), None, None),
+    (engine.cache_emptied, evidence(cache_emptied=True), None, None),
+    (engine.cache_emptied, evidence({"cached_input_tokens": None}, cache_emptied=False), "cache.not_emptied", "doubt"),
+    (engine.cache_emptied, evidence({"cached_input_tokens": 0}, cache_emptied=False), "cache.not_emptied", "note"),
+    (engine.died, evidence(engine=UP), None, None),
+    (engine.died, evidence(engine=msgspec.structs.replace(UP, died="Out of memory.")), "engine.died", "void"),
+    (engine.memory_held, evidence(engine=UP), None, None),
+    (
+        engine.memory_held,
+        evidence(engine=msgspec.structs.replace(UP, memory_held_bytes=2**30)),
+        "engine.memory_held",
+        "doubt",
+    ),
     (tokens.output_length, evidence(), None, None),
     (tokens.output_length, evidence({"wanted_output_tokens": 200_000}), "tokens.output_short", "note"),
     (

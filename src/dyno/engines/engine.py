@@ -38,7 +38,7 @@ class Engine:
         lines = self.process.last_lines()
         said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
         known = trouble.advice([*lines, *self.process.last_lines(60)])
-        parts = [f"{self.title} {what}{said}", known or "", f"Its log: {self.process.log}"]
+        parts = [f"{self.title} {what}{said}", known or "", f"Read {self.process.log} for the rest."]
         return EngineError(" ".join(filter(None, parts)))
 
     def __enter__(self) -> Self:

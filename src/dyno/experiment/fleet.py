@@ -296,7 +296,7 @@ def _verified(plan: Plan, engines: list[Engine], headers: dict[str, str]) -> Tar
         if wrong:
             raise EngineError(
                 f"{engine.title} at {engine.base_url} is not what was asked for: {'; '.join(wrong)}. Nothing was "
-                f"measured. Its log: {engine.process.log}"
+                f"measured. Read {engine.process.log} for the rest."
             )
         found.append(facts)
     return found[0]
