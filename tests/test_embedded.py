@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -19,10 +20,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from dyno.engines import embedded, model
-from dyno.engines.embedded import Embedded
 from dyno.engines.engine import Engine
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
+from dyno.experiment.fleet import Plan, running
+from dyno.facts.engine import EngineSpec
+from dyno.facts.rig import Rig
 from dyno.http import Client, Url
 
 TEXTS = [
@@ -38,15 +41,24 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+def small(path: Path, **fields: Any) -> EngineSpec:
+    return EngineSpec("llamacpp", model=str(path), **{"max_num_seqs": 1, "max_model_len": 512, **fields})
+
+
+def started(spec: EngineSpec, folder: Path) -> Any:
+    rig = Rig("test", "0", "any", "cpu", 2)
+    return running(Plan(spec, rig), folder, {}, lambda _: None, lambda _: None)
+
+
 @pytest.fixture(scope="module")
-def engine(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
-    log = tmp_path_factory.mktemp("engine") / "engine.log"
-    with Embedded.start(model.build("Q8_0", cache), "small", 4, 512, log) as running:
-        yield running
+def engine(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    spec = small(model.build("Q8_0", cache), served_name="small", max_num_seqs=4)
+    with started(spec, tmp_path_factory.mktemp("engine")) as fleet:
+        yield fleet.engines[0]
 
 
 @pytest.fixture
-def client(engine: Embedded) -> Iterator[Client]:
+def client(engine: Engine) -> Iterator[Client]:
     client = Client(Url(engine.base_url), {})
     yield client
     client.close()
@@ -178,7 +190,7 @@ def test_no_prompt_is_cheaper_for_having_been_sent_before(client: Client) -> Non
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_idle_connections_keep_no_request_waiting(engine: Embedded, client: Client) -> None:
+def test_idle_connections_keep_no_request_waiting(engine: Engine, client: Client) -> None:
     url = Url(engine.base_url)
     idle = [Client(url, {}) for _ in range(64)]
     for other in idle:
@@ -191,7 +203,7 @@ def test_idle_connections_keep_no_request_waiting(engine: Embedded, client: Clie
         other.close()
 
 
-def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Embedded, client: Client) -> None:
+def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Engine, client: Client) -> None:
     satisfies: Engine = engine
     assert satisfies.version.startswith("xllamacpp ")
     _, props = client.call("/props")
@@ -204,32 +216,27 @@ def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Embe
 # The process
 
 
-def test_an_engine_without_a_model_tells_the_cause_and_the_log(tmp_path: Path) -> None:
+def test_an_engine_that_cannot_read_its_model_tells_the_cause_and_the_log(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text("error of an earlier engine\n")
-    with pytest.raises(EngineError) as caught:
-        Embedded.start(tmp_path / "none.gguf", "m", 1, 512, log)
-    for part in ("exited with code 1", "No such file", str(log)):
+    broken = tmp_path / "broken.gguf"  # its head is whole, its tensors are not
+    broken.write_bytes(model.build("Q4_0").read_bytes()[:2_000_000])
+    with pytest.raises(EngineError) as caught, started(small(broken), tmp_path):
+        pass
+    for part in ("exited with code 1", "model", str(log)):
         assert part in str(caught.value)
     assert "earlier" not in str(caught.value)
 
 
-def test_an_engine_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
-    endless = tmp_path / "model.gguf"
-    os.mkfifo(endless)  # opening it for reading waits for a writer that never comes
-    with pytest.raises(EngineError, match="completed no generation within 1 s"):
-        Embedded.start(endless, "m", 1, 512, tmp_path / "engine.log", ready_s=1)
-    commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    assert not [command for command in commands if str(endless) in command]
+def test_a_missing_wheel_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
 
-
-def test_a_missing_wheel_says_what_to_install(tmp_path: Path) -> None:
-    script = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]\n"
-    script += "from dyno.engines.embedded import _version; _version()"
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "EngineError: " in told.stderr
-    assert "pip install xllamacpp" in told.stderr
-    assert "--base-url" in told.stderr
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=r"llama.cpp isn't here.*dyno engines install llamacpp"):
+        Plan(small(model.build("Q4_0")), Rig("test", "0", "any", "cpu", 2))
 
 
 def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
@@ -326,9 +333,13 @@ def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> Non
 PARENT = """
 import json, os, sys, time
 from pathlib import Path
-from dyno.engines.embedded import Embedded
+from dyno.experiment.fleet import Plan, running
+from dyno.facts.engine import EngineSpec
+from dyno.facts.rig import Rig
 from dyno.http import Client, Url
-engine = Embedded.start(Path(sys.argv[1]), "m", 1, 512, Path(sys.argv[2]))
+spec = EngineSpec("llamacpp", model=sys.argv[1], max_num_seqs=1, max_model_len=512)
+up = running(Plan(spec, Rig("test", "0", "any", "cpu", 2)), Path(sys.argv[2]), {}, lambda _: None, lambda _: None)
+engine = up.__enter__().engines[0]
 if os.fork() == 0:  # a process that holds all that dyno holds, and lives on
     time.sleep(30)
     os._exit(0)
@@ -349,7 +360,7 @@ def parent(cache: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str],
         "-c",
         textwrap.dedent(PARENT),
         str(model.build("Q4_0", cache)),
-        str(tmp_path / "log"),
+        str(tmp_path),
     ]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as dyno:
         assert dyno.stdout

@@ -57,7 +57,7 @@ def parts(line: Sequence[str]) -> dict[str, str]:
             value = words[i]
             i += 1
         out[SAME.get(name, name)] = value
-    return {k: v for k, v in out.items() if k not in ("--host", "--port", "--metrics")}
+    return {k: v for k, v in out.items() if k not in ("--host", "--port", "--metrics", "--alias")}
 
 
 # As in the public reports, with the setting that gives the same. Versions: by their dates and environment dumps.
@@ -149,16 +149,27 @@ SPECULATION = {"model": "m", "draft_model": "d", "draft_tokens": 5}
 def test_speculation_is_two_flags_for_old_vllm_and_one_object_for_new() -> None:
     old = command("vllm", "0.6.3", **SPECULATION)
     assert old[-4:] == ["--speculative-model", "d", "--num-speculative-tokens", "5"]
-    new = command("vllm", "0.11.0", **SPECULATION)
+    assert command("vllm", "0.6.1", **SPECULATION)[-1] == "--use-v2-block-manager"  # it didn't go without
+    new = command("vllm", "0.9.2", **SPECULATION)
     assert new[-2] == "--speculative-config"
     assert json.loads(new[-1]) == {"model": "d", "num_speculative_tokens": 5}
+    newest = command("vllm", None, **SPECULATION)
+    assert json.loads(newest[-1]) == {"model": "d", "num_speculative_tokens": 5, "method": "draft_model"}
+    with pytest.raises(UsageError, match=r"vLLM 0\.11\.0 has no draft models"):
+        command("vllm", "0.11.0", **SPECULATION)
+
+
+def test_llama_cpp_s_speculation_changed_its_flags() -> None:
+    assert command("llamacpp", "6500", **SPECULATION)[-4:] == ["--model-draft", "d", "--draft-max", "5"]
+    newest = command("llamacpp", "11434", **SPECULATION)
+    assert newest[-6:] == ["--spec-draft-model", "d", "--spec-type", "draft-simple", "--spec-draft-n-max", "5"]
 
 
 @pytest.mark.parametrize(
     ("version", "on", "off"),
     [
         ("0.6.3", "--enable-chunked-prefill=True", "--enable-chunked-prefill=False"),
-        ("0.11.0", "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
+        ("0.12.0", "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
         (None, "--enable-chunked-prefill", "--no-enable-chunked-prefill"),
     ],
 )
@@ -175,6 +186,10 @@ def test_chunked_prefill_is_said_as_the_version_wants_it(version: str | None, on
         ("vllm", "0.32.0", {"args": ["--max-seq-len-to-capture", "1"]}, ["vLLM 0.32.0", "--max-seq-len-to-capture"]),
         ("vllm", "0.32.0", {"args": ["--speculative-model", "x"]}, ["vLLM 0.32.0", "draft_model"]),
         ("vllm", "0.6.3", {"args": ["--async-scheduling"]}, ["vLLM 0.6.3", "--async-scheduling", "0.10.0"]),
+        ("vllm", "0.9.2", {"chunked_prefill": False}, ["vLLM 0.9.2", "chunked_prefill", "from 0.11.1"]),
+        ("vllm", "0.24.0", {"quantization": "Q4_K_M"}, ["vLLM 0.24.0", "Q4_K_M", "before 0.24.0"]),
+        ("llamacpp", "6500", {"prefix_caching": False}, ["llama.cpp 6500", "prefix_caching", "from 7716"]),
+        ("llamacpp", "11434", {"args": ["--draft-max", "4"]}, ["llama.cpp 11434", "draft_tokens"]),
         ("vllm", "0.6.3", {"kv_cache_dtype": "bf16"}, ["vLLM 0.6.3", "kv_cache_dtype", "bf16"]),
         ("vllm", "0.6.3", {"quantization": "nonsense"}, ["vLLM 0.6.3", "quantization", "nonsense"]),
         ("tgi", "3.3.6", {"pipeline_parallel": 2}, ["TGI 3.3.6", "pipeline_parallel"]),
@@ -243,11 +258,17 @@ def test_llamacpp_asks_for_the_context_of_a_request_times_its_slots() -> None:
         ({"max_num_seqs": 16, "args": ["-c", "4096"]}, 256, 16),
         ({"args": ["--ctx-size=4096", "--parallel", "8"]}, 512, 8),
         ({"args": ["-c", "4096"]}, 4096, None),
+        ({"args": ["-c", "4096", "-np", "16", "--kv-unified"]}, 256, 16),
     ],
 )
 def test_llamacpp_slots_share_the_context(fields: dict[str, Any], context: int, slots: int | None) -> None:
-    limits = KINDS["llamacpp"].limits(EngineSpec("llamacpp", model="m.gguf", **fields), None)
+    limits = KINDS["llamacpp"].limits(EngineSpec("llamacpp", model="m.gguf", **fields), None, "6500")
     assert (limits.context, limits.slots) == (context, slots)
+
+
+def test_a_unified_cache_is_each_slot_s_own_in_newer_builds() -> None:
+    spec = EngineSpec("llamacpp", model="m.gguf", args=["-c", "4096", "-np", "16", "--kv-unified"])
+    assert KINDS["llamacpp"].limits(spec, None, "11434").context == 4096
 
 
 def test_replicas_get_disjoint_devices_and_ports() -> None:

@@ -58,7 +58,7 @@ def serve(scripted: Callable[..., Scripted]) -> Serve:
     def look(routes: dict[str, Any], spec: TargetSpec = SPEC) -> TargetFacts:
         def talk(sock: Any, _: int) -> None:
             while data := sock.recv(65536):
-                answer = routes.get(data.split(b" ")[1].decode())
+                answer = routes.get(data.split(b" ")[1].decode().partition("?")[0])
                 body = answer.encode() if isinstance(answer, str) else json.dumps(answer or {}).encode()
                 status = b"200 OK" if answer is not None else b"404 Not Found"
                 sock.sendall(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))

@@ -13,12 +13,13 @@ import pytest
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.errors import TargetError
-from dyno.experiment.trial import Watcher, measure
+from dyno.experiment.trial import Watcher, finish, measure
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.load.progress import Progress, Stop
+from dyno.store.run import create
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_wire import https, most_at_once, refused_port, spans_of
 
@@ -239,7 +240,9 @@ def test_a_replica_that_is_slower_than_the_others_is_a_finding(
         load=LoadSpec(max_concurrency=8),
     )
     work = Workload(trial.workload, requests(40), [], "fake", "server", "")
-    result = measure(trial, TargetFacts("fake"), work, tmp_path, {}, Watcher(), Stop()).result
+    run = create(tmp_path, "replicas")
+    measure(run, trial, TargetFacts("fake"), work, {}, Watcher(), Stop())
+    result = finish(run).result
     told = result.summary.replicas
     assert [r.index for r in told] == [0, 1]
     assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40

@@ -38,7 +38,7 @@ def _parameters(options: argparse.Namespace) -> Any:
 
     params = CommonParams()
     params.model.path = options.model
-    params.model_alias = {options.alias or os.path.basename(options.model)}  # noqa: PTH119
+    params.model_alias = {options.alias or options.model}
     params.hostnames = [options.host]
     params.port = options.port
     params.n_parallel = options.parallel

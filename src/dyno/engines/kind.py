@@ -34,6 +34,10 @@ class Option:
         self.since = since
         self.until = until
 
+    @property
+    def span(self) -> str:
+        return " ".join([f"from {self.since}"] * bool(self.since) + [f"to before {self.until}"] * bool(self.until))
+
     def had_by(self, version: str | None) -> bool:
         if version is None:  # not known: the newest is assumed
             return not self.until
@@ -111,7 +115,7 @@ class Kind:
         """What this engine tells beyond the common, held against the setting."""
         yield from ()
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         return Limits(spec.max_model_len or (model.context if model else None), spec.max_num_seqs)
 
     def read_log(self, text: str) -> LogFacts:
@@ -133,23 +137,20 @@ class Kind:
         return out
 
     def _option(self, name: str, value: Any, version: str | None) -> Sequence[str]:
-        ways = self.options.get(name, ())
-        way = next((w for w in ways if w.had_by(version)), None)
-        if way is None:
-            spans = ", ".join(f"from {w.since or 'the first'} to before {w.until}" for w in ways if w.until)
-            spans = spans or ", ".join(f"from {w.since} on" for w in ways if w.since)
-            known = f" (versions {spans} have it)" if spans else ""
-            raise UsageError(
-                f"{self.title} {version or '(newest)'} can't set {name} = {said(value)}{known}. Leave it out, or "
-                "give the engine's own flag in args."
-            )
-        try:
-            return way.give(value)
-        except KeyError:
-            raise UsageError(
-                f"{self.title} {version or '(newest)'} has no {name} = {said(value)}. Give a value that it has, or "
-                "the engine's own flag in args."
-            ) from None
+        others = []
+        for way in self.options.get(name, ()):
+            try:
+                given = way.give(value)
+            except KeyError:  # not a value of this way
+                continue
+            if way.had_by(version):
+                return given
+            others.append(way.span)
+        known = f" (versions {' or '.join(others)} can)" if others else ""
+        raise UsageError(
+            f"{self.title} {version or '(newest)'} can't do {name} = {said(value)}{known}. Leave it out, give another "
+            "value, or the engine's own flag in args."
+        )
 
     def check_args(self, args: Sequence[str], version: str | None) -> None:
         """The flags in `args` that this version is known not to have."""
@@ -159,10 +160,10 @@ class Kind:
             if len(hits) != 1:
                 continue
             since, until, now = self.own_flags[hits[0]]
-            if not Option(lambda _: (), since, until).had_by(version):
-                span = " and ".join([f"from {since} on"] * bool(since) + [f"until before {until}"] * bool(until))
+            way = Option(lambda _: (), since, until)
+            if not way.had_by(version):
                 raise UsageError(
-                    f"{self.title} {version or '(newest)'} has no {hits[0]}: it existed {span}.{now and ' ' + now}"
+                    f"{self.title} {version or '(newest)'} has no {hits[0]}: versions {way.span} have it. {now}"
                 )
 
 

@@ -2,17 +2,17 @@
 
 import importlib.metadata
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dyno.engines import model as own_model
-from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, one_of, switch, valued, word
+from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, numbers, one_of, switch, valued, word
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
-from dyno.http import Client
 
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
@@ -28,10 +28,27 @@ _OPTIONS = {
     "tensor_parallel": (Option(lambda _: ["--split-mode", "row"]),),  # over the devices that are visible
     "pipeline_parallel": (Option(lambda _: ["--split-mode", "layer"]),),
     "max_batched_tokens": (Option(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),),
-    "prefix_caching": (switch(["--cache-prompt"], ["--no-cache-prompt", "--cache-ram", "0"]),),
-    "draft_model": (flag("--model-draft"),),
-    "draft_tokens": (flag("--draft-max"),),
+    "prefix_caching": (
+        switch(["--cache-prompt"], ["--no-cache-prompt", "--cache-ram", "0"], since="7716"),
+        Option(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off
+    ),
+    "draft_model": (
+        Option(lambda m: ["--spec-draft-model", m, "--spec-type", "draft-simple"], since="9131"),
+        flag("--model-draft", until="9131"),
+    ),
+    "draft_tokens": (flag("--spec-draft-n-max", since="8955"), flag("--draft-max", since="4159", until="8955")),
 }  # fmt: skip
+
+_OWN_FLAGS = {
+    "--draft-max": ("4159", "8955", "Use draft_tokens."),
+    "--draft-min": ("4159", "8955", "It is --spec-draft-n-min now."),
+    "--spec-draft-n-max": ("8955", "", "Use draft_tokens."),
+    "--no-mmap": ("", "11434", "It is --load-mode none now."),
+    "--mlock": ("", "11434", "It is --load-mode mlock now."),
+    "--load-mode": ("10105", "", "It was --mlock and --no-mmap."),
+    "--kv-unified": ("5913", "", "Leave it out."),
+    "--cache-ram": ("6723", "", "Leave it out."),
+}
 
 
 class LlamaCpp(Kind):
@@ -39,6 +56,7 @@ class LlamaCpp(Kind):
     title = "llama.cpp"
     programs = ("llama-server",)
     options = _OPTIONS
+    own_flags = _OWN_FLAGS
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Without a model, dyno's own small one."""
@@ -81,14 +99,19 @@ class LlamaCpp(Kind):
             out += ["--ctx-size", str(length * (slots or 1))]
         if slots:
             out += ["--parallel", str(slots)]
-        return out + self.flags(spec, None, leave=("max_model_len", "max_num_seqs"))
+        if not spec.served_name:
+            out += ["--alias", self.default_name(spec)]  # builds differ in the name that they give by themselves
+        return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
+
+    def default_name(self, spec: EngineSpec) -> str:
+        return Path(spec.model or "").name
 
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         on = program.embedded is False if spec.prefix_caching is None else spec.prefix_caching
         cache = spec.kv_cache_dtype
         return {"prefix_caching": on, "kv_cache_dtype": cache if cache != "auto" else None}
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         args = spec.args
         slots = spec.max_num_seqs or count(valued(args, "-np", "--parallel"))
         total = count(valued(args, "-c", "--ctx-size"))
@@ -96,8 +119,9 @@ class LlamaCpp(Kind):
             return Limits(spec.max_model_len, slots, f"max_model_len = {spec.max_model_len}")
         source = f"--ctx-size {total}" if total else "the model's own length"
         total = total or (model.context if model else None)
-        if total and slots and slots > 1:
-            # --kv-unified lets a slot use more in newer builds; the share is what each one is sure of.
+        # A unified cache lets each slot use all of it, in builds that know a sequence's own limit.
+        unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or numbers(version) >= (6925,))
+        if total and slots and slots > 1 and not unified:
             return Limits(total // slots, slots, f"{source} = {total}, shared by {slots} slots")
         return Limits(total, slots, source)
 
@@ -106,18 +130,11 @@ class LlamaCpp(Kind):
         for name, pattern in {
             "quantization": r"file type\s*= (\S+)",
             "kv_cache_tokens": r"n_ctx\s*= (\d+)",
-            "max_model_len": r"n_ctx_(?:seq|per_seq)\s*[=(]\s*\(?(\d+)",
-            "slots": r"(?:initializing slots, n_slots|n_seq_max)\s*= (\d+)",
+            "max_model_len": r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",
+            "slots": r"n_slots\s*= (\d+)",
         }.items():
             if found := last_match(pattern, text):
                 target[name] = count(found[1]) if found[1].isdigit() else found[1]
         if found := last_match(r"file size\s*= ([\d.]+) (MiB|GiB)", text):
             target["weights_bytes"] = int(float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]])
         return LogFacts(target)
-
-    def reset_cache(self, client: Client) -> bool:
-        """Slot by slot; only builds that were started with --slots can."""
-        status, slots = client.call("/slots")
-        if status != 200 or not isinstance(slots, list):
-            return False
-        return all(client.call(f"/slots/{s['id']}?action=erase", {})[0] == 200 for s in slots)

@@ -57,6 +57,9 @@ def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
         return version_in(python, packages)
     said = _said([binary, "--version"]) or ""
     # llama-server: 'version: 6123 (79c1160b)', text-generation-launcher: 'text-generation-launcher 3.3.6'
+    # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which tells nothing.
+    if found := re.search(r"\(build (\d+)", said):
+        return found[1] if int(found[1]) else None
     found = re.search(r"version: b?(\d+)", said) or re.search(r"\b(\d+(?:\.\d+)+\S*)", said)
     return found[1] if found else None
 

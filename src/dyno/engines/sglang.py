@@ -51,7 +51,7 @@ class SgLang(Kind):
         out += ["--model-path", spec.model, "--host", "127.0.0.1", "--port", str(port)]
         return out + self.flags(with_dtype(spec), program.version)
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         length = spec.max_model_len or count(valued(spec.args, "--context-length"))
         slots = spec.max_num_seqs or count(valued(spec.args, "--max-running-requests"))
         if length:

@@ -59,7 +59,7 @@ class Tgi(Kind):
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         length = spec.max_model_len or count(valued(spec.args, "--max-total-tokens"))
         slots = spec.max_num_seqs or count(valued(spec.args, "--max-concurrent-requests"))
         return Limits(length, slots, f"--max-total-tokens {length}")

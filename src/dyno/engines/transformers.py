@@ -43,7 +43,7 @@ class Transformers(Kind):
             out.append("--continuous-batching")
         return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         # It takes longer prompts than the model was made for, and answers nonsense.
         context = None if model is None else model.context
         return Limits(context, None if _batches(spec) else 1, "the model's own length")

@@ -28,15 +28,14 @@ _DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float
 # What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
 _IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
-_METHODS = (
-    "fp8", "bitsandbytes", "gguf", "compressed-tensors", "quark", "modelopt", "modelopt_fp4", "gptq_marlin",
-    "awq_marlin", "ptpc_fp8", "fbgemm_fp8", "experts_int8", "moe_wna16", "torchao", "mxfp4",
-)  # fmt: skip
-_QUANTIZATIONS: dict[str, str | None] = {
-    **dict.fromkeys(_IN_CHECKPOINT),
-    **{word(m): m for m in _METHODS},
-    **dict.fromkeys(("q2_k", "q3_k_m", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q5_k_m", "q6_k", "q8_0")),
-}
+_METHODS = {  # by a flag; since, until
+    "fp8": ("", ""), "compressed-tensors": ("", ""), "gptq_marlin": ("", ""), "awq_marlin": ("", ""),
+    "bitsandbytes": ("", "0.28.0"), "gguf": ("0.5.5", "0.24.0"), "fbgemm_fp8": ("", ""), "quark": ("0.7.0", ""),
+    "experts_int8": ("0.5.5", ""), "moe_wna16": ("0.7.1", ""), "torchao": ("0.8.4", ""), "modelopt": ("0.6.1", ""),
+    "modelopt_fp4": ("0.9.0", ""), "ptpc_fp8": ("0.7.3", "0.19.0"), "mxfp4": ("0.10.1", ""), "mxfp8": ("0.19.0", ""),
+    "fp8_per_tensor": ("0.20.0", ""), "fp8_per_block": ("0.20.0", ""),
+}  # fmt: skip
+_GGUF_TYPES = ("q2_k", "q3_k_m", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q5_k_m", "q6_k", "q8_0")
 _KV = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _ARGUMENTS = {
     "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
@@ -56,10 +55,15 @@ _OPTIONS = {
     "served_name": (flag("--served-model-name"),),
     "load_format": (flag("--load-format"),),
     "dtype": (one_of("--dtype", _DTYPES),),
-    "quantization": (one_of("--quantization", _QUANTIZATIONS),),
+    "quantization": (
+        one_of("--quantization", dict.fromkeys(_IN_CHECKPOINT)),
+        *(one_of("--quantization", {word(m): m}, since, until) for m, (since, until) in _METHODS.items()),
+        one_of("--quantization", dict.fromkeys(_GGUF_TYPES), since="0.5.5", until="0.24.0"),
+    ),
     "kv_cache_dtype": (
-        one_of("--kv-cache-dtype", {**_KV, "bf16": "bfloat16"}, since="0.11.0"),
-        one_of("--kv-cache-dtype", _KV, until="0.11.0"),
+        one_of("--kv-cache-dtype", _KV),
+        one_of("--kv-cache-dtype", {"bf16": "bfloat16"}, since="0.11.0"),
+        one_of("--kv-cache-dtype", {"fp16": "float16"}, since="0.18.0"),
     ),
     "tensor_parallel": (flag("--tensor-parallel-size"),),
     "pipeline_parallel": (flag("--pipeline-parallel-size"),),
@@ -72,8 +76,10 @@ _OPTIONS = {
         switch(["--enable-prefix-caching"], [], until="0.6.5"),  # off unless asked for
     ),
     "chunked_prefill": (
-        switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.8.5"),
-        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.5"),
+        switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"),
+        # In between it takes the flag that turns it off, and leaves it on.
+        Option(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
+        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
     ),
 }
 _OWN_FLAGS = {
@@ -89,8 +95,8 @@ _OWN_FLAGS = {
     "--swap-space": ("", "0.18.0", "Leave it out."),
     "--disable-log-requests": ("", "0.17.0", "Requests aren't logged unless --enable-log-requests asks for it."),
     "--enable-log-requests": ("0.10.1", "", "Requests were logged unless --disable-log-requests forbade it."),
-    "--disable-frontend-multiprocessing": ("", "0.10.0", "Leave it out."),
-    "--guided-decoding-backend": ("", "0.11.0", "It is a key of --structured-outputs-config now."),
+    "--disable-frontend-multiprocessing": ("", "0.19.0", "Leave it out."),
+    "--guided-decoding-backend": ("", "0.12.0", "It is a key of --structured-outputs-config now."),
     "--device": ("", "0.10.0", "The device is found by itself: leave it out."),
     "--worker-use-ray": ("", "0.7.0", "Use --distributed-executor-backend ray."),
     "--engine-use-ray": ("", "0.6.1", "Leave it out."),
@@ -123,12 +129,12 @@ class Vllm(Kind):
         own += ["--host", "127.0.0.1", "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
-        return own + _speculation(spec, program.version, self)
+        return own + _speculation(spec, program.version)
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info
 
-    def limits(self, spec: EngineSpec, model: ModelShape | None) -> Limits:
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         length = spec.max_model_len or count(valued(spec.args, "--max-model-len"))
         slots = spec.max_num_seqs or count(valued(spec.args, "--max-num-seqs"))
         if length:
@@ -163,7 +169,9 @@ class Vllm(Kind):
         return LogFacts(target, seconds(parts, text))
 
     def reset_cache(self, client: Client) -> bool:
-        return client.call("/reset_prefix_cache", {})[0] == 200
+        status, answer = client.call("/reset_prefix_cache", {})
+        # Before 0.26 it says nothing more than that it was asked.
+        return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
 
 
 def _value(name: str, text: str) -> Any:
@@ -176,12 +184,22 @@ def _value(name: str, text: str) -> Any:
     return word(text) if name == "dtype" else text
 
 
-def _speculation(spec: EngineSpec, version: str | None, kind: Kind) -> list[str]:
+def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if spec.draft_model is None and spec.draft_tokens is None:
         return []
     if spec.draft_model is None or spec.draft_tokens is None:
         raise UsageError("Speculative decoding needs draft_model and draft_tokens, both.")
-    if Option(lambda _: (), until="0.8.3").had_by(version):
-        return ["--speculative-model", spec.draft_model, "--num-speculative-tokens", str(spec.draft_tokens)]
-    config = {"model": spec.draft_model, "num_speculative_tokens": spec.draft_tokens}
+    model, tokens = spec.draft_model, spec.draft_tokens
+    if _from("0.10.0", version, until="0.15.0"):
+        raise UsageError(f"vLLM {version} has no draft models: versions to before 0.10.0 and from 0.15.0 do.")
+    if _from("", version, until="0.8.2"):
+        extra = ["--use-v2-block-manager"] if _from("", version, until="0.6.3") else []
+        return ["--speculative-model", model, "--num-speculative-tokens", str(tokens), *extra]
+    config: dict[str, Any] = {"model": model, "num_speculative_tokens": tokens}
+    if _from("0.15.0", version):
+        config["method"] = "draft_model"
     return ["--speculative-config", json.dumps(config)]
+
+
+def _from(since: str, version: str | None, until: str = "") -> bool:
+    return Option(lambda _: (), since, until).had_by(version)

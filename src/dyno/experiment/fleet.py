@@ -49,7 +49,7 @@ class Plan:
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         self.model = _model(spec)
-        self.limits: Limits = self.kind.limits(spec, self.model)
+        self.limits: Limits = self.kind.limits(spec, self.model, self.program.version)
         present = [a.index for a in rig.accelerators]
         if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
             raise UsageError(

@@ -98,7 +98,7 @@ def _vllm(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
             facts["kv_cache_tokens"] = int(blocks) * int(size)
         facts["kv_cache_dtype"] = label.get("cache_dtype")
         facts["prefix_caching"] = {"True": True, "False": False}.get(label.get("enable_prefix_caching", ""))
-    facts |= _server_info(_object(client, "/server_info").get("vllm_config"))
+    facts |= _server_info(_object(client, "/server_info?config_format=json").get("vllm_config"))
     if facts.get("kv_cache_tokens") and facts.get("max_model_len"):
         facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
     return facts
