@@ -44,8 +44,9 @@ class Pool:
         return chosen
 
     def hold(self, replica: Replica) -> None:
-        """After a failed request. A dead replica fails at once, so it always has the least in flight and would be
-        sent everything: it is sent nothing until a connection to it opens, unless all are held."""
+        """After a request that got no answer, or 429 or 5xx. A dead replica fails at once, so it always has the least
+        in flight and would be sent everything: it is sent nothing until a connection to it opens, unless all are held.
+        """
         replica.held = self.only is None
 
     def try_held(self) -> None:

@@ -26,7 +26,7 @@ class Replica:
         self.idle: list[Connection] = []  # last in, first out: the warmest connection is used first
         self.opening = 0  # connections under way that no exchange waits for yet
         self.refused = 0  # connections in a row
-        self.held = False  # it failed a request: no other one for it until a connection to it opens
+        self.held = False  # it didn't answer a request: no other one for it until a connection to it opens
 
 
 def _resolve(url: Url) -> tuple[int, tuple[str, int]]:

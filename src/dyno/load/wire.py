@@ -245,6 +245,7 @@ class Wire:
             try:
                 stream = pool.open(replica)
             except OSError as e:
+                pool.hold(replica)
                 self._failed(exchange, replica, failure(e), unsent_due=due)
                 return
         stream.exchange, stream.due_ns = exchange, due
@@ -339,6 +340,8 @@ class Wire:
             self._pool.lost(stream)
             return
         self._pool.drop(stream)
+        if stream.silent:
+            self._pool.hold(stream.replica)
         self._failed(exchange, stream.replica, reason, unsent_due=None if stream.sent_ns else stream.due_ns)
 
     def _failed(self, exchange: int, replica: Replica, reason: str, unsent_due: int | None) -> None:
@@ -348,7 +351,6 @@ class Wire:
         self._note(END, exchange, now, NO_STAMP, reason.encode()[:1000])
         self.progress.ended += 1
         self.progress.failed += 1
-        self._pool.hold(replica)
         self._slot_free(replica, now, refused=reason.startswith("refused"))
 
     def _slot_free(self, replica: Replica, now: int, refused: bool = False) -> None:
