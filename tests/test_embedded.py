@@ -275,6 +275,53 @@ def test_an_engine_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     started[0].stop()
 
 
+def outsider(tmp_path: Path) -> tuple[list[str], list[str]]:
+    """An engine whose worker leaves its group, as a container's does, and the command that ends that one."""
+    pidfile = tmp_path / "worker.pid"
+    engine = f"setsid sh -c 'echo $$ > {pidfile}; exec sleep 60' & sleep 60"
+    return ["/bin/sh", "-c", engine], ["/bin/sh", "-c", f"kill -9 $(cat {pidfile}); echo cleaned >> {tmp_path}/told"]
+
+
+def worker_of(tmp_path: Path) -> int:
+    pidfile = tmp_path / "worker.pid"
+    await_true(lambda: pidfile.exists() and pidfile.read_text().strip())
+    return int(pidfile.read_text())
+
+
+def test_stop_cleans_up_what_is_outside_the_group_and_once_only(tmp_path: Path) -> None:
+    command, cleanup = outsider(tmp_path)
+    process = EngineProcess(command, None, tmp_path / "log", cleanup)
+    worker = worker_of(tmp_path)
+    assert not gone(worker)
+    process.stop()
+    await_true(lambda: gone(worker))
+    process.stop()
+    assert (tmp_path / "told").read_text() == "cleaned\n"
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_cleanup_that_does_not_exist_or_fails_hinders_nothing(tmp_path: Path) -> None:
+    for cleanup in (["/no/such/tool"], ["false"]):
+        with EngineProcess(["sleep", "60"], None, tmp_path / "log", cleanup) as process:
+            pass
+        assert group(process.pid) == []
+
+
+def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> None:
+    script = "import json, sys, time; from pathlib import Path; from dyno.engines.process import EngineProcess\n"
+    script += "p = EngineProcess(*[json.loads(a) for a in sys.argv[1:3]], Path(sys.argv[3]), json.loads(sys.argv[4]))\n"
+    script += "print(p.pid, flush=True); time.sleep(60)"
+    command, cleanup = outsider(tmp_path)
+    words = [json.dumps(command), "null", str(tmp_path / "log"), json.dumps(cleanup)]
+    with subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE, text=True) as dyno:
+        assert dyno.stdout
+        pid = int(dyno.stdout.readline())
+        worker = worker_of(tmp_path)
+        dyno.kill()
+    await_true(lambda: gone(worker))
+    assert group(pid) == []
+
+
 # A dyno of its own that starts the engine, tells its pid, and does what the test says with a signal.
 PARENT = """
 import json, os, sys, time

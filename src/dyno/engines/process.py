@@ -16,16 +16,25 @@ from pathlib import Path
 from typing import Self
 
 _GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
+_CLEANUP_S = 60.0  # a container's daemon may be slow to let go of a big one
 _TROUBLE = re.compile(
     r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
 )
 
 
 class EngineProcess:
-    def __init__(self, command: list[str], env: dict[str, str] | None, log: Path) -> None:
-        """`env` is the whole environment; None: dyno's own. The log is appended to."""
+    def __init__(
+        self, command: list[str], env: dict[str, str] | None, log: Path, cleanup: list[str] | None = None
+    ) -> None:
+        """`env` is the whole environment; None: dyno's own. The log is appended to.
+
+        `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
+        once the group is dead: by `stop`, or by the watcher where dyno itself died.
+        """
         self.command = command
         self.log = log
+        self._env = env
+        self._cleanup = cleanup or []
         self._started = time.monotonic()
         watched, self._held = os.pipe()
         try:
@@ -33,7 +42,16 @@ class EngineProcess:
                 self._log_start = out.tell()  # what an earlier engine left there is not this one's
                 # A session of its own, so that Ctrl-C reaches dyno and not the engine.
                 self._child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__, str(watched), *command],
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        __file__,
+                        str(watched),
+                        str(len(self._cleanup)),
+                        *self._cleanup,
+                        *command,
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
@@ -76,11 +94,26 @@ class EngineProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait()
+        self._clean_up()
         deadline = time.monotonic() + _GRACE_S
         while _lives(self.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         os.close(self._held)
         self._stopped = True
+
+    def _clean_up(self) -> None:
+        if not self._cleanup:
+            return
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            # Not `run`, which kills what it waits for at Ctrl-C. Its output isn't the engine's: not for the log.
+            subprocess.Popen(
+                self._cleanup,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._env,
+                start_new_session=True,
+            ).wait(_CLEANUP_S)
 
     def last_lines(self, count: int = 5) -> list[str]:
         """What the log says of trouble, or else its last lines."""
@@ -118,7 +151,7 @@ def free_port() -> int:
         return port
 
 
-def _become(watched: int, command: list[str]) -> None:
+def _become(watched: int, cleanup: list[str], command: list[str]) -> None:
     """Leave a watcher behind and turn into the engine, which so keeps the pid that dyno knows.
 
     Not PR_SET_PDEATHSIG: it fires when the *thread* that started the engine ends, and misses grandchildren.
@@ -149,8 +182,32 @@ def _become(watched: int, command: list[str]) -> None:
         while time.monotonic() < deadline:
             os.kill(engine, 0)
             time.sleep(0.05)
+    if cleanup:
+        _after_my_death(cleanup)
     os.killpg(0, signal.SIGKILL)
 
 
+def _after_my_death(command: list[str]) -> None:
+    """Leave a process outside the group that runs `command` when the group, this one in it, is dead."""
+    death, mine = os.pipe()
+    outside, its = os.pipe()
+    if os.fork():
+        os.close(its)
+        os.read(outside, 1)  # it is out of the group, and `mine` is held here alone
+        return
+    os.close(mine)
+    os.setsid()
+    os.close(its)
+    os.read(death, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as e:
+        print(f"{command[0]}: {e.strerror}", file=sys.stderr, flush=True)
+        os._exit(127)
+
+
 if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
+    _first = 3 + int(sys.argv[2])  # of the command: the cleanup's words come before it
+    _become(int(sys.argv[1]), sys.argv[3:_first], sys.argv[_first:])
