@@ -165,11 +165,12 @@ class _Work:
         self._kind, self._variant, self._source, self._recipe = kind, variant, source, recipe
         self._installer, self._say = installer, say
         self._name = kind  # until the version is known
+        self._now = ""  # what it is at, in words
         self._env = environ(dict(os.environ), recipe.env)
         self.log = root / "logs" / f"install-{kind}-{variant}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
     def look_up(self, requirement: str) -> Found:
-        self._say(f"{self._name}: looking up {_without_password(requirement)}")
+        self._phase(f"looking up {_without_password(requirement)}")
         names = [word for word in self._recipe.first if word.isidentifier()]
         with tempfile.TemporaryDirectory(prefix="dyno-") as scratch:
             return self._installer.look_up(requirement, names, Path(scratch), self._run)
@@ -177,16 +178,17 @@ class _Work:
     def make(self, folder: Path, requirement: str, found: Found | None) -> Environment:
         began = time.monotonic()
         self._name = folder.name
-        self._say(f"{self._name}: making its environment, by {self._installer.name}")
+        self._phase(f"making its environment, by {self._installer.name}")
         self._run(self._installer.make(folder))
         wanted = found.wants if found else {}
         for first in self._recipe.first:
             if step := wanted.get(first) if first.isidentifier() else first:
                 self._install(folder, step)
         # In the very version that was looked up, whatever has come out since.
-        self._install(folder, f"{self._recipe.package}=={found.version}" if found and not self._source else requirement)
+        exact = f"{self._recipe.package}=={found.version}" if found and not self._source else requirement
+        self._install(folder, exact, self._recipe.note)
         if self._recipe.remove:
-            self._say(f"{self._name}: uninstalling {', '.join(self._recipe.remove)}")
+            self._phase(f"uninstalling {', '.join(self._recipe.remove)}")
             self._run(self._installer.uninstall(folder, self._recipe.remove))
         made = self._tried(folder)
         self.log.replace(folder / "install.log")
@@ -196,12 +198,12 @@ class _Work:
         self._say(f"{self._name}: done, {human_bytes(made.size_bytes)} in {time.monotonic() - began:.0f} s")
         return made
 
-    def _install(self, folder: Path, requirement: str) -> None:
-        self._say(f"{self._name}: installing {_without_password(requirement)}")
+    def _install(self, folder: Path, requirement: str, note: str = "") -> None:
+        self._phase(f"installing {_without_password(requirement)}{note and f' ({note})'}")
         self._run(self._installer.install(folder, [requirement], self._recipe.options))
 
     def _tried(self, folder: Path) -> Environment:
-        self._say(f"{self._name}: trying it")
+        self._phase("trying it")
         python, out = folder / "bin" / "python", folder / "facts.json"
         self._run([str(python), "-I", "-c", _FACTS, self._recipe.module, str(out)])
         self._run([str(folder / "bin" / self._recipe.check[0]), *self._recipe.check[1:]])
@@ -224,10 +226,13 @@ class _Work:
             binary=binary,
         )
 
+    def _phase(self, text: str) -> None:
+        self._now = text
+        self._say(f"{self._name}: {text}")
+
     def _run(self, command: list[str]) -> None:
-        shown = _without_password(shlex.join(command))
         with self.log.open("a") as log:
-            log.write(f"$ {_short(shown, 500)}\n")
+            log.write(f"$ {_without_password(shlex.join(command))}\n")
             start = log.tell()
         # In a session of its own: Ctrl-C is ours, and it doesn't outlive us.
         with EngineProcess(command, self._env, self.log) as process:
@@ -240,7 +245,7 @@ class _Work:
         first = [re.split(r"\W", word)[0] for word in self._recipe.first]
         hint = f"{self._recipe.hint} " if not first or any(word in said for word in first) else ""
         raise EngineError(
-            f'{self._name} wasn\'t installed: `{_short(shown, 160)}` ended with code {code}: "{said}". '
+            f'{self._name} wasn\'t installed: {self._now} failed with code {code}: "{said}". '
             f"{hint}Read {self.log} for the rest."
         )
 
@@ -355,11 +360,8 @@ def _useful(log: Path, start: int) -> list[str]:
     telling = list(dict.fromkeys(line for line in lines if _TELLING.search(line)))
     if len(telling) > 6:
         telling = telling[:2] + telling[-4:]  # the cause comes first, what came of it last
-    return [_short(line, 300) for line in telling or lines[-6:]]
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[:length] + " …"
+    # Of a long list of versions, the newest are the last.
+    return [line if len(line) < 300 else f"{line[:150]} … {line[-150:]}" for line in telling or lines[-6:]]
 
 
 def _without_password(text: str) -> str:

