@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench bench-peers clean
+.PHONY: demo test test-slow check format bench bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
 
 test: $(VENV)/.dev
 	$(BIN)/pytest
+
+# What takes more than ten seconds each. (uv, docker and podman are used where they are.)
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench

