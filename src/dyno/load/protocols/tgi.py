@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -26,8 +26,6 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-
-_FINISH = {"eos_token": "stop", "stop_sequence": "stop"}  # in OpenAI's words
 
 # TGI's names differ from OpenAI's for some; min_p it doesn't know.
 _KNOWN = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty")
@@ -76,8 +74,7 @@ class GenerateStream:
                 else:
                     reading.empty_chunks += 1
             if event.details is not None:
-                reason = event.details.finish_reason
-                reading.finish_reason = _FINISH.get(reason or "", reason)
+                reading.finish_reason = in_openais_words(event.details.finish_reason)
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
