@@ -1,4 +1,4 @@
-"""TGI without TGI: readers and the fake engine against TGI's API description and the streams it sends.
+"""TGI without TGI: requests, readers and the fake engine against TGI's API description and the streams it sends.
 
 What the description says of the types in use stands below in a short form of our own. `DYNO_TGI_OPENAPI=FILE pytest
 tests/test_tgi.py` holds that against the description itself (docs/openapi.json in TGI's repository). Where TGI's
@@ -14,8 +14,9 @@ import pytest
 
 from conftest import StartFake, drive, requests
 from dyno.engines.fake import Fake
+from dyno.facts.request import Request
 from dyno.http import Client, Url
-from dyno.load.protocols import PROTOCOLS, Reading
+from dyno.load.protocols import PROTOCOLS, Asked, Reading
 
 # A field's name ends in ? where it may be missing; a kind ends in ? where it may be null. [kind] is a list of it, a
 # tuple the words that are allowed.
@@ -158,6 +159,45 @@ def test_the_short_form_finds_what_is_wrong(token: Any, complaint: str | None) -
     )
 
 
+def test_dyno_knows_all_of_tgis_parameters_and_no_other() -> None:
+    assert PROTOCOLS["tgi"].fields == {name.removesuffix("?") for name in KINDS["GenerateParameters"]}
+
+
+# ---- what dyno asks ----
+
+SAMPLING: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"temperature": 0.7}, {"temperature": 0.7, "do_sample": True}),
+    ({"temperature": 1.0}, {"temperature": 1.0, "do_sample": True}),  # greedy without do_sample
+    ({"temperature": 0.0}, {}),  # refused; greedy is to give none
+    ({"temperature": 0.0, "top_p": 0.9, "top_k": 40}, {}),  # a filter alone would sample
+    ({"top_p": 1.0}, {}),  # refused, though the description allows it
+    ({"top_k": -1}, {}),
+    ({"temperature": 0.7, "top_p": 1.0, "top_k": 0}, {"temperature": 0.7, "do_sample": True}),
+    ({"top_p": 0.9, "top_k": 40}, {"top_p": 0.9, "top_k": 40, "do_sample": True}),
+    ({"seed": 7, "repetition_penalty": 1.1}, {"seed": 7, "repetition_penalty": 1.1}),
+    ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("asked", "sent"), SAMPLING)
+def test_sampling_is_told_in_values_that_tgi_takes(shared_fake: StartFake, asked: Any, sent: Any) -> None:
+    body = PROTOCOLS["tgi"].body(Request("a b c", 3, 8), Asked("m", ignore_eos=True, sampling=asked))
+    assert wrong(body, "CompatGenerateRequest") == []
+    given = dict(body["parameters"])
+    assert {name: given.pop(name) for name in ("max_new_tokens", "details", "decoder_input_details")} == {
+        "max_new_tokens": 8, "details": True, "decoder_input_details": False,
+    }  # fmt: skip
+    assert given == sent
+    assert "error" not in events(shared_fake(), "/generate_stream", body)[-1]
+
+
+def test_further_fields_are_tgis_parameters() -> None:
+    body = PROTOCOLS["tgi"].body(Request("a", 1, 4), Asked("m", extra_body={"seed": 3, "stop": ["."], "truncate": 9}))
+    assert wrong(body, "CompatGenerateRequest") == []
+    assert body["parameters"]["seed"] == 3 and body["parameters"]["truncate"] == 9
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
@@ -227,6 +267,13 @@ def test_the_generated_text_is_that_of_the_tokens_but_the_end_token(
     assert told[-1]["details"]["generated_tokens"] == len(told) == tokens
     assert (told[-1]["details"]["finish_reason"] == "eos_token") is told[-1]["token"]["special"]
     assert call(server, "/generate", ASKED)[1]["generated_text"] == text
+
+
+def test_without_details_there_are_none_and_dyno_still_sees_the_end(shared_fake: StartFake) -> None:
+    told = events(shared_fake(), "/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 2}})
+    assert told[-1]["details"] is None and told[-1]["generated_text"] == " tok tok"
+    reading = PROTOCOLS["tgi"].read([(i, json.dumps(e).encode()) for i, e in enumerate(told)])
+    assert reading.done and reading.output_tokens is None and reading.texts == [" tok", " tok"]
 
 
 @pytest.mark.parametrize(

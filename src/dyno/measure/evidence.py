@@ -16,3 +16,8 @@ class Evidence(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
+
+    @property
+    def can_ignore_eos(self) -> bool:
+        """False for TGI: over HTTP no version of it can be told to."""
+        return "tgi" not in (self.trial.target.backend, self.target.kind)

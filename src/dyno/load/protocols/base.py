@@ -13,7 +13,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     model: str
     ignore_eos: bool = False
-    sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p … where given
+    sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p, seed … where given
     extra_body: dict[str, Any] = {}
 
 
@@ -38,6 +38,7 @@ class Reading(msgspec.Struct):
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
+    fields: frozenset[str] | None  # all that sampling and extra_body may hold; None: that is between user and server
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...
 

@@ -115,6 +115,7 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
 class Completions:
     path = "/v1/completions"
     takes_token_ids = True
+    fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {
@@ -130,6 +131,7 @@ class Completions:
 class Chat:
     path = "/v1/chat/completions"
     takes_token_ids = False
+    fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {
