@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench bench-peers clean
+.PHONY: demo test test-engines check format bench bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
 
 test: $(VENV)/.dev
 	$(BIN)/pytest
+
+# Against other people's programs, which it installs outside the project, into $DYNO_HOME/test-environments.
+test-engines: $(VENV)/.dev
+	$(BIN)/pytest -m engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench
