@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow check format bench bench-peers clean
+.PHONY: demo test test-engines check format bench bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -11,9 +11,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev
 	$(BIN)/pytest
 
-# What takes more than ten seconds each. (uv, docker and podman are used where they are.)
-test-slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow
+# Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once.
+test-engines: $(VENV)/.dev
+	$(BIN)/pytest -m engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench

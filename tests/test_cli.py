@@ -120,6 +120,12 @@ def test_every_backend_that_the_fake_speaks_measures(dyno: Callable[..., Done], 
         assert (result["completed"], result["total_output_tokens"]) == (12, 96), backend
 
 
+def test_tgi_takes_the_sampling_flags_that_it_would_refuse_as_they_stand(dyno: Callable[..., Done], fake: Fake) -> None:
+    for flags in (["--temperature", "0", "--top-p", "0.9"], ["--temperature", "1", "--top-p", "1", "--top-k", "-1"]):
+        done = dyno(*bench(fake, "--backend", "tgi", "--json", "--extra-body", '{"seed": 7}', *flags))
+        assert json.loads(done.out)["completed"] == 12, done.said
+
+
 def test_a_duration_ends_the_run_and_repeats_are_told(dyno: Callable[..., Done], fake: Fake) -> None:
     done = dyno(*bench(fake, "--duration", "1", "--json"))
     result = json.loads(done.out)
@@ -307,6 +313,9 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (2, "the server's context is", ["--random-input-len", "140000", "--num-prompts", "1"]),
     (2, "from 0 to below 1", ["--random-range-ratio", "2"]),
     (2, "prompts of token ids", ["--backend", "tgi", "--dataset-name", "custom", "--dataset-path", "ids.jsonl"]),
+    (2, "has no min_p, presence_penalty", ["--backend", "tgi", "--min-p", "0.1", "--presence-penalty", "1"]),
+    (2, "has no logprobs", ["--backend", "tgi", "--logprobs", "1"]),
+    (2, "has no ignore_eos_token", ["--backend", "tgi", "--extra-body", '{"ignore_eos_token": true}']),
     (2, "invalid choice: 'trtllm'", ["--backend", "trtllm"]),
 ]  # fmt: skip
 
@@ -442,7 +451,7 @@ def test_the_doctor_describes_the_machine_and_hides_secrets(dyno: Callable[..., 
     done = dyno("doctor", "--quick", VLLM_API_KEY="sk-very-secret", CUDA_VISIBLE_DEVICES="7")
     assert done.code == 0
     assert "sk-very-secret" not in done.said
-    for words in ("system", "kernel", "Accelerators", "State", "VLLM_API_KEY=[set]", "CUDA_VISIBLE_DEVICES=7"):
+    for words in ("system", "kernel", "Accelerators", "State", "VLLM_API_KEY=[redacted]", "CUDA_VISIBLE_DEVICES=7"):
         assert words in done.out, words
 
 
@@ -450,7 +459,7 @@ def test_the_rig_goes_with_every_run_and_no_secret_does(dyno: Callable[..., Done
     done = dyno(*bench(fake, "--json"), NCCL_AUTH_KEY="my-very-secret", NCCL_DEBUG="WARN")
     told = json.loads(done.out)["dyno"]["rig"]
     assert told["cores"] >= 1
-    assert (told["environment"]["NCCL_AUTH_KEY"], told["environment"]["NCCL_DEBUG"]) == ("[set]", "WARN")
+    assert (told["environment"]["NCCL_AUTH_KEY"], told["environment"]["NCCL_DEBUG"]) == ("[redacted]", "WARN")
     [manifest] = tmp_path.glob("runs/*/trial.json")
     assert json.loads(manifest.read_text())["rig"] == told
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"my-very-secret" in p.read_bytes()]

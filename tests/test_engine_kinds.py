@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dyno import secrets
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.launch import launches, public, public_spec, secrets, shown
+from dyno.engines.launch import launches, public, public_spec, shown
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
@@ -304,8 +305,8 @@ def test_secrets_of_a_setting_are_shown_nowhere() -> None:
         assert SECRET not in text
         assert "[redacted]" in text
     assert "TOKENIZERS_PARALLELISM=false" in shown(one)
-    assert SECRET in secrets({"HF_TOKEN": SECRET})
-    assert secrets({}, ["--api-key=" + SECRET]) == [SECRET]
+    assert SECRET in secrets.values({"HF_TOKEN": SECRET})
+    assert secrets.values({}, ["--api-key=" + SECRET]) == [SECRET]
 
 
 CAPTURES = Path(__file__).parent / "captures"

@@ -199,7 +199,7 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
     assert list((home / "logs").iterdir()) == []
 
 
-@pytest.mark.slow  # pip makes two environments
+@pytest.mark.engines  # pip makes two environments
 def test_pip_does_the_same_from_the_users_own_find_links(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def test_four_tokens_in_a_chunk_are_four_tokens(shared_fake: StartFake, backend:
     assert len(record.chunk_ns) == 2
 
 
-@pytest.mark.parametrize("backend", OPENAI)
+@pytest.mark.parametrize("backend", ALL)
 def test_a_token_without_text_is_a_token_and_its_gap_counts(shared_fake: StartFake, backend: str) -> None:
     record = ask(shared_fake, "silent", backend)
     completed(record, " tok" * 4, tokens=8)  # of 8 tokens, one in two says something
@@ -203,12 +203,19 @@ def test_one_object_instead_of_a_stream_is_a_failure(shared_fake: StartFake, bac
     assert "application/json" in record.error_detail and "all at once" in record.error_detail
 
 
-@pytest.mark.parametrize("status", ["429", "500", "503"])
-@pytest.mark.parametrize("backend", ALL)
+@pytest.mark.parametrize(
+    ("backend", "status"), [(b, s) for b in ALL for s in ("429", "500", "503") if (b, s) != ("tgi", "429")]
+)
 def test_an_http_error_is_a_failure_of_that_kind(shared_fake: StartFake, backend: str, status: str) -> None:
     record = ask(shared_fake, status, backend)
     assert record.error == f"http_{status}" and record.status == int(status)
     assert f"as told: {status}" in record.error_detail
+    assert record.chunk_ns == []
+
+
+def test_tgi_says_that_it_is_overloaded_inside_a_stream_with_status_200(shared_fake: StartFake) -> None:
+    record = ask(shared_fake, "429", "tgi")
+    assert (record.error, record.error_detail, record.status) == ("stream_error", "Model is overloaded", 200)
     assert record.chunk_ns == []
 
 
@@ -260,7 +267,7 @@ def test_another_models_name_is_told(shared_fake: StartFake, backend: str) -> No
 @pytest.mark.parametrize("backend", ALL)
 def test_an_answer_shorter_than_asked_is_completed_with_its_own_length(shared_fake: StartFake, backend: str) -> None:
     record = ask(shared_fake, "short", backend)
-    completed(record, tokens=4)
+    completed(record, " tok" * 4, tokens=5 if backend == "tgi" else 4)  # TGI counts the end token
     assert record.output_tokens_wanted == 8 and record.finish_reason == "stop"
 
 

@@ -660,6 +660,20 @@ def test_an_uneven_replica_is_named_with_its_numbers() -> None:
     assert "http://b completed 750 requests, where an even share is 1000; http://b took 12.00 ms for each" in f.text
 
 
+TGI_ROUTE = {"target": TargetSpec("http://x", "tgi", "/generate_stream", "m")}
+
+
+@pytest.mark.parametrize(
+    "tgi",
+    [{"trial": TGI_ROUTE}, {"trial": {**TGI_ROUTE, "ignore_eos": True}}, {"target": TargetFacts("m", kind="tgi")}],
+)
+def test_nobody_is_advised_to_make_tgi_ignore_the_end_token(tgi: dict[str, Any]) -> None:
+    short = evidence({"wanted_output_tokens": 200_000, "end_at_once": 5}, **tgi)
+    for f in (*tokens.output_length(short), *requests_check.end_at_once(short)):
+        assert "TGI can't be told to ignore the end token" in f.advice
+        assert "--ignore-eos" not in f.advice and "honour" not in f.advice
+
+
 def test_too_few_samples_name_the_percentile_that_needs_most() -> None:
     few = {"ttft": distribution_ms([1e6] * 50, [99])}
     (f,) = statistics.few_samples(evidence(few, trial={"percentiles": [99.0, 90.0]}))

@@ -287,6 +287,13 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     extra_body = json_object(o.extra_body)
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
+    sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
+    fields = PROTOCOLS[o.backend].fields
+    if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
+        raise UsageError(
+            f"--backend {o.backend} has no {', '.join(unknown)}: the server would ignore it in silence. Leave it out. "
+            f"It has: {', '.join(sorted(fields))}."
+        )
     trial = TrialSpec(
         target=TargetSpec(
             base_url=base_url,
@@ -316,7 +323,7 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         tokenizer=o.tokenizer,
         # As vLLM: random prompts have no natural end, so the asked length is meant.
         ignore_eos=o.ignore_eos or o.dataset_name == "random",
-        sampling={name: value for name in SAMPLING if (value := getattr(o, name)) is not None},
+        sampling=sampling,
         extra_body=extra_body,
         percentiles=percentiles(o.metric_percentiles),
         goodput_ms=goodput(o.goodput or []),

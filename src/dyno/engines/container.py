@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
+from dyno.secrets import is_secret
 
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW", re.I)  # names of variables whose values no command line may show
 _CACHE_INSIDE = "/root/.cache/huggingface"  # where images look by default
 _SELECT_AMD = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -57,7 +57,7 @@ def wrap(
     elif program:
         words += ["--entrypoint", program]
     words += [*spec.options, spec.image, *arguments]
-    hidden = {key: value for key, value in env.items() if SECRET.search(key)}
+    hidden = {key: value for key, value in env.items() if is_secret(key)}
     return Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices)
 
 
@@ -105,7 +105,7 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str], cache: 
 
 
 def _variables(env: dict[str, str], secrets: Sequence[str]) -> list[str]:
-    shown = [f"--env={key}" if SECRET.search(key) else f"--env={key}={value}" for key, value in env.items()]
+    shown = [f"--env={key}" if is_secret(key) else f"--env={key}={value}" for key, value in env.items()]
     return shown + [f"--env={key}" for key in secrets if key not in env]
 
 
@@ -185,7 +185,7 @@ def prepare_commands(spec: ContainerSpec, tool: str, there: bool) -> list[list[s
         if spec.build_file is not None:
             words += ["--file", str(Path(spec.build) / spec.build_file)]  # docker would look where the user stands
         for key, value in spec.build_args.items():
-            words += ["--build-arg", key if SECRET.search(key) else f"{key}={value}"]  # by name: from the environment
+            words += ["--build-arg", key if is_secret(key) else f"{key}={value}"]  # by name: from the environment
         return [[*words, spec.build]]
     if spec.pull == "always" or (spec.pull == "missing" and not there):
         return [[tool, "pull", spec.image]]
@@ -194,7 +194,7 @@ def prepare_commands(spec: ContainerSpec, tool: str, there: bool) -> list[list[s
 
 def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
     """Make the image be there. Returns its digest."""
-    env = {**os.environ, **{key: value for key, value in spec.build_args.items() if SECRET.search(key)}}
+    env = {**os.environ, **{key: value for key, value in spec.build_args.items() if is_secret(key)}}
     for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
         say(f"{command[1]}ing {spec.image}, by {tool}")
         with log.open("ab") as out:

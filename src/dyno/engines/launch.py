@@ -1,21 +1,17 @@
 """From a setting to the commands that are run: one launch for each replica, as a dry run prints them."""
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dyno import secrets
 from dyno.engines.kind import Kind
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
 
-_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.I)
-_NO_SECRET = re.compile(r"TOKENIZER|TOKENS|MONKEY", re.I)
-_SECRET_FLAG = re.compile(r"--?(?:api[-_]?key|hf[-_]?token|token|password)", re.I)
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-HIDDEN = "[redacted]"
 
 
 def launches(
@@ -63,44 +59,21 @@ def shown(launch: Launch) -> str:
     return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in clean.env.items()), shlex.join(clean.argv)])
 
 
-def is_secret(name: str) -> bool:
-    return bool(_SECRET_NAME.search(_NO_SECRET.sub("", name)))
-
-
-def secrets(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
-    """The values that must reach no file."""
-    found = {v for k, v in env.items() if is_secret(k) and len(v) > 6}
-    for i, arg in enumerate(args):
-        name, equals, value = arg.partition("=")
-        if _SECRET_FLAG.fullmatch(name):
-            found.add(value if equals else args[i + 1] if i + 1 < len(args) else "")
-    return sorted((v for v in found if len(v) > 6), key=len, reverse=True)
-
-
 def public(launch: Launch) -> Launch:
-    hidden = secrets(launch.env, launch.argv)
-    return msgspec.structs.replace(launch, argv=_without(hidden, launch.argv), env=public_env(launch.env))
+    hidden = secrets.values(launch.env, launch.argv)
+    return msgspec.structs.replace(launch, argv=secrets.without(hidden, launch.argv), env=_public_env(launch.env))
 
 
 def public_spec(spec: EngineSpec) -> EngineSpec:
-    hidden = secrets(spec.env, spec.args)
+    hidden = secrets.values(spec.env, spec.args)
     return msgspec.structs.replace(
         spec,
-        args=_without(hidden, spec.args),
-        env=public_env(spec.env),
-        before=_without(hidden, spec.before),
-        after=_without(hidden, spec.after),
+        args=secrets.without(hidden, spec.args),
+        env=_public_env(spec.env),
+        before=secrets.without(hidden, spec.before),
+        after=secrets.without(hidden, spec.after),
     )
 
 
-def public_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {k: HIDDEN if is_secret(k) else v for k, v in env.items()}
-
-
-def _without(hidden: Sequence[str], words: Sequence[str]) -> list[str]:
-    out = []
-    for word in words:
-        for secret in hidden:
-            word = word.replace(secret, HIDDEN)
-        out.append(word)
-    return out
+def _public_env(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: secrets.shown(name, value) for name, value in env.items()}

@@ -102,14 +102,6 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
         VARIANTS, "TGI can't be installed by pip: use a container (ghcr.io/huggingface/text-generation-inference)."
     ),
 }
-# What `dyno engines list` looks for on PATH.
-COMMANDS = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "transformers": "transformers",
-    "llamacpp": "llama-server",
-    "tgi": "text-generation-launcher",
-}
 
 
 def choose(kind: str, variant: str, recipes: dict[str, dict[str, Recipe | str]]) -> Recipe:

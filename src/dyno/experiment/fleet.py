@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import secrets
 from dyno.engines import container
 from dyno.engines.engine import Engine
 from dyno.engines.kind import Kind
 from dyno.engines.kinds import kind_of
-from dyno.engines.launch import launches, public, secrets, shown
+from dyno.engines.launch import launches, public, shown
 from dyno.engines.locate import locate
 from dyno.engines.process import EngineProcess, free_port
 from dyno.engines.program import Program
@@ -96,7 +97,7 @@ class Plan:
     @property
     def secrets(self) -> list[str]:
         """Values that must not stay in a log: the setting's own, and what the engine inherits."""
-        return secrets({**os.environ, **self.spec.env}, self.spec.args)
+        return secrets.values({**os.environ, **self.spec.env}, self.spec.args)
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """`needed`: prompt + output of the requests, as far as they are known."""

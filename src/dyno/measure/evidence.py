@@ -21,3 +21,8 @@ class Evidence(msgspec.Struct, frozen=True):
     rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
     cache_emptied: bool | None = None  # None: not tried
     engine: EngineFacts | None = None  # that dyno started
+
+    @property
+    def can_ignore_eos(self) -> bool:
+        """False for TGI: over HTTP no version of it can be told to."""
+        return "tgi" not in (self.trial.target.backend, self.target.kind)

@@ -1,7 +1,8 @@
 """Environment variables that move an engine's numbers, without the secrets that lie beside them."""
 
-import re
 from collections.abc import Mapping
+
+from dyno.secrets import shown
 
 PREFIXES = (
     "CUDA_", "NVIDIA_", "NCCL_", "CUBLAS_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "HIPBLASLT_",
@@ -15,24 +16,11 @@ NAMES = {
     "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
     "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
 }  # fmt: skip
-HIDDEN = "[set]"
-_SECRET_NAME = re.compile(r"TOKEN(?!IZERS_PARALLELISM|S$)|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"
-)
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def kept(environ: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: hidden(name, value)
+        name: shown(name, value)
         for name, value in sorted(environ.items())
         if name in NAMES or name.startswith(PREFIXES)
     }
-
-
-def hidden(name: str, value: str) -> str:
-    """The value, if neither its name nor its looks are those of a secret. That a secret is set may matter too."""
-    if _SECRET_NAME.search(name):
-        return HIDDEN
-    return _LOGIN.sub(HIDDEN, _SECRET_VALUE.sub(HIDDEN, value))

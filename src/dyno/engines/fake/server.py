@@ -18,14 +18,17 @@ from typing import Any
 import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.engines.fake.answer import RESET, STALL, Script, Stream, whole
+from dyno.engines.fake import tgi
+from dyno.engines.fake.answer import RESET, STALL, Answer, Script, plain, whole
 from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
 from dyno.units import NS_PER_MS, NS_PER_S
 
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 _SENDS_A_TURN = 64
+_GENERATES = ("/v1/completions", "/v1/chat/completions", *tgi.ROUTES)
 
 
 class _Connection:
@@ -176,13 +179,18 @@ class FakeServer:
         try:
             asked = msgspec.json.decode(body) if body else {}
         except msgspec.DecodeError:
-            return whole(400, {"error": {"message": "the body is no JSON"}})
-        if path in ("/v1/completions", "/v1/chat/completions", "/generate_stream") and method == "POST":
+            asked = None
+        if not isinstance(asked, dict):
+            return whole(400, {"error": {"message": "the body is no JSON object"}})
+        if method == "POST" and path in _GENERATES:
             return self._generate(path, asked)
         if path == "/v1/models":
-            card = {"id": self._spec.model, "object": "model", "max_model_len": self._spec.max_model_len}
+            model, length = self._spec.model, self._spec.max_model_len
+            card = {"id": model, "object": "model", "created": 0, "owned_by": model, "max_model_len": length}
             return whole(200, {"object": "list", "data": [card]})
         if path == "/tokenize" and method == "POST":
+            if "inputs" in asked:
+                return whole(200, tgi.tokenized(str(asked["inputs"]), self._words))
             ids = [self._words.setdefault(w, len(self._words)) for w in asked.get("prompt", "").split()]
             return whole(200, {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids})
         if path == "/detokenize" and method == "POST":
@@ -193,9 +201,23 @@ class FakeServer:
             log, self._log = self._log, []
             cpu_s = usage.ru_utime + usage.ru_stime
             return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log})
-        if path in ("/health", "/version", "/info"):
-            return whole(200, {"version": "fake", "model_id": self._spec.model})
+        if path in ("/health", "/"):
+            return plain(200, "text/plain", b"")
+        if path == "/info":
+            return whole(200, tgi.info(self._spec))
+        if path == "/version":
+            return whole(200, {"version": "fake"})
+        if path == "/metrics":
+            return plain(200, "text/plain; version=0.0.4", self._metrics().encode())
         return whole(404, {"error": {"message": f"no route {method} {path}"}})
+
+    def _metrics(self) -> str:
+        """As vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
+        running = sum(c.script is not None for c in self._connections.values())
+        gauges = {"vllm:num_requests_running": running, "vllm:num_requests_waiting": 0}
+        gauges |= {"tgi_batch_current_size": running, "tgi_queue_size": 0}
+        lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
+        return "".join(lines) + f"# TYPE tgi_request_count counter\ntgi_request_count {self._answers}\n"
 
     def _fault(self) -> str | None:
         return next((kind for kind, every in self._spec.faults.items() if self._answers % every == 0), None)
@@ -204,17 +226,21 @@ class FakeServer:
         self._answers += 1
         fault = self._fault()
         first_ns, gap_ns = int(self._spec.first_ms * NS_PER_MS), int(self._spec.gap_ms * NS_PER_MS)
-        if fault in ("429", "500", "503"):
-            return whole(int(fault), {"error": {"message": f"as told: {fault}", "code": int(fault)}})
         if fault == "refuse":
             return Script([RESET], 0, 0)
         if fault == "die":
             os._exit(3)
         if fault == "not_a_stream":
             return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
-        stream = Stream(path, asked, self._spec, fault)
+        answer = (TgiAnswer if path in tgi.ROUTES else Answer)(path, asked, self._spec, fault)
+        if fault in ("429", "500", "503"):
+            return answer.refused(int(fault), f"as told: {fault}")
+        if problem := answer.problem():
+            return answer.refused(422, problem)
+        if not answer.streamed:  # faults of a stream don't strike it
+            return whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
-        writes = self._made.get(stream.key) or self._made.setdefault(stream.key, stream.writes())
+        writes = self._made.get(answer.key) or self._made.setdefault(answer.key, answer.writes())
         if fault == "slow_headers":
             head, writes = writes[0], writes[1:]
             return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS)

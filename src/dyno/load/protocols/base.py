@@ -1,5 +1,6 @@
 """What a protocol is: a path, a request body, and a way to read the events of its stream."""
 
+from bisect import bisect_right
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +13,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     model: str
     ignore_eos: bool = False
-    sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p … where given
+    sampling: dict[str, Any] = {}  # temperature, top_p, top_k, min_p, seed … where given
     extra_body: dict[str, Any] = {}
 
 
@@ -37,10 +38,19 @@ class Reading(msgspec.Struct):
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
+    fields: frozenset[str] | None  # all that sampling and extra_body may hold; None: that is between user and server
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...
 
     def read(self, events: list[tuple[int, bytes]]) -> Reading: ...
+
+
+_FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
+
+
+def in_openais_words(finish_reason: str | None) -> str | None:
+    """TGI has words of its own on every route, and "" with each token of its completions but the last."""
+    return _FINISH.get(finish_reason, finish_reason)
 
 
 def garbage(reading: Reading, data: bytes, error: Exception) -> Reading:
@@ -61,7 +71,7 @@ def settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
 
     vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
     sends the finish reason in an event of its own. Where events and tokens don't add up, chunks carry several tokens,
-    and an event without text is none.
+    and an event without text is none. Times stay in order, wherever the finish reason came.
     """
     tokens = reading.output_tokens
     if tokens is None or not reading.chunk_ns:
@@ -73,5 +83,6 @@ def settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
         reading.empty_chunks += silent
         reading.chunk_ns, reading.texts = [ns for ns, _ in kept], [text for _, text in kept]
     elif last and last_ns is not None:
-        reading.chunk_ns.append(last_ns)
-        reading.texts.append("")
+        at = bisect_right(reading.chunk_ns, last_ns)
+        reading.chunk_ns.insert(at, last_ns)
+        reading.texts.insert(at, "")

@@ -28,6 +28,7 @@ _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's word
 class Completion:
     path = "/completion"
     takes_token_ids = True
+    fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -69,14 +69,17 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = "\u200b"  # a call is output too, though not text
-            if choice.finish_reason is not None:
-                reading.finish_reason = choice.finish_reason
+            finish = choice.finish_reason or None  # TGI's completions say "" until the last token
+            if finish is not None:
+                reading.finish_reason = in_openais_words(finish)
+                if finish == "eos_token":
+                    text = None  # TGI: the end token's own "</s>"
             if text:
                 when(ns)
                 say(text)
             elif not reading.chunk_ns:
                 reading.empty_chunks += 1  # a role, most often; never the first token
-            elif choice.finish_reason is None:
+            elif finish is None:
                 when(ns)
                 say("")
                 silent += 1
@@ -112,6 +115,7 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
 class Completions:
     path = "/v1/completions"
     takes_token_ids = True
+    fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {
@@ -127,6 +131,7 @@ class Completions:
 class Chat:
     path = "/v1/chat/completions"
     takes_token_ids = False
+    fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         return {

@@ -1,11 +1,11 @@
-"""Text Generation Inference's own route. Built from its API description; no TGI server was run against it."""
+"""Text Generation Inference's own route. Held against its API description and its client; no TGI server was run."""
 
 from typing import Any
 
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -16,43 +16,42 @@ class _Token(msgspec.Struct, gc=False):
 class _Details(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     generated_tokens: int | None = None
-    input_length: int | None = None
+    input_length: int | None = None  # from TGI 2.3 on
 
 
 class _Event(msgspec.Struct, gc=False):
     token: _Token | None = None
-    details: _Details | None = None
+    generated_text: str | None = None  # with the last token
+    details: _Details | None = None  # likewise
     error: Any = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
 
-_FINISH = {"eos_token": "stop", "stop_sequence": "stop"}  # in OpenAI's words
-
-# TGI's names differ from OpenAI's for some; min_p it doesn't know.
-_KNOWN = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty")
-
 
 class GenerateStream:
     path = "/generate_stream"
     takes_token_ids = False
+    # TGI 3.3's GenerateParameters. It ignores every other name without a word, so dyno refuses them.
+    fields: frozenset[str] | None = frozenset(
+        (
+            "adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "frequency_penalty", "grammar",
+            "max_new_tokens", "repetition_penalty", "return_full_text", "seed", "stop", "temperature", "top_k",
+            "top_n_tokens", "top_p", "truncate", "typical_p", "watermark",
+        )
+    )  # fmt: skip
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
-        sampling = {k: v for k, v in asked.sampling.items() if k in _KNOWN}
-        if sampling.get("temperature") == 0:
-            del sampling["temperature"]  # TGI wants it above 0; without one it is greedy
+        # ignore_eos has no name here: in every version the router tells its shards to end at the end token. Answers
+        # that came out short are a finding (tokens.output_short).
         parameters = {
             "max_new_tokens": request.output_tokens,
             "details": True,
             "decoder_input_details": False,
-            **sampling,
+            **_sampling(asked.sampling),
             **asked.extra_body,
         }
-        if sampling.get("temperature"):
-            parameters["do_sample"] = True
-        if asked.ignore_eos:
-            parameters["ignore_eos_token"] = True
-        return {"inputs": request.prompt, "parameters": parameters, "stream": True}
+        return {"inputs": request.prompt, "parameters": parameters, "stream": True}  # stream: for --endpoint /
 
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [])
@@ -75,11 +74,26 @@ class GenerateStream:
                     silent += not text
                 else:
                     reading.empty_chunks += 1
+            if event.generated_text is not None:
+                reading.done = True
             if event.details is not None:
-                reason = event.details.finish_reason
-                reading.finish_reason = _FINISH.get(reason or "", reason)
+                reading.finish_reason = in_openais_words(event.details.finish_reason)
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
         settle_silent(reading, silent, None)
         return reading
+
+
+def _sampling(given: dict[str, Any]) -> dict[str, Any]:
+    """In TGI's values: it refuses those by which others turn a filter off, and greedy is to give none at all."""
+    greedy = given.get("temperature") == 0
+    off = {
+        "temperature": greedy,
+        "top_p": greedy or given.get("top_p") == 1,
+        "top_k": greedy or given.get("top_k", 1) < 1,  # vLLM: 0 and -1 are all tokens
+    }
+    sampling = {name: value for name, value in given.items() if not off.get(name)}
+    if off.keys() & sampling.keys():
+        sampling["do_sample"] = True  # a temperature of 1 alone would be greedy
+    return sampling

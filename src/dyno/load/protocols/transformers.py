@@ -14,6 +14,7 @@ _OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")
 class TransformersCompletions:
     path = "/v1/completions"
     takes_token_ids = False
+    fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
         sampling = dict(asked.sampling)

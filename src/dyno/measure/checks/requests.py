@@ -50,7 +50,12 @@ def end_at_once(e: Evidence) -> Iterator[Finding]:
             "requests.end_at_once",
             "doubt" if s.end_at_once > 0.01 * s.completed else "note",
             f"{s.end_at_once} of {s.completed} completed answers hold nothing but the end token.",
-            "They count as completed requests and have no latency. --ignore-eos makes every answer as long as asked.",
+            "They count as completed requests and have no latency. "
+            + (
+                "--ignore-eos makes every answer as long as asked."
+                if e.can_ignore_eos
+                else "TGI can't be told to ignore the end token: use prompts that the model answers at length."
+            ),
         )
 
 

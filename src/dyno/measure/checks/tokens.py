@@ -20,14 +20,18 @@ def output_length(e: Evidence) -> Iterator[Finding]:
             "tokens.output_short",
             "doubt",
             text + ", though the end token was to be ignored.",
-            "The server doesn't honour ignore_eos, or its context is too short for prompt + output.",
+            "The server doesn't honour ignore_eos, or its context is too short for prompt + output."
+            if e.can_ignore_eos
+            else "TGI can't be told to ignore the end token. Compare by tokens/s and TPOT, not by requests/s and E2EL.",
         )
     else:
         yield Finding(
             "tokens.output_short",
             "note",
             text + ".",
-            "Compare by tokens/s, not by requests/s; or make lengths equal with --ignore-eos.",
+            "Compare by tokens/s, not by requests/s; or make lengths equal with --ignore-eos."
+            if e.can_ignore_eos
+            else "Compare by tokens/s, not by requests/s: TGI can't be told to ignore the end token.",
         )
 
 
