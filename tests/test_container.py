@@ -309,6 +309,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     tool, folder = request.param, tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HOME", str(folder / "hf"))
+        (folder / "hf").mkdir()
         if tool == "podman":
             _configure_podman(folder, patch)
         try:
@@ -428,3 +429,28 @@ def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, L
             dyno.kill()
     await_true(lambda: refuses(made.port))
     await_true(lambda: containers(tool) == [])
+
+
+def test_a_secret_gets_in_by_name_and_the_exit_code_gets_out(image: tuple[str, str], tmp_path: Path) -> None:
+    tool, name = image
+    argv = ["/bin/busybox", "sh", "-c", "/bin/busybox env; exit 7"]
+    given = Launch(argv, {"HF_TOKEN": "hf_x", "COLOR": "green"}, 1)
+    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none")
+    assert "hf_x" not in " ".join(made.argv)
+    with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log") as process:
+        await_true(lambda: not process.alive())
+        assert process.exit_code == 7
+    assert {"HF_TOKEN=hf_x", "COLOR=green"} < set((tmp_path / "log").read_text().split())
+
+
+def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tuple[str, str], tmp_path: Path) -> None:
+    tool, name = image
+    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do /bin/busybox sleep 0.1; done"
+    given = Launch(["/bin/busybox", "sh", "-c", script], {}, 1)
+    made = container.wrap(given, ContainerSpec(name), "dyno-test-polite", tool, None, "none")
+    cleanup = container.remove_command(tool, "dyno-test-polite")
+    with EngineProcess(made.argv, None, tmp_path / "log", cleanup) as process:
+        await_true(lambda: "up" in (tmp_path / "log").read_text())
+        process.stop()
+    assert "bye" in (tmp_path / "log").read_text()
+    assert containers(tool) == []

@@ -170,7 +170,7 @@ def _is_podman(name: str) -> bool:
 
 
 def _refusal(name: str, said: str) -> str:
-    line = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    line = next((line for line in reversed(said.splitlines()) if line.strip()), "it says nothing").rstrip(".?! ")
     if "permission denied" in said.lower():
         return f"{name} may not be used by you: {line}. Become a member of its group (docker) and log in again."
     if "cannot connect" in said.lower() or "connection refused" in said.lower():

@@ -186,7 +186,7 @@ class _Work:
                 self._install(folder, step)
         # In the very version that was looked up, whatever has come out since.
         exact = f"{self._recipe.package}=={found.version}" if found and not self._source else requirement
-        self._install(folder, exact, self._recipe.note)
+        self._install(folder, exact, "" if self._source else self._recipe.note)
         if self._recipe.remove:
             self._phase(f"uninstalling {', '.join(self._recipe.remove)}")
             self._run(self._installer.uninstall(folder, self._recipe.remove))
