@@ -18,8 +18,13 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
+<<<<<<< HEAD
 from dyno.store.run import create
+=======
+from dyno.probe import server
+>>>>>>> rep
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_wire import https, most_at_once, refused_port, spans_of
 
@@ -232,6 +237,30 @@ def test_a_copy_that_is_not_there_is_named_before_anything_is_sent(copies: Copie
     with pytest.raises(TargetError, match=f"Nothing listens at http://127.0.0.1:{port}"):
         drive([server.base_url, f"http://127.0.0.1:{port}"], requests(1))
     assert server.log()["streams"] == []
+
+
+def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
+    def client(version: bytes) -> Client:
+        def talk(sock: Any, _: int) -> None:
+            while asked := sock.recv(65536):
+                known = {b"/v1/models": b'{"data": [{"id": "m"}]}', b"/version": b'{"version": "%s"}' % version}
+                said = known.get(asked.split(b" ")[1])
+                status = b"404 none" if said is None else b"200 OK"
+                sock.sendall(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(said or b""), said or b""))
+
+        return Client(Url(scripted(talk).base_url), {})
+
+    clients = [client(b"0.24"), client(b"0.24"), client(b"0.32")]
+    spec = TargetSpec("", "openai", "/v1/completions")
+    try:
+        assert server.look_at_all(clients[:2], spec).version == "0.24"
+        with pytest.raises(
+            TargetError, match=rf"{clients[0].url} and {clients[2].url} are not .* version .* 0\.24.*0\.32"
+        ):
+            server.look_at_all(clients, spec)
+    finally:
+        for each in clients:
+            each.close()
 
 
 # ---- what is told ----

@@ -197,7 +197,8 @@ def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
     plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
     told = environment.kept({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
     assert told == {
-        **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]", "CUDA_TOKEN": "[redacted]",
+        **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]",
+        "CUDA_TOKEN": "[redacted]",
         "TORCH_PASSWORD": "[redacted]", "HIP_CREDENTIALS": "[redacted]", "SGLANG_SECRET": "[redacted]",
         "SGLANG_URL": "http://[redacted]@host:1/x", "LLAMA_ARGS": "--key [redacted] --x 1",
     }  # fmt: skip
