@@ -20,11 +20,8 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
-<<<<<<< HEAD
-from dyno.store.run import create
-=======
 from dyno.probe import server
->>>>>>> rep
+from dyno.store.run import create
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_wire import https, most_at_once, refused_port, spans_of
 
