@@ -206,7 +206,7 @@ def test_a_server_that_took_the_port_is_not_taken_for_the_engine(
     ("says", "code", "told", "advice"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried …", 1, "out of memory", "lower max_model_len"),
-        ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "lower max_model_len"),
+        ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "raise memory_fraction"),
         ("OSError: [Errno 98] Address already in use", 1, "in use", "run it again"),
         ("OSError: x/y is not a local folder and is not a valid model", 1, "not a local", "check its path"),
         ("Cannot access gated repo for url https://hub/x. Access to model x is restricted", 1, "gated", "HF_TOKEN"),

@@ -212,6 +212,10 @@ def _dry_run(trial: "TrialSpec") -> int:
 def exit_code(outcome: "Outcome") -> int:
     if outcome.result.summary.outcome == "interrupted":
         return 130
+    engine = outcome.run.engine()
+    if engine is not None and engine.died:
+        print(f"dyno: {engine.died} What was measured until then is kept.", file=sys.stderr)
+        return 1
     if outcome.result.summary.outcome != "complete":
         print(
             f"dyno: the server stopped answering after {outcome.result.summary.completed} completed requests. "
@@ -235,6 +239,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
         outcome.manifest.started,
         outcome.run.records() if detailed else None,
         outcome.manifest.rig,
+        outcome.run.engine(),
     )
 
 

@@ -137,4 +137,11 @@ class LlamaCpp(Kind):
                 target[name] = count(found[1]) if found[1].isdigit() else found[1]
         if found := last_match(r"file size\s*= ([\d.]+) (MiB|GiB)", text):
             target["weights_bytes"] = int(float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]])
-        return LogFacts(target)
+        began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
+        return LogFacts(target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
+
+
+def _clock(stamp: str) -> float:
+    """Seconds since its start: 0.01.234.567 are minutes, seconds, milli- and microseconds."""
+    minutes, seconds, milli, micro = (int(part) for part in stamp.split("."))
+    return round(60 * minutes + seconds + milli / 1e3 + micro / 1e6, 6)

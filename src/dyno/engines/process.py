@@ -22,6 +22,8 @@ _TROUBLE = re.compile(
     r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
 )
 
+_MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")  # by level: an engine that starts well has many
+
 
 class EngineProcess:
     def __init__(
@@ -151,7 +153,7 @@ class EngineProcess:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 65_536))
             lines = log.read().decode("utf-8", "replace").splitlines()
         lines = [line.strip() for line in lines if re.search(r"\w", line)]  # not a row of progress dots
-        trouble = [line for line in lines if _TROUBLE.search(line)]
+        trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
         if len(trouble) <= count:
             return trouble or lines[-count:]
         return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last

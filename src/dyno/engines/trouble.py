@@ -11,9 +11,13 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "The model is gated: ask for access on its page, and set HF_TOKEN in the environment of dyno.",
     ),
     (
-        r"out of memory|outofmemoryerror|no available memory for the cache blocks|failed to allocate|"
-        r"unable to allocate|cudamalloc failed|less than desired (?:gpu|device) memory utilization|std::bad_alloc|"
-        r"can be stored in (?:the )?kv cache|not enough (?:gpu )?memory|kv cache is needed, which is larger",
+        r"no available memory for the cache blocks|can be stored in (?:the )?kv cache|kv cache is needed, which is",
+        "Weights and KV cache don't fit into its share of the memory: raise memory_fraction, lower max_model_len, take "
+        "a smaller quantization or more devices.",
+    ),
+    (
+        r"out of memory|outofmemoryerror|memoryerror|failed to allocate|unable to allocate|cudamalloc failed|"
+        r"less than desired (?:gpu|device) memory utilization|std::bad_alloc|not enough (?:gpu )?memory",
         "It needs more memory than there is: lower max_model_len, max_num_seqs or memory_fraction, take a smaller "
         "quantization or more devices, and see that nothing else holds the memory.",
     ),

@@ -135,6 +135,21 @@ class Fleet:
     def urls(self) -> list[str]:
         return [e.base_url for e in self.engines]
 
+    def told(self) -> str:
+        """What came up, in a line."""
+        t, f = self.target, self.facts
+        parts = ", ".join(f"{name} {took:.1f}" for name, took in f.startup_s.items())
+        facts = [
+            t.max_model_len and f"context {t.max_model_len}",
+            t.slots and f"{t.slots} at once",
+            t.quantization or t.dtype,
+            t.kv_cache_tokens and f"KV cache {t.kv_cache_tokens:,} tokens",
+            t.prefix_caching is not None and f"prefix cache {'on' if t.prefix_caching else 'off'}",
+        ]
+        took = f"{f.ready_s:.1f} s" + (f" ({parts})" if parts else "")
+        known = ", ".join(str(fact) for fact in facts if fact)
+        return f"{self.plan.kind.title} {f.version or ''} is ready after {took}: {known or 'it says nothing of itself'}"
+
     def death(self) -> str | None:
         """The last words of a copy that is no more."""
         for engine in self.engines:
@@ -199,6 +214,7 @@ def running(
         )
         changed(facts)
         fleet = Fleet(plan, engines, target, facts, headers)
+        say(fleet.told())
         yield fleet
         if death := fleet.death():
             facts = msgspec.structs.replace(facts, died=death)

@@ -56,7 +56,23 @@ def _folder(path: Path) -> ModelShape:
         dtype=_DTYPES.get(dtype.removeprefix("torch.")),
         quantization=_checkpoint_quantization(outer.get("quantization_config")),
         weights_bytes=sum(sizes) or None,
+        parameters=_dense_parameters(config),
     )
+
+
+def _dense_parameters(config: dict[str, Any]) -> int | None:
+    """Of a decoder with a gated MLP, within a few per cent; None where its shape is another (experts, say)."""
+    if any("expert" in key for key in config):
+        return None
+    try:
+        width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+        heads, vocab = config["num_attention_heads"], config["vocab_size"]
+        head = config.get("head_dim") or width // heads
+        attention = 2 * width * head * (heads + (config.get("num_key_value_heads") or heads))
+        embeddings = vocab * width * (1 if config.get("tie_word_embeddings") else 2)
+        return int(layers * (attention + 3 * width * inner) + embeddings)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:

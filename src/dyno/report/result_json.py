@@ -9,6 +9,7 @@ import msgspec
 
 import dyno
 from dyno.errors import StoreError
+from dyno.facts.engine import EngineFacts
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Distribution, Result
@@ -21,6 +22,7 @@ from dyno.units import seconds
 def build(
     result: Result, trial: TrialSpec, target: TargetFacts, tokenizer: str | None, workload_sha256: str, run: Path,
     started: str, records: Iterable[Record] | None = None, rig: Rig | None = None,
+    engine: EngineFacts | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     s, load = result.summary, trial.load
     date = datetime.datetime.fromisoformat(started).astimezone().strftime("%Y%m%d-%H%M%S")
@@ -89,6 +91,7 @@ def build(
         "client": msgspec.to_builtins(s.client),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(target),
+        "engine": msgspec.to_builtins(engine),
         "rig": msgspec.to_builtins(rig),
         "workload_sha256": workload_sha256,
         "started": started,
