@@ -147,7 +147,7 @@ def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path)
 def test_the_same_prompts_find_an_empty_cache_the_second_time(
     vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = trial(workload=WorkloadSpec("random", num_prompts=8, input_len=128, output_len=4, seed=3))
+    one = trial(workload=WorkloadSpec("random", num_prompts=8, input_len=400, output_len=4, seed=3))
     for _ in range(2):
         run = measured(vllm[0], tmp_path, one)
         assert run.manifest().cache_emptied is True
@@ -155,7 +155,7 @@ def test_the_same_prompts_find_an_empty_cache_the_second_time(
     # And without emptying it, they don't: what was tested is the emptying.
     monkeypatch.setattr(Fleet, "empty_cache", lambda self: False)
     run = measured(vllm[0], tmp_path, one)
-    assert (run.result().summary.cached_input_tokens or 0) >= 8 * 96
+    assert (run.result().summary.cached_input_tokens or 0) >= 8 * 256  # in whole blocks, of 128 on a CPU
     assert "cache.hits" in {f.code for f in run.result().findings}
 
 
@@ -193,15 +193,8 @@ def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> N
 def test_vllm_dies_with_a_dyno_that_is_killed_while_it_loads(model: Path, tmp_path: Path) -> None:
     name = f"killed-{os.getpid()}"
     command = [sys.executable, "-m", "dyno", "bench", "serve", "--engine", "vllm", "--model", str(model)]
-    command += [
-        "--served-model-name",
-        name,
-        "--dtype",
-        "fp32",
-        "--max-model-len",
-        "512",
-        "--engine-args=--enforce-eager",
-    ]
+    command += ["--served-model-name", name, "--dtype", "fp32", "--max-model-len", "512"]
+    command += ["--engine-args=--enforce-eager", "--input-len", "16", "--output-len", "16"]
     command += ["--engine-env", *(f"{k}={v}" for k, v in CPU.items()), "--runs", str(tmp_path)]
     dyno = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
@@ -250,7 +243,7 @@ def test_transformers_serve_is_started_verified_measured_and_stopped(model: Path
     assert facts is not None
     assert facts.version == outcome.manifest.target.version
     assert not {f.code for f in outcome.result.findings} & {"model.not_listed", "model.other_answered", "load.slots"}
-    assert not alive(str(model))
+    assert not alive(f"--port {facts.launches[0].port}")
 
 
 def test_transformers_serve_with_a_broken_model_is_told(model: Path, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ _TROUBLE = re.compile(
 
 _MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")  # by level: an engine that starts well has many
 
+_NAMED = re.compile(r"\b\w*(?:Error|Exception)\b: \S")  # as Python ends a traceback
+
 
 class EngineProcess:
     def __init__(
@@ -154,6 +156,9 @@ class EngineProcess:
             lines = log.read().decode("utf-8", "replace").splitlines()
         lines = [line.strip() for line in lines if re.search(r"\w", line)]  # not a row of progress dots
         trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
+        named = list(dict.fromkeys(line for line in trouble if _NAMED.search(line)))
+        if named:  # the first of several is the cause; the others say that something below them failed
+            return [*named[:2], named[-1]] if len(named) > 2 else named
         if len(trouble) <= count:
             return trouble or lines[-count:]
         return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last
