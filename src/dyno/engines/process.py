@@ -156,9 +156,9 @@ class EngineProcess:
             lines = log.read().decode("utf-8", "replace").splitlines()
         lines = [line.strip() for line in lines if re.search(r"\w", line)]  # not a row of progress dots
         trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
-        named = list(dict.fromkeys(line for line in trouble if _NAMED.search(line)))
-        if named:  # the first of several is the cause; the others say that something below them failed
-            return [*named[:2], named[-1]] if len(named) > 2 else named
+        named = [line for line in trouble if _NAMED.search(line)]
+        if named:  # the first are the cause; later ones say that something below them failed
+            return list(dict.fromkeys([trouble[0], *named[:2], named[-1]]))
         if len(trouble) <= count:
             return trouble or lines[-count:]
         return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last
