@@ -300,6 +300,22 @@ def test_the_command_refuses_such_a_trial_and_starts_nothing(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_path: Path) -> None:
+    """As the 28: they were of a dataset, and no flag told how long they would be."""
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "river " * 400}) + "\n")
+    spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
+    work = WorkloadSpec("custom", path=str(tmp_path / "long.jsonl"), num_prompts=1, output_len=16)
+    with pytest.raises(UsageError, match=r"1 of 1 requests need up to \d+ tokens.*256"):
+        trial.serve(a_trial(spec, workload=work), runs=tmp_path / "runs", headers={})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_queue_to_come_is_told_before_it_is_measured() -> None:
+    plan = Plan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
+    assert plan.notes(8) == []
+    assert plan.notes(9) == ["9 requests in flight, 8 worked on at once: the queue will be measured"]
+
+
 def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
     told = problems(EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0"))
     assert "'Q4_0'" in told
@@ -489,6 +505,18 @@ def test_a_slow_start_is_ended_too_when_dyno_is_killed(
     )
     killed(["--engine", "vllm", "--model", "m", "--engine-binary", binary, *ARGS], "Starting", signal.SIGKILL)
     wait_for(lambda: not descendants_of(marker))
+
+
+def test_an_engine_that_hangs_on_stop_dies_with_a_dyno_that_is_killed_meanwhile(
+    tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    name = f"m-{free_port()}"
+    binary = script(tmp_path / "vllm", HANGS.replace("model='m'", f"model='{name}'"))
+    args = ["--engine", "vllm", "--model", name, "--engine-binary", binary, "--num-prompts", "4", "--input-len", "4"]
+    killed([*args, "--output-len", "4"], "Stopping", signal.SIGKILL)
+    wait_for(lambda: not descendants_of(name))
+    (run,) = listed(tmp_path / "runs")
+    assert run.client_path.exists()  # all was measured: `dyno runs show` sums it up
 
 
 def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(

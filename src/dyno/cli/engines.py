@@ -26,7 +26,7 @@ _ABOUT = {
 
 
 def add(commands: Any) -> None:
-    p = commands.add_parser("engines", help="list, install and remove engines; start the fake or the embedded one")
+    p = commands.add_parser("engines", help="list, install and remove engines; start one in the foreground")
     verbs = p.add_subparsers(title="verbs", required=True, metavar="VERB")
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"

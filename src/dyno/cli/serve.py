@@ -203,6 +203,8 @@ def _dry_run(trial: "TrialSpec") -> int:
         raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
     plan = Plan(trial.engine, rig.look(), dry=True)
     print("\n".join(plan.lines()))
+    for note in plan.notes(trial.load.max_concurrency):
+        print(f"# {note}")
     problems = plan.problems([longest(trial)])
     for problem in problems:
         print(f"dyno: {problem}", file=sys.stderr)

@@ -105,6 +105,13 @@ class Plan:
         too_long = preflight.length_problem(needed, self.limits)
         return [too_long, *found] if too_long else found
 
+    def notes(self, concurrency: int | None) -> list[str]:
+        """What is allowed and will be a finding."""
+        at_once = self.limits.slots and self.limits.slots * self.spec.replicas
+        if not at_once or not concurrency or concurrency <= at_once:
+            return []
+        return [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"]
+
     def lines(self) -> Iterator[str]:
         """For the dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
@@ -219,6 +226,8 @@ def running(
         if death := fleet.death():
             facts = msgspec.structs.replace(facts, died=death)
     finally:
+        if facts is not None:
+            say(f"Stopping {plan.kind.title}")
         began = time.monotonic()
         _stop(plan, engines)
         took = time.monotonic() - began

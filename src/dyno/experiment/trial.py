@@ -5,6 +5,7 @@ import datetime
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -68,22 +69,28 @@ def serve(
     watcher, stop = watcher or Watcher(), stop or Stop()
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
         plan = Plan(trial.engine, rig.look())
-        if problems := plan.problems([longest(trial)]):
-            raise UsageError(" ".join(problems))
+        _refuse(plan.problems([longest(trial)]))
+        work = None
+        if named := trial.tokenizer or plan.tokenizer:  # without the server: what is too long is known before it starts
+            work = prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
+            _refuse(plan.problems(work.lengths))
+        for note in plan.notes(trial.load.max_concurrency):
+            watcher.phase(note)
         run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
         with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
-            tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop)
+            tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop, work)
     else:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
             for url in trial.target.urls:
                 _wait_until_ready(trial, Url(url), headers)
         target = _look(trial, headers)
-        work, tokenizer = prompts(trial, target, headers, watcher)
+        work = fitting(trial, target, headers, watcher)
+        tokenizer = work.counter
         run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
-        before = sent_before(runs, work.sha256, trial.target)
+        before = sent_before(runs, work.workload.sha256, trial.target)
         empty = _emptier(trial, target, headers) if trial.reset_cache else None
-        measure(run, trial, target, work, headers, watcher, stop, empty, before)
+        measure(run, trial, target, work.workload, headers, watcher, stop, empty, before)
     watcher.phase("Decoding")
     try:
         return finish(run, tokenizer, keep_raw, headers)
@@ -93,14 +100,26 @@ def serve(
         ) from None
 
 
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UsageError(" ".join(problems))
+
+
 def on_fleet(
-    run: Run, trial: TrialSpec, fleet: Fleet, headers: dict[str, str], watcher: Watcher, stop: Stop
+    run: Run,
+    trial: TrialSpec,
+    fleet: Fleet,
+    headers: dict[str, str],
+    watcher: Watcher,
+    stop: Stop,
+    work: "Prompts | None" = None,
 ) -> Tokenizer | None:
     """One of the trials on an engine that dyno has started."""
     trial = aimed(trial, fleet)
-    work, tokenizer = prompts(trial, fleet.target, headers, watcher)
-    measure(run, trial, fleet.target, work, headers, watcher, stop, fleet.empty_cache)
-    return tokenizer
+    work = work or fitting(trial, fleet.target, headers, watcher)
+    _check_context(work.lengths, fleet.target)
+    measure(run, trial, fleet.target, work.workload, headers, watcher, stop, fleet.empty_cache)
+    return work.counter
 
 
 def aimed(trial: TrialSpec, fleet: Fleet) -> TrialSpec:
@@ -114,25 +133,37 @@ def aimed(trial: TrialSpec, fleet: Fleet) -> TrialSpec:
     )
 
 
-def prompts(
-    trial: TrialSpec, target: TargetFacts, headers: dict[str, str], watcher: Watcher
-) -> tuple[Workload, Tokenizer | None]:
-    """And the tokenizer, where it is one that also counts answers."""
+class Prompts(NamedTuple):
+    workload: Workload
+    counter: Tokenizer | None  # the tokenizer, where it is one that also counts answers
+
+    @property
+    def lengths(self) -> list[int]:
+        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+
+
+def fitting(trial: TrialSpec, target: TargetFacts, headers: dict[str, str], watcher: Watcher) -> Prompts:
+    """The prompts, by the server's own tokenizer where none is named, if the server can take them."""
     _check_context([longest(trial)], target)  # before any time goes into making them
     client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
     try:
-        tokenizer = choose(trial.tokenizer, client, target.model)
-        watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
-        work = workload.make(trial.workload, tokenizer)
+        work = prompts(trial, watcher, client, target.model)
     finally:
         client.close()
-    _check_context([r.prompt_tokens + r.output_tokens for r in work.requests], target)
+    _check_context(work.lengths, target)
+    return work
+
+
+def prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
+    tokenizer = choose(trial.tokenizer, client, model)
+    watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
+    work = workload.make(trial.workload, tokenizer)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
             f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
-    return work, tokenizer if tokenizer.counted_by == "tokenizer" else None
+    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None)
 
 
 def measure(
