@@ -76,7 +76,7 @@ class EngineProcess:
             raise
         finally:
             os.close(watched)
-        self._stopped = False
+        self._stopped = self._asked = False
 
     @property
     def pid(self) -> int:
@@ -111,24 +111,24 @@ class EngineProcess:
 
     def terminate(self) -> None:
         """Ask the group to end, and don't wait: several engines then end at the same time."""
-        if not self._stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGTERM)
+        if not self._stopped and not self._asked:  # llama-server takes a second one for impatience
+            self._asked = True
+            _signal(self.pid, signal.SIGTERM)
 
     def stop(self, timeout: float = _GRACE_S) -> None:
-        """End the whole group and wait until it is gone. Also after a crash: its workers may still live."""
+        """End the whole session and wait until it is gone. Also after a crash: its workers may still live."""
         if self._stopped:
             return
-        # The watcher is in the group until the last moment, so the group's number can't be another's by now.
+        # The watcher is in the session until the last moment, so its number can't be another's by now.
         self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        _signal(self.pid, signal.SIGKILL)
         self._child.wait()
         self._clean_up()
         deadline = time.monotonic() + _GRACE_S
-        while _lives(self.pid) and time.monotonic() < deadline:
+        while _session(self.pid) and time.monotonic() < deadline:
+            _signal(self.pid, signal.SIGKILL)  # what was forked meanwhile
             time.sleep(0.01)
         os.close(self._held)
         self._stopped = True
@@ -190,15 +190,28 @@ class EngineProcess:
         self.stop()
 
 
-def _lives(group: int) -> bool:
-    import psutil  # not at the top: see this file's first lines
-
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
+def _session(leader: int) -> list[int]:
+    """Who lives in it. By session and not by group: TGI's launcher gives each shard a group of its own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in brackets may itself have brackets and spaces.
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             # The dead stay listed until process 1 takes note, which in a container may be never.
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
+            if int(session) == leader and state not in "ZX":
+                found.append(int(folder.name))
+    return found
+
+
+def _signal(leader: int, number: int) -> None:
+    """To all of a session but oneself, who may be its watcher."""
+    for pid in _session(leader):
+        if pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+    if not Path("/proc/self/stat").exists():  # not Linux
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, number)
 
 
 def free_port() -> int:
@@ -233,12 +246,11 @@ def _become(watched: int, cleanup: list[str], command: list[str]) -> None:
     with contextlib.suppress(AttributeError, OSError):
         end.register(os.pidfd_open(dyno))
     end.poll()
-    os.killpg(0, signal.SIGTERM)
+    _signal(engine, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.kill(engine, 0)
-            time.sleep(0.05)
+    while time.monotonic() < deadline and len(_session(engine)) > 1:
+        time.sleep(0.05)
+    _signal(engine, signal.SIGKILL)
     if cleanup:
         _after_my_death(cleanup)
     os.killpg(0, signal.SIGKILL)
