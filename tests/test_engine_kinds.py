@@ -10,10 +10,12 @@ import pytest
 
 from dyno import secrets
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.launch import launches, public, public_spec, shown
+from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.engines.program import Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Launch
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
+from dyno.facts.target import TargetFacts
+from dyno.measure.agreement import differences, same_quantization
 
 COMMANDS = {
     "vllm": "vllm",
@@ -346,3 +348,88 @@ def test_the_log_of_an_old_vllm_is_read_too() -> None:
     assert told.target["kv_cache_tokens"] == 19513 * 16
     assert told.target["full_length_requests"] == 9.53
     assert round(told.target["weights_bytes"] / 2**30, 4) == 67.6979
+
+
+# ---- what is the same ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "served", "same"),
+    [
+        ("Q4_K_M", "Q4_K - Medium", True), ("q4_k_m", "Q4_K - Small", False), ("Q2_K", "Q2_K - Medium", True),
+        ("IQ4_XS", "IQ4_XS - 4.25 bpw", True), ("IQ3_M", "IQ3_S mix - 3.66 bpw", True), ("F32", "all F32", True),
+        ("Q4_K_XL", "Q4_K - Medium", True), ("Q6_K_L", "Q6_K", True), ("Q4_K_XL", "Q5_K - Medium", False),
+        ("MXFP4", "MXFP4 MoE", True), ("Q8_0", "Q8_0", True), ("Q4_0", "Q8_0", False), ("F16", "F16", True),
+        ("fp8", "fp8", True), ("fp8", "compressed-tensors", None), ("compressed-tensors", "fp8", None),
+        ("INT8-W8A8", "w8a8_int8", True), ("gptq", "gptq_marlin", True), ("awq", "gptq", False),
+        ("gptq", "", False), ("fp8", "", False), ("gptq", None, None), ("modelopt", "modelopt_fp4", True),
+    ],
+)  # fmt: skip
+def test_quantizations_are_the_same_in_every_spelling_that_servers_have(
+    asked: str, served: str | None, same: bool | None
+) -> None:
+    assert same_quantization(asked, served, "bf16") is same
+
+
+def test_unquantized_is_told_by_the_dtype() -> None:
+    assert same_quantization("bf16", "", "bfloat16") is True
+    assert same_quantization("fp16", "", "bfloat16") is False
+    assert same_quantization("fp16", None, None) is None
+
+
+def differing(spec: EngineSpec, **told: Any) -> list[str]:
+    return list(differences(spec, TargetFacts("m", models_listed=["m"], **told)))
+
+
+def test_only_what_was_asked_for_is_held_against_a_server() -> None:
+    assert differing(EngineSpec("openai", quantization="fp8"), tensor_parallel=8, quantization="fp8") == []
+    assert differing(EngineSpec("openai", kv_cache_dtype="fp8"), kv_cache_dtype="fp8_e4m3") == []
+    assert differing(EngineSpec("openai", version="0.6"), version="0.6.3.post1") == []
+    for spec, told in (
+        (EngineSpec("openai", tensor_parallel=4), {"tensor_parallel": 8}),
+        (EngineSpec("openai", version="0.6"), {"version": "0.10.6"}),
+        (EngineSpec("openai", version="1.0"), {"version": "0.11.0"}),
+        (EngineSpec("openai", dtype="fp16"), {"dtype": "bfloat16"}),
+        (EngineSpec("openai", quantization="gptq"), {"quantization": "", "dtype": "bfloat16"}),
+        (EngineSpec("openai", max_model_len=8192), {"max_model_len": 4096}),
+        (EngineSpec("openai", max_num_seqs=16), {"slots": 4}),
+    ):
+        assert len(differing(spec, **told)) == 1
+
+
+def test_a_short_version_is_its_first_release() -> None:
+    assert "draft_model" in command("vllm", "0.15", **SPECULATION)[-1]
+    assert command("vllm", "0.8", model="m", chunked_prefill=True)[-1] == "--enable-chunked-prefill"
+    with pytest.raises(UsageError):
+        command("vllm", "0.10", **SPECULATION)
+
+
+def test_devices_none_hide_them_all_and_the_users_own_choice_is_kept() -> None:
+    assert launch("vllm", model="m", devices=[], vendor="nvidia")[0].env.get("CUDA_VISIBLE_DEVICES") is None
+    spec = EngineSpec("vllm", model="m", devices=[])
+    (one,) = launches(KINDS["vllm"], spec, Program(["vllm"], None), [8000], [], "nvidia")
+    assert one.env["CUDA_VISIBLE_DEVICES"] == ""
+    assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "4,5"}) == [4, 5]
+    assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-uuid"}) == list(range(8))
+    assert allowed(range(8), "nvidia", {}) == list(range(8))
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES in env contradicts"):
+        launch("vllm", model="m", replicas=2, env={"CUDA_VISIBLE_DEVICES": "0,1"}, devices=range(2), vendor="nvidia")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True), ("VLLM_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("WANDB_API_KEY", True),
+        ("NCCL_AUTH", True), ("DB_PASSWORD", True), ("HUGGING_FACE_HUB_TOKEN", True),
+        ("TOKENIZERS_PARALLELISM", False), ("GIT_AUTHOR_NAME", False), ("MAX_BATCH_PREFILL_TOKENS", False),
+        ("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", False), ("MONKEY", False),
+    ],
+)  # fmt: skip
+def test_a_secret_is_known_by_its_variables_name(name: str, secret: bool) -> None:
+    assert secrets.is_secret(name) is secret
+
+
+def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
+    box = ContainerSpec("image", options=["-e", f"HF_TOKEN={SECRET}"], build_args={"HF_TOKEN": SECRET})
+    assert SECRET not in str(public_spec(EngineSpec("vllm", model="m", container=box)))
+    assert secrets.values({}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]) == [SECRET, "sk-another-one"]

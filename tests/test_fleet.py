@@ -23,7 +23,7 @@ from dyno.engines.process import free_port
 from dyno.errors import EngineError, UsageError
 from dyno.experiment import fleet, trial
 from dyno.experiment.fleet import Fleet, Plan, running
-from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.target import TargetSpec
@@ -136,7 +136,7 @@ def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
     assert outcome.result.summary.completed == 20
     assert not any(descendants_of(f"{port} {{") for port in ports)
     served = [r.replica for r in outcome.run.records()]
-    assert {served.count(0), served.count(1)} == {10}
+    assert abs(served.count(0) - served.count(1)) <= 4
 
 
 # ---- something else is served than the label says ----
@@ -352,7 +352,7 @@ def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(tmp_path: 
     h100 = msgspec.structs.replace(
         RIG, accelerators=[Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)]
     )
-    assert "Each accelerator needs" in problems(EngineSpec("vllm", model=model), h100)
+    assert "79.0 GiB of memory are free" in problems(EngineSpec("vllm", model=model), h100)
     assert problems(EngineSpec("vllm", model=model, tensor_parallel=4), h100) == ""
     assert problems(EngineSpec("vllm", model=model, tensor_parallel=4, memory_fraction=0.3), h100) != ""
 
@@ -422,6 +422,83 @@ def _group(process: psutil.Process) -> int:
         return os.getpgid(process.pid)
     except ProcessLookupError:
         return -1
+
+
+def test_a_worker_in_a_group_of_its_own_ends_with_the_engine(tmp_path: Path) -> None:
+    """As TGI's shards are."""
+    marker = f"dyno-shard-{os.getpid()}"
+    binary = script(
+        tmp_path / "vllm",
+        HANGS.replace(
+            "port = sys", f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', {marker!r}], "
+            "process_group=0)\n    port = sys",
+        ).replace("for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):", "for number in ():"),
+    )  # fmt: skip
+    with start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"):
+        assert descendants_of(marker)
+    assert not descendants_of(marker)
+
+
+def test_a_binary_by_its_path_is_not_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, build in (("here", 9999), ("path", 1111)):
+        (tmp_path / folder).mkdir()
+        script(tmp_path / folder / "llama-server", f"print('version: {build} (abc)')\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=":")
+    monkeypatch.chdir(tmp_path / "here")
+    assert Plan(EngineSpec("llamacpp", binary="./llama-server"), RIG).program.version == "9999"
+    assert Plan(EngineSpec("llamacpp", binary="llama-server"), RIG).program.version == "1111"
+
+
+def test_the_embedded_llama_cpp_is_judged_by_its_build(tmp_path: Path) -> None:
+    on = Plan(EngineSpec("llamacpp", prefix_caching=True), RIG)
+    assert "--cache-prompt" in on.launches[0].argv
+    assert "--no-cache-prompt" in Plan(EngineSpec("llamacpp", prefix_caching=False), RIG).launches[0].argv
+
+
+def test_a_quantization_that_no_flag_makes_must_lie_in_the_files(tmp_path: Path) -> None:
+    model = a_folder(tmp_path / "m")
+    rig = msgspec.structs.replace(RIG, memory_free_bytes=10**12)
+    for quantization in ("gptq", "awq", "int8"):
+        assert "aren't quantized" in problems(EngineSpec("vllm", model=model, quantization=quantization), rig)
+    assert problems(EngineSpec("vllm", model=model, quantization="fp8"), rig) == ""
+
+
+def test_llama_cpp_in_a_container_keeps_the_image_s_own_entrypoint() -> None:
+    spec = EngineSpec("llamacpp", container=ContainerSpec("ghcr.io/ggml-org/llama.cpp:server", accelerator="none"))
+    argv = Plan(spec, RIG, dry=True).launches[0].argv
+    assert "--entrypoint" not in argv
+    assert argv[argv.index("ghcr.io/ggml-org/llama.cpp:server") + 1] == "--model"
+
+
+def test_an_engine_that_dies_in_the_warm_up_is_told_by_its_own_words(tmp_path: Path) -> None:
+    spec = msgspec.structs.replace(FAKE, args=["fault=die@2"])
+    work = WorkloadSpec("random", num_prompts=8, num_warmups=4, input_len=8, output_len=8)
+    with pytest.raises(EngineError, match="died with code"):
+        trial.serve(a_trial(spec, workload=work), runs=tmp_path, headers={})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_commands_after_are_run_whatever_signal_ends_the_start(
+    tmp_path: Path, number: signal.Signals, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    binary = script(tmp_path / "vllm", "import time\ntime.sleep(600)\n")
+    notes = tmp_path / "notes"
+    secret = "hf_thisisasecretvalue"
+    args = [
+        "--engine",
+        "vllm",
+        "--model",
+        "m",
+        "--engine-binary",
+        binary,
+        f"--engine-after=echo {secret} spx >> {notes}",
+    ]
+    told = killed([*args, "--engine-env", f"HF_TOKEN={secret}", *ARGS], "Starting", number)
+    assert notes.read_text() == f"{secret} spx\n"
+    assert secret not in told
+    assert not descendants_of(binary)
+    for path in (tmp_path / "runs").rglob("*.*"):
+        assert secret.encode() not in path.read_bytes()
 
 
 def test_commands_before_and_after_are_run_also_where_the_engine_fails(tmp_path: Path) -> None:

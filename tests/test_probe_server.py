@@ -86,7 +86,7 @@ def test_vllm_s_developer_mode_tells_slots_dtype_and_quantization(serve: Serve) 
     assert facts.full_length_requests == round(919_824 / 8192, 2)
     parts = {"scheduler_config": {"max_num_seqs": 64}, "model_config": {"dtype": "torch.float16", "quantization": None}}
     facts = serve({**VLLM, "/server_info": {"vllm_config": parts}})
-    assert (facts.slots, facts.dtype, facts.quantization) == (64, "float16", None)
+    assert (facts.slots, facts.dtype, facts.quantization) == (64, "float16", "")
 
 
 def test_llama_cpp_tells_slots_context_of_a_slot_and_the_file(serve: Serve) -> None:

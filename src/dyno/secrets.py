@@ -4,8 +4,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 HIDDEN = "[redacted]"
-_NAME = re.compile(r"TOKEN(?!IZERS?_|S\b|S$)|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.I)
-_FLAG = re.compile(r"--?(?:api[-_]?key|hf[-_]?token|token|password|auth)", re.I)
+# Whole words between underscores: MAX_TOKENS_PER_RANK, TOKENIZERS_PARALLELISM and GIT_AUTHOR_NAME are none.
+_NAME = re.compile(
+    r"(?:^|[_-])(?:\w*(?:token|apikey)|key|secrets?|passw(?:or)?d|passwd|credentials?|auth)(?:$|[_-])", re.I
+)
+_FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:api[-_]?key|[\w-]*token|password|auth)", re.I)
 _VALUE = re.compile(
     r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"
 )
@@ -31,7 +34,13 @@ def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
     for i, arg in enumerate(args):
         name, equals, value = arg.partition("=")
         if _FLAG.fullmatch(name):
-            found.add(value if equals else args[i + 1] if i + 1 < len(args) else "")
+            found.add(value)
+            for word in () if equals else args[i + 1 :]:  # --api-key takes several
+                if word.startswith("-"):
+                    break
+                found.add(word)
+        elif equals and is_secret(name.removeprefix("--env=").removeprefix("-e")):  # -e NAME=VALUE of a container
+            found.add(value.rpartition("=")[2])
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
 
 

@@ -125,7 +125,7 @@ def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], mo
     assert (facts.max_model_len, facts.slots, facts.tensor_parallel) == (512, 8, 1)
     assert facts.model_path == str(model)
     assert facts.dtype in ("fp32", "float32")
-    assert facts.quantization is None
+    assert facts.quantization == ""
     assert facts.prefix_caching is True
     assert facts.kv_cache_tokens is not None
     assert facts.kv_cache_tokens > 8 * 512

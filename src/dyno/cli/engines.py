@@ -94,9 +94,10 @@ def start_engine(options: argparse.Namespace) -> int:
         raise UsageError(" ".join(problems))
     if options.dry_run:
         return 0
-    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
-        say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
-        with running(plan, Path(folder), {}, say, lambda _: None) as fleet:
+    folder = Path(tempfile.mkdtemp(prefix="dyno-"))
+    say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
+    try:
+        with running(plan, folder, {}, say, lambda _: None) as fleet:
             for line in _told(fleet):
                 print(line, file=sys.stderr)
             for url in fleet.urls:
@@ -105,6 +106,9 @@ def start_engine(options: argparse.Namespace) -> int:
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)  # where it fails it stays: the message points there
+        raise
 
 
 def _told(fleet: "Fleet") -> "Iterator[str]":

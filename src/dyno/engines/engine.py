@@ -38,6 +38,8 @@ class Engine:
         lines = self.process.last_lines()
         said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
         known = trouble.advice([*lines, *self.process.last_lines(60)])
+        if known is None and self.process.exit_code == -9:
+            known = "It was killed from outside: by the system where memory ran out, most often (`dmesg` tells)."
         parts = [f"{self.title} {what}{said}", known or "", f"Read {self.process.log} for the rest."]
         return EngineError(" ".join(filter(None, parts)))
 

@@ -41,7 +41,7 @@ class Option:
     def had_by(self, version: str | None) -> bool:
         if version is None:  # not known: the newest is assumed
             return not self.until
-        return numbers(self.since) <= numbers(version) and (not self.until or numbers(version) < numbers(self.until))
+        return not before(version, self.since) and (not self.until or before(version, self.until))
 
 
 def flag(name: str, since: str = "", until: str = "") -> Option:
@@ -103,10 +103,6 @@ class Kind:
         """That it serves a model by, where none is given."""
         return spec.model or ""
 
-    def settled(self, status: int, answer: Any) -> bool:
-        """A refusal of the first request that waiting won't change."""
-        return True
-
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         """Fields of TargetFacts that follow from the setting, where the server itself is silent."""
         return {"prefix_caching": spec.prefix_caching}
@@ -152,6 +148,12 @@ class Kind:
             "value, or the engine's own flag in args."
         )
 
+    def unsaid_quantization(self, spec: EngineSpec, version: str | None) -> bool:
+        """The setting names one that no flag makes: it must lie in the files."""
+        if not spec.quantization or word(spec.quantization) in ("fp16", "bf16", "fp32"):
+            return False
+        return not self._option("quantization", spec.quantization, version)
+
     def check_args(self, args: Sequence[str], version: str | None) -> None:
         """The flags in `args` that this version is known not to have."""
         for arg in args:
@@ -177,6 +179,13 @@ def numbers(version: str) -> tuple[int, ...]:
     """0.6.3.post2.dev308 → (0, 6, 3); b6123 → (6123,). What can't be read sorts first."""
     found = re.match(r"\D*(\d+(?:\.\d+)*)", version)
     return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def before(version: str, other: str) -> bool:
+    """0.8 is 0.8.0."""
+    a, b = numbers(version), numbers(other)
+    width = max(len(a), len(b))
+    return a + (0,) * (width - len(a)) < b + (0,) * (width - len(b))
 
 
 def said(value: object) -> str:

@@ -33,6 +33,12 @@ def launches(
 
 def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
     """Disjoint devices for each replica. None: nothing is said, the engine takes what it finds."""
+    if spec.devices == []:
+        return [[] for _ in range(spec.replicas)]
+    if named := set(_VISIBLE.values()) & set(spec.env):
+        if spec.replicas > 1 or spec.devices is not None:
+            raise UsageError(f"{named.pop()} in env contradicts replicas and devices: say it with devices alone.")
+        return [None]
     if not devices or (spec.devices is None and spec.replicas == 1):
         return [None] * spec.replicas
     world = spec.world
@@ -45,12 +51,18 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
 
 
 def _visible(devices: Sequence[int] | None, vendor: str | None) -> dict[str, str]:
-    if devices is None or vendor not in _VISIBLE:
+    if devices is None or vendor is None or vendor not in _VISIBLE:
         return {}
     out = {_VISIBLE[vendor]: ",".join(map(str, devices))}
     if vendor == "nvidia":
         out["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else the fastest comes first, and numbers aren't those of the tools
     return out
+
+
+def allowed(devices: Sequence[int], vendor: str | None, env: Mapping[str, str]) -> list[int]:
+    """Those that the user's own environment leaves: on a shared machine the others are somebody else's."""
+    said = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
+    return [d for d in devices if str(d) in said] if all(word.isdigit() for word in said) else list(devices)
 
 
 def shown(launch: Launch) -> str:
@@ -64,10 +76,22 @@ def public(launch: Launch) -> Launch:
     return msgspec.structs.replace(launch, argv=secrets.without(hidden, launch.argv), env=_public_env(launch.env))
 
 
+def spec_secrets(spec: EngineSpec) -> list[str]:
+    """The values in a setting that must reach no file."""
+    box = spec.container
+    env = {**spec.env, **(box.build_args if box else {})}
+    return secrets.values(env, [*spec.args, "--", *(box.options if box else [])])
+
+
 def public_spec(spec: EngineSpec) -> EngineSpec:
-    hidden = secrets.values(spec.env, spec.args)
+    hidden = spec_secrets(spec)
+    box = spec.container
+    if box is not None:
+        build = {name: secrets.shown(name, value) for name, value in box.build_args.items()}
+        box = msgspec.structs.replace(box, options=secrets.without(hidden, box.options), build_args=build)
     return msgspec.structs.replace(
         spec,
+        container=box,
         args=secrets.without(hidden, spec.args),
         env=_public_env(spec.env),
         before=secrets.without(hidden, spec.before),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dyno.engines import model as own_model
-from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, numbers, one_of, switch, valued, word
+from dyno.engines.kind import Kind, LogFacts, Option, before, count, flag, last_match, one_of, switch, valued, word
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
@@ -55,6 +55,7 @@ class LlamaCpp(Kind):
     name = "llamacpp"
     title = "llama.cpp"
     programs = ("llama-server",)
+    in_container = ("",)  # the server images' own entrypoint
     options = _OPTIONS
     own_flags = _OWN_FLAGS
 
@@ -86,7 +87,8 @@ class LlamaCpp(Kind):
             return None
         # -P: a folder named dyno where the user stands is not this package.
         argv = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
-        return Program(argv, f"xllamacpp {version}", where="the xllamacpp wheel", embedded=True)
+        build = version.rpartition(".")[2]  # 2026.10.11549 holds llama.cpp's build 11549
+        return Program(argv, build, where=f"the wheel xllamacpp {version}", embedded=True)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         assert spec.model
@@ -116,25 +118,27 @@ class LlamaCpp(Kind):
         slots = spec.max_num_seqs or count(valued(args, "-np", "--parallel"))
         total = count(valued(args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
-            return Limits(spec.max_model_len, slots, f"max_model_len = {spec.max_model_len}")
+            length, source = spec.max_model_len, f"max_model_len = {spec.max_model_len}"
+            return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
         source = f"--ctx-size {total}" if total else "the model's own length"
         total = total or (model.context if model else None)
         # A unified cache lets each slot use all of it, in builds that know a sequence's own limit.
-        unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or numbers(version) >= (6925,))
+        unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or not before(version, "6925"))
         if total and slots and slots > 1 and not unified:
-            return Limits(total // slots, slots, f"{source} = {total}, shared by {slots} slots")
-        return Limits(total, slots, source)
+            share = f"{source} = {total}, shared by {slots} slots"
+            return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
+        return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
 
     def read_log(self, text: str) -> LogFacts:
         target: dict[str, Any] = {}
         for name, pattern in {
-            "quantization": r"file type\s*= (\S+)",
+            "quantization": r"file type\s*= (.+)",
             "kv_cache_tokens": r"n_ctx\s*= (\d+)",
             "max_model_len": r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",
             "slots": r"n_slots\s*= (\d+)",
         }.items():
             if found := last_match(pattern, text):
-                target[name] = count(found[1]) if found[1].isdigit() else found[1]
+                target[name] = count(found[1]) if found[1].isdigit() else found[1].strip()
         if found := last_match(r"file size\s*= ([\d.]+) (MiB|GiB)", text):
             target["weights_bytes"] = int(float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]])
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))

@@ -39,6 +39,8 @@ def missing(kind: Kind, spec: EngineSpec) -> str:
 
 def _named(kind: Kind, spec: EngineSpec) -> Program | None:
     if spec.container:
+        if not kind.in_container:
+            raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
         # What is in an image isn't known before it runs; the flags follow the setting's version.
         return Program(list(kind.in_container), spec.version, where=f"the image {spec.container.image}")
     if spec.environment:
@@ -58,7 +60,9 @@ def _named(kind: Kind, spec: EngineSpec) -> Program | None:
             raise UsageError(f"The interpreter {spec.python} has no {kind.title} ({', '.join(kind.packages)}).")
         return Program([python, *kind.module], version, binary=False, python=python, where=python)
     if spec.binary:
-        path = shutil.which(str(Path(spec.binary).expanduser()))
+        named = Path(spec.binary).expanduser()
+        # A path stays one: `./llama-server` is not the one on PATH.
+        path = shutil.which(str(named.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
             raise UsageError(f"binary = {spec.binary!r}: there is no such program that can be run.")
         return _of_binary(kind, path)

@@ -14,6 +14,7 @@ _QUANTIZATIONS = {
 }  # fmt: skip
 
 _KV = {"auto": "auto", "fp8_e5m2": "fp8_e5m2", "fp8_e4m3": "fp8_e4m3", "fp8": "fp8_e4m3"}
+_STEPS = ("--speculative-eagle-topk", "1", "--speculative-num-steps")
 _DRAFT = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path")
 
 
@@ -40,8 +41,9 @@ class SgLang(Kind):
         "memory_fraction": (flag("--mem-fraction-static"),),
         "prefix_caching": (switch([], ["--disable-radix-cache"]),),
         "chunked_prefill": (Option(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),),
-        "draft_model": (Option(lambda m: [*_DRAFT, m]),),
-        "draft_tokens": (flag("--speculative-num-draft-tokens"),),
+        "draft_model": (Option(lambda m: [*_DRAFT, m], since="0.5.2"),),
+        # A draft of N tokens in a row: N - 1 steps of one choice each.
+        "draft_tokens": (Option(lambda n: [*_STEPS, str(max(n - 1, 1)), "--speculative-num-draft-tokens", str(n)]),),
     }  # fmt: skip
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

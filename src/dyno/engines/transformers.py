@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dyno.engines.kind import Kind, Option, flag, numbers, one_of, with_dtype
+from dyno.engines.kind import Kind, Option, before, flag, one_of, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
@@ -33,7 +33,7 @@ class Transformers(Kind):
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if not spec.model:
             raise UsageError("transformers serve needs a model: give its name or folder (--model).")
-        if program.version and numbers(program.version) < numbers(_FIRST):
+        if program.version and before(program.version, _FIRST):
             raise UsageError(f"transformers serve {program.version} has no completions route: {_FIRST} or newer does.")
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError("transformers serve has no served_name: it serves a model by its own name or path.")

@@ -52,8 +52,17 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "It doesn't know one of these arguments: see the setting's args, and the flags that its version has.",
     ),
     (
+        r"unknown (?:model )?architecture|not supported for now|unsupported architecture|model type .{1,60} but",
+        "This version doesn't know the model's architecture: take a newer one.",
+    ),
+    (
+        r"corrupted or incomplete|not within the file bounds|incomplete metadata|failed to read (?:header|magic)|"
+        r"invalid magic|safetensorerror",
+        "The model's files are damaged or cut off: fetch them again.",
+    ),
+    (
         r"is not a local folder|repository not found|repo id must|does not appear to have|no such file|"
-        r"failed to open gguf|failed to load model|localentrynotfound|can't load the configuration|"
+        r"failed to open gguf|localentrynotfound|can't load the configuration|"
         r"couldn't connect to|not a valid model identifier|filenotfounderror|invalid repository id",
         "The model isn't there: check its path or name; where the hub can't be reached, give a folder.",
     ),

@@ -176,7 +176,7 @@ class Vllm(Kind):
 
 def _value(name: str, text: str) -> Any:
     if text in ("None", "none"):
-        return None
+        return "" if name == "quantization" else None  # it says that nothing is quantized: that is known, then
     if text in ("True", "False"):
         return text == "True"
     if text.isdigit():

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from dyno.engines import container
 from dyno.engines.engine import Engine
 from dyno.engines.kind import Kind
 from dyno.engines.kinds import kind_of
-from dyno.engines.launch import launches, public, shown
+from dyno.engines.launch import allowed, launches, public, shown, spec_secrets
 from dyno.engines.locate import locate
 from dyno.engines.process import EngineProcess, free_port
 from dyno.engines.program import Program
@@ -46,19 +47,19 @@ class Plan:
             raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
         if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
             raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
-        self.spec = spec = self.kind.prepare(spec)
+        self.spec = spec = self.kind.prepare(_absolute(spec))
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         self.model = _model(spec)
         self.limits: Limits = self.kind.limits(spec, self.model, self.program.version)
-        present = [a.index for a in rig.accelerators]
+        present = allowed([a.index for a in rig.accelerators], vendor_of(rig), os.environ)
         if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
             raise UsageError(
                 f"devices = {spec.devices}: there is no accelerator {', '.join(map(str, absent))}; there are "
                 f"{', '.join(map(str, present))} (`dyno doctor`)."
             )
         self.devices = present if spec.devices is None else spec.devices
-        vendor = rig.accelerators[0].vendor if rig.accelerators else None
+        vendor = vendor_of(rig)
         ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
         inside = launches(self.kind, spec, self.program, ports, self.devices, vendor)
         self.cleanups: list[list[str]] = [[] for _ in inside]
@@ -97,20 +98,31 @@ class Plan:
     @property
     def secrets(self) -> list[str]:
         """Values that must not stay in a log: the setting's own, and what the engine inherits."""
-        return secrets.values({**os.environ, **self.spec.env}, self.spec.args)
+        return sorted({*secrets.values(os.environ), *spec_secrets(self.spec)}, key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        return secrets.without(self.secrets, [text])[0]
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """`needed`: prompt + output of the requests, as far as they are known."""
-        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices))
+        # What comes with dyno runs on the CPU.
+        devices = [] if self.program.embedded else self.devices
+        unsaid = self.kind.unsaid_quantization(self.spec, self.program.version)
+        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, devices, from_files=unsaid))
         too_long = preflight.length_problem(needed, self.limits)
         return [too_long, *found] if too_long else found
 
     def notes(self, concurrency: int | None) -> list[str]:
         """What is allowed and will be a finding."""
         at_once = self.limits.slots and self.limits.slots * self.spec.replicas
-        if not at_once or not concurrency or concurrency <= at_once:
-            return []
-        return [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"]
+        queue = bool(at_once and concurrency and concurrency > at_once)
+        told = [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"] * queue
+        whole = msgspec.structs.replace(self.limits, cache_tokens=self.limits.cache_tokens or self.limits.context or 0)
+        if not self.problems() and (
+            tight := list(preflight.problems(self.spec, whole, self.model, self.rig, self.devices))
+        ):
+            told.append(f"One request of full length may not fit: {tight[0]}")
+        return told
 
     def lines(self) -> Iterator[str]:
         """For the dry run."""
@@ -121,9 +133,13 @@ class Plan:
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, there=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
-        yield from self.spec.before
-        yield from (shown(launch) for launch in self.launches)
-        yield from (f"{command}    # afterwards" for command in self.spec.after)
+        yield from map(self.clean, self.spec.before)
+        yield from (self.clean(shown(launch)) for launch in self.launches)
+        yield from (f"{self.clean(command)}    # afterwards" for command in self.spec.after)
+
+
+def vendor_of(rig: Rig) -> str | None:
+    return rig.accelerators[0].vendor if rig.accelerators else None
 
 
 class Fleet:
@@ -194,55 +210,99 @@ def running(
     `changed` is told the facts when they are known, and again after the stop.
     """
     log = folder / "engine.log"
-    held_before = accelerators.memory_used(plan.devices)
+    used = sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
+    held_before = accelerators.memory_used(used)
     engines: list[Engine] = []
     facts: EngineFacts | None = None
-    try:
-        _commands(plan.spec.before, log, "before", say)
-        image = (
-            container.pull_or_build(plan.spec.container, plan.tool, say, log)
-            if plan.spec.container and plan.tool
-            else None
-        )
-        say(f"Starting {_what(plan)}")
-        for i, launch in enumerate(plan.launches):
-            engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
-        ready = [_wait_ready(e, plan, headers) for e in engines]
-        target = _verified(plan, engines, headers)
-        facts = EngineFacts(
-            kind=plan.kind.name,
-            version=target.version or plan.program.version,
-            launches=[public(launch) for launch in plan.launches],
-            ready_s=max(ready),
-            startup_s=plan.kind.read_log(_text(engines[0])).startup_s,
-            software=software.versions(plan.program.python) if plan.program.python else {},
-            image=image,
-            program=plan.program.where,
-        )
-        changed(facts)
-        fleet = Fleet(plan, engines, target, facts, headers)
-        say(fleet.told())
-        yield fleet
-        if death := fleet.death():
-            facts = msgspec.structs.replace(facts, died=death)
-    finally:
-        if facts is not None:
-            say(f"Stopping {plan.kind.title}")
-        began = time.monotonic()
-        _stop(plan, engines)
-        took = time.monotonic() - began
-        held = _held(plan, held_before) if engines else 0
+    with _as_interrupt(), contextlib.ExitStack() as last:
+        last.callback(_scrub, folder, plan.secrets)
+        last.callback(_commands, plan, plan.spec.after, log, "after", say)
         try:
-            _commands(plan.spec.after, log, "after", say)
+            _commands(plan, plan.spec.before, log, "before", say)
+            image = None
+            if plan.spec.container and plan.tool:
+                image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
+            say(f"Starting {_what(plan)}")
+            for i, launch in enumerate(plan.launches):
+                engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
+            ready = [_wait_ready(e, plan, headers, engines) for e in engines]
+            target = _verified(plan, engines, headers)
+            facts = EngineFacts(
+                kind=plan.kind.name,
+                version=target.version or plan.program.version,
+                launches=[public(launch) for launch in plan.launches],
+                ready_s=max(ready),
+                startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
+                software=software.versions(plan.program.python) if plan.program.python else {},
+                image=image,
+                program=plan.program.where,
+            )
+            changed(facts)
+            fleet = Fleet(plan, engines, target, facts, headers)
+            say(fleet.told())
+            try:
+                yield fleet
+            except TargetError as e:
+                if death := fleet.death():  # that is why nobody answered
+                    facts = msgspec.structs.replace(facts, died=death)
+                    raise EngineError(death) from e
+                raise
+            if death := fleet.death():
+                facts = msgspec.structs.replace(facts, died=death)
         finally:
             if facts is not None:
-                changed(msgspec.structs.replace(facts, stop_s=took, memory_held_bytes=held))
+                say(f"Stopping {plan.kind.title}")
+            began = time.monotonic()
+            _stop(engines)
+            if facts is not None:
+                facts = msgspec.structs.replace(facts, stop_s=time.monotonic() - began)
+                changed(facts)
+                if held := _held(used, held_before):
+                    changed(msgspec.structs.replace(facts, memory_held_bytes=held))
+
+
+@contextlib.contextmanager
+def _as_interrupt() -> Iterator[None]:
+    """TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run."""
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise KeyboardInterrupt
+
+    try:
+        before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not the main thread: whoever runs us sees to it
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _scrub(folder: Path, hidden: Sequence[str]) -> None:
+    """What commands and pulls have written, too."""
+    for log in folder.glob("engine*.log"):
+        data = log.read_bytes()
+        clean = data
+        for secret in hidden:
+            clean = clean.replace(secret.encode(), b"*" * len(secret))
+        if clean != data:
+            log.write_bytes(clean)
 
 
 def _what(plan: Plan) -> str:
     copies = f", {plan.spec.replicas} copies" if plan.spec.replicas > 1 else ""
     version = plan.program.version or ""
     return f"{plan.kind.title} {version} with {plan.served_name}{copies}".replace("  ", " ")
+
+
+def _absolute(spec: EngineSpec) -> EngineSpec:
+    """A model that lies here by its whole path: the engine may stand elsewhere, and doesn't know ~."""
+    if spec.model is None or not model_files.looks_local(spec.model):
+        return spec
+    path = Path(spec.model).expanduser()
+    return msgspec.structs.replace(spec, model=str(path.absolute())) if path.exists() else spec
 
 
 def _model(spec: EngineSpec) -> ModelShape | None:
@@ -269,15 +329,16 @@ def _start(plan: Plan, launch: Launch, log: Path, index: int) -> Engine:
     return Engine(process, f"http://127.0.0.1:{launch.port}", plan.program.version or "", title)
 
 
-def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str]) -> float:
+def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str], all_of_them: Sequence[Engine]) -> float:
     """Seconds until the first completed generation: an open port or /health says nothing about the model."""
     protocol = PROTOCOLS[plan.kind.backend]
     body = protocol.body(Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True))
     limit = plan.spec.ready_timeout_s
     last = "it didn't listen"
     while (left := limit - engine.process.age_s) > 0:
-        if not engine.process.alive():
-            raise engine.failed(f"exited with code {engine.process.exit_code} after {engine.process.age_s:.1f} s")
+        for other in all_of_them:  # a copy that died is told at once, not when it is its turn
+            if not other.process.alive():
+                raise other.failed(f"exited with code {other.process.exit_code} after {other.process.age_s:.1f} s")
         client = Client(Url(engine.base_url), headers, timeout_s=left)
         try:
             status, answer = client.call(protocol.path, body)
@@ -289,7 +350,7 @@ def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str]) -> float:
                     )
                 return took
             last = f"it answered {status} {str(answer)[:300]}"
-            if status in (400, 401, 403, 404, 405, 422) and plan.kind.settled(status, answer):
+            if status in (400, 401, 403, 404, 405, 422):  # waiting won't change that
                 raise engine.failed(f"answered a first request for one token with {status} {str(answer)[:300]}")
         except TargetError:
             pass  # it doesn't listen yet
@@ -316,7 +377,7 @@ def _verified(plan: Plan, engines: list[Engine], headers: dict[str, str]) -> Tar
         if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
             facts = msgspec.structs.replace(facts, version=plan.program.version)
         # What its routes say now goes before its log of the start, and that before what the setting implies.
-        for said in (plan.kind.read_log(_text(engine)).target, plan.kind.implied(plan.spec, plan.program)):
+        for said in (plan.kind.read_log(engine.process.text()).target, plan.kind.implied(plan.spec, plan.program)):
             facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
         wrong = [*differences(plan.spec, facts, plan.model), *plan.kind.disagreements(plan.spec, facts)]
         if wrong:
@@ -328,24 +389,24 @@ def _verified(plan: Plan, engines: list[Engine], headers: dict[str, str]) -> Tar
     return found[0]
 
 
-def _text(engine: Engine) -> str:
-    return engine.process.text()
-
-
-def _stop(plan: Plan, engines: list[Engine]) -> None:
+def _stop(engines: list[Engine]) -> None:
     for engine in engines:
         engine.process.terminate()  # all at once, then wait for each
     for engine in engines:
-        engine.stop(_GRACE_S)
+        try:
+            engine.stop(_GRACE_S)
+        except KeyboardInterrupt:  # no patience: no grace
+            engine.stop(0.0)
+            raise
 
 
-def _held(plan: Plan, before: dict[int, int]) -> int:
+def _held(devices: Sequence[int], before: dict[int, int]) -> int:
     """Accelerator memory that the engine hasn't given back within a while."""
     if not before:
         return 0
     deadline = time.monotonic() + _MEMORY_BACK_S
     while True:
-        now = accelerators.memory_used(plan.devices)
+        now = accelerators.memory_used(devices)
         held = max((now.get(i, 0) - used for i, used in before.items()), default=0)
         if held < _HELD_BYTES:
             return 0
@@ -354,11 +415,12 @@ def _held(plan: Plan, before: dict[int, int]) -> int:
         time.sleep(0.5)
 
 
-def _commands(commands: Sequence[str], log: Path, when: str, say: Say) -> None:
+def _commands(plan: Plan, commands: Sequence[str], log: Path, when: str, say: Say) -> None:
     for command in commands:
-        say(f"Running {command!r}")
+        shown_as = plan.clean(command)
+        say(f"Running {shown_as!r}")
         with log.open("ab") as out:
-            out.write(f"$ {command}\n".encode())
+            out.write(f"$ {shown_as}\n".encode())
             out.flush()
             try:
                 done = subprocess.run(
@@ -369,4 +431,4 @@ def _commands(commands: Sequence[str], log: Path, when: str, say: Say) -> None:
             except subprocess.TimeoutExpired:
                 failed = f"wasn't done after {_COMMAND_S:g} s"
         if failed:
-            raise EngineError(f"The command {command!r} ({when} the engine) {failed}. Read {log}.")
+            raise EngineError(f"The command {shown_as!r} ({when} the engine) {failed}. Read {log}.")

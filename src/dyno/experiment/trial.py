@@ -335,7 +335,8 @@ def longest(trial: TrialSpec) -> int:
     w = trial.workload
     if w.dataset != "random":
         return 0
-    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + (w.output_len or 1)
+    output = int((w.output_len or 1) * (1 + w.range_ratio_output))
+    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
 
 
 def _check_context(lengths: list[int], target: TargetFacts) -> None:

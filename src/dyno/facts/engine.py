@@ -73,6 +73,8 @@ class Limits(msgspec.Struct, frozen=True):
     context: int | None = None  # of one request
     slots: int | None = None  # requests worked on at once
     context_from: str = ""  # in words, for the message
+    cache_tokens: int = 0  # of KV cache that it takes at its start, whatever is free
+    spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
 class EngineFacts(msgspec.Struct, frozen=True):

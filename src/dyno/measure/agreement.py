@@ -9,21 +9,21 @@ from dyno.facts.target import TargetFacts
 
 _SAME = {
     "half": "fp16", "float16": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "f32": "fp32",
-    "float": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "gptq-marlin": "gptq", "awq-marlin": "awq",
-    "gptq-marlin-24": "gptq", "fp8-e4m3": "fp8", "moe-wna16": "gptq",
+    "float": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8", "gptq-marlin": "gptq",
+    "gptq-marlin-24": "gptq", "moe-wna16": "gptq", "auto-gptq": "gptq", "awq-marlin": "awq", "auto-awq": "awq",
 }  # fmt: skip
 _IN_NAME = re.compile(r"(?i)(?:^|[-._])((?:i?q\d+(?:_[a-z0-9]+)*)|mxfp4|f16|bf16|f32)(?=\.gguf$|[-._]|$)")
 _UNQUANTIZED = {"fp16", "bf16", "fp32"}
 # vLLM's names for what holds others: which one it is, is the checkpoint's to say.
-_CONTAINERS = {"compressed-tensors", "quark", "modelopt", "gguf"}
-_SIZES = {"small": "s", "medium": "m", "large": "l"}
+_CONTAINERS = {"compressed-tensors", "quark", "gguf", "inc", "auto-round"}
 
 
 def plain(quantization: str) -> str:
     """One spelling: 'Q4_K - Medium', 'mostly Q4_K_M' and 'q4_k_m' are q4-k-m."""
-    text = re.sub(r"\(.*\)|\b(?:mostly|all|guessed)\b", "", quantization.lower())
-    text = re.sub(r"\s*-\s*(small|medium|large)\b", lambda m: "-" + _SIZES[m[1]], text.strip())
-    text = re.sub(r"[_\s]+", "-", text)
+    text = re.sub(r"\(.*\)|\b(?:mostly|all|guessed|moe)\b|- [\d.]+ bpw.*", "", quantization.lower()).strip()
+    text = re.sub(r"^(q2_k|q3_k|q4_k|q5_k)\s*-\s*(small|medium|large)$", lambda m: f"{m[1]}_{m[2][0]}", text)
+    text = text.replace("iq3_s mix", "iq3_m").replace("_moe", "")
+    text = re.sub(r"[_\s]+", "-", text.strip(" -"))
     return _SAME.get(text, text)
 
 
@@ -34,16 +34,32 @@ def named_quantization(model: str) -> str | None:
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
-    """None: what the server tells doesn't decide it."""
+    """`served`: '' where the server says that nothing is quantized. None: what is known doesn't decide it."""
     a = plain(asked)
-    if served is None:
-        if a in _UNQUANTIZED:
-            return None if dtype is None else plain(dtype) == a
-        return None
+    if served is None or (served == "" and a in _UNQUANTIZED):
+        return plain(dtype) == a if dtype is not None and a in _UNQUANTIZED else None
     b = plain(served)
-    if b in _CONTAINERS:
+    if {a, b} & _CONTAINERS:
         return None
-    return a == b or (a.startswith("fp8") and b.startswith(("fp8", "ptpc-fp8", "fbgemm-fp8")))
+    return _alike(a, b)
+
+
+def _family(quantization: str) -> str:
+    if quantization.startswith(("fp8", "ptpc-fp8", "fbgemm-fp8", "w8a8-fp8", "mxfp8")):
+        return "fp8"
+    if "mxfp4" in quantization:
+        return "mxfp4"
+    if quantization.startswith("modelopt"):
+        return "modelopt"
+    return quantization
+
+
+def _alike(a: str, b: str) -> bool:
+    """llama.cpp has S, M and L of Q3_K to Q5_K; makers of files add letters of their own (Q4_K_XL, Q6_K_L)."""
+    if _family(a) == _family(b):
+        return True
+    own = any(re.match(r"q[2-6]-k", q) and not re.fullmatch(r"q[3-5]-k-[sml]", q) for q in (a, b))
+    return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 
 
 def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
@@ -53,7 +69,8 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     if spec.version and facts.version and not _begins(facts.version, spec.version):
         yield f"version {spec.version} was asked for, and it is {facts.version}"
     if spec.quantization and same_quantization(spec.quantization, facts.quantization, facts.dtype) is False:
-        yield f"the quantization {spec.quantization} was asked for, and it serves {facts.quantization or facts.dtype}"
+        serves = facts.quantization or facts.dtype or "none"
+        yield f"the quantization {spec.quantization} was asked for, and it serves {serves}"
     elif (
         not spec.quantization
         and (files := model and model.quantization)
@@ -65,15 +82,36 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
         yield f"a context of {spec.max_model_len} tokens was asked for, and a request may have {facts.max_model_len}"
     for name, asked, found in (
         ("max_num_seqs", spec.max_num_seqs, facts.slots),
-        ("tensor_parallel", spec.tensor_parallel, facts.tensor_parallel),
+        ("tensor_parallel", _tensor_parallel(spec), facts.tensor_parallel),
         ("prefix_caching", spec.prefix_caching, facts.prefix_caching),
     ):
         if asked is not None and found is not None and asked != found:
             yield f"{name} = {asked} was asked for, and it has {found}"
+    asked_dtype = spec.dtype if spec.dtype != "auto" else None
+    if asked_dtype and facts.dtype and plain(asked_dtype) != plain(facts.dtype):
+        yield f"the dtype {asked_dtype} was asked for, and it has {facts.dtype}"
+    if (
+        model
+        and facts.model_path
+        and facts.kind in ("vllm", "llamacpp")
+        and not _same_file(model.path, facts.model_path)
+    ):
+        yield f"the model at {model.path} was asked for, and it has loaded {facts.model_path}"
     kv = spec.kv_cache_dtype
-    if kv and kv != "auto" and facts.kv_cache_dtype and plain(kv) != plain(facts.kv_cache_dtype):
+    if kv and kv != "auto" and facts.kv_cache_dtype and _family(plain(kv)) != _family(plain(facts.kv_cache_dtype)):
         yield f"a KV cache of {kv} was asked for, and it has {facts.kv_cache_dtype}"
 
 
+def _same_file(a: str, b: str) -> bool:
+    return a.rstrip("/") == b.rstrip("/") or a.rstrip("/").rsplit("/", 1)[-1] == b.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _tensor_parallel(spec: EngineSpec) -> int | None:
+    """None: not asked for, or by the engine's own flag."""
+    return spec.tensor_parallel if spec.tensor_parallel > 1 else None
+
+
 def _begins(version: str, asked: str) -> bool:
-    return bool(re.match(re.escape(asked) + r"(?!\d)", version.removeprefix("v"))) or asked in version
+    """0.6.3 was asked for and 0.6.3.post1 is there: the same; 0.6 and 0.10.6 aren't."""
+    a, b = (re.findall(r"\d+", text.partition("+")[0]) for text in (asked, version))
+    return b[: len(a)] == a

@@ -1,6 +1,8 @@
 """A model's files: its shape and what it is quantized to. Names that lie on a hub aren't looked up."""
 
+import glob
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,9 @@ def _folder(path: Path) -> ModelShape:
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     dtype = str(config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or "")
-    sizes = [f.stat().st_size for f in path.glob("*.safetensors")] or [f.stat().st_size for f in path.glob("*.bin")]
+    # Some makers put the same weights there twice, in a form of their own.
+    files = [f for f in path.glob("*.safetensors") if "consolidated" not in f.name] or list(path.glob("*.safetensors"))
+    sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
     return ModelShape(
         path=str(path),
         format="safetensors" if sizes else "",
@@ -110,9 +114,16 @@ def _gguf(path: Path) -> ModelShape:
         head_dim=field(f"{architecture}.attention.key_length") or (hidden // heads if hidden and heads else None),
         context=field(f"{architecture}.context_length"),
         quantization=_FILE_TYPES.get(file_type) if isinstance(file_type, int) else None,
-        weights_bytes=path.stat().st_size,  # the head is a few MB
+        weights_bytes=sum(part.stat().st_size for part in _parts(path)),  # heads are a few MB
         parameters=parameters,
     )
+
+
+def _parts(path: Path) -> list[Path]:
+    """model-00001-of-00003.gguf and its fellows."""
+    if found := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
+        return sorted(path.parent.glob(f"{glob.escape(found[1])}-*-of-{found[2]}.gguf"))
+    return [path]
 
 
 def _most(heads: int | list[int] | None) -> int | None:

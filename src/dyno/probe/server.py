@@ -116,8 +116,10 @@ def _server_info(config: Any) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for name, pattern in found.items():
-        if (m := re.search(pattern, text)) and m[1] != "None":
+        if m := re.search(pattern, text):
             out[name] = int(m[1]) if m[1].isdigit() else m[1]
+            if m[1] == "None":
+                out[name] = "" if name == "quantization" else None
     if isinstance(config, dict):
         parts = [p for p in config.values() if isinstance(p, dict)]
         for name, key in (("slots", "max_num_seqs"), ("quantization", "quantization"), ("dtype", "dtype"),
@@ -125,6 +127,8 @@ def _server_info(config: Any) -> dict[str, Any]:
             value = next((p[key] for p in parts if p.get(key) is not None), None)
             if value is not None:
                 out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
+        if any("quantization" in p and p["quantization"] is None for p in parts):
+            out.setdefault("quantization", "")
     return out
 
 
