@@ -448,6 +448,12 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "engine.not_as_said",
         "void",
     ),
+    (
+        engine.as_said,
+        evidence(trial={"engine": EngineSpec("openai", kv_cache_dtype="fp8", prefix_caching=False)}),
+        "engine.unverified",
+        "doubt",
+    ),
     (engine.quantization_named, evidence(target=Q4), None, None),
     (engine.quantization_named, evidence(target=TargetFacts("llama.Q8_0.gguf")), None, None),  # it doesn't tell
     (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 HIDDEN = "[redacted]"
 # Whole words between underscores: MAX_TOKENS_PER_RANK, TOKENIZERS_PARALLELISM and GIT_AUTHOR_NAME are none.
 _NAME = re.compile(
-    r"(?:^|[_-])(?:\w*(?:token|apikey)|key|secrets?|passw(?:or)?d|passwd|credentials?|auth)(?:$|[_-])", re.I
+    r"(?:^|[_-])(?:\w*(?:token|apikey)|key|secrets?|passw(?:or)?d|passwd|pass|pwd?|credentials?|auth)(?:$|[_-])", re.I
 )
 _FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:api[-_]?key|[\w-]*token|password|auth)", re.I)
 _VALUE = re.compile(

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 KINDS = ("vllm", "tgi", "llamacpp", "sglang", "transformers", "openai", "fake")
 
+_FOR_STARTING = (
+    "--devices", "--replicas", "--engine-args", "--engine-env", "--engine-before", "--engine-after", "--engine-python",
+    "--engine-binary", "--engine-environment", "--engine-image", "--engine-mount", "--engine-container-args",
+    "--engine-ready-timeout-sec",
+)  # fmt: skip
+
 
 def add(g: argparse._ArgumentGroup) -> None:
     """A setting. What a kind or its version can't do is an error, never dropped."""
@@ -29,17 +35,18 @@ def add(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--max-num-seqs", type=int, metavar="N", help="requests worked on at once (llama.cpp: slots)")
     g.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens of one step")
     g.add_argument("--gpu-memory-utilization", type=float, metavar="F", help="share of the accelerator's memory")
-    g.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction)
-    g.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction)
+    g.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, help="default: the engine's")
+    g.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, help="default: the engine's")
     g.add_argument("--draft-model", "--speculative-model", metavar="M", help="for speculative decoding")
     g.add_argument("--draft-tokens", "--num-speculative-tokens", type=int, metavar="N")
-    g.add_argument("--engine-args", action="append", default=[], metavar="'…'", help="passed on untouched; repeatable")
-    g.add_argument("--engine-env", nargs="+", action="extend", default=[], metavar="NAME=VALUE")
+    g.add_argument("--engine-args", action="append", default=[], metavar="'…'",
+                   help="passed on untouched, as --engine-args='--x 1'; repeatable")  # fmt: skip
+    g.add_argument("--engine-env", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="untouched, too")
     g.add_argument("--engine-before", action="append", default=[], metavar="CMD", help="run before it starts")
     g.add_argument("--engine-after", action="append", default=[], metavar="CMD", help="… and after it has stopped")
     g.add_argument("--engine-version", metavar="V", help="that it must be")
     g.add_argument("--engine-python", metavar="PATH", help="the interpreter that has it")
-    g.add_argument("--engine-binary", metavar="PATH")
+    g.add_argument("--engine-binary", metavar="PATH", help="its program")
     g.add_argument("--engine-environment", metavar="NAME", help="one of `dyno engines list`")
     g.add_argument("--engine-image", metavar="IMAGE", help="run it in a container (docker or podman)")
     g.add_argument("--engine-mount", nargs="+", action="extend", default=[], metavar="HOST:INSIDE")
@@ -62,6 +69,11 @@ def spec(kind: str, o: argparse.Namespace) -> "EngineSpec":
         value = getattr(o, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
+    if o.port is not None and not 0 < o.port < 65536:
+        raise UsageError(f"--port {o.port}: a port is a number from 1 to 65535.")
+    only = [flag for flag in given(o) if flag in _FOR_STARTING]
+    if kind == "openai" and only:
+        raise UsageError(f"{', '.join(only)}: a running server is attached to, not started. Leave that out.")
     if o.gpu_memory_utilization is not None and not 0 < o.gpu_memory_utilization <= 1:
         raise UsageError("--gpu-memory-utilization is a share, above 0 and at most 1.")
     return EngineSpec(
@@ -99,6 +111,7 @@ def spec(kind: str, o: argparse.Namespace) -> "EngineSpec":
         )
         if o.engine_image
         else None,
+        port=o.port if kind != "openai" else None,
         ready_timeout_s=o.engine_ready_timeout_sec,
     )
 

@@ -86,7 +86,7 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.experiment.fleet import Plan, running
     from dyno.probe import rig
 
-    plan = Plan(engine.spec(options.kind, options), rig.look(), port=options.port, dry=options.dry_run)
+    plan = Plan(engine.spec(options.kind, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         print("\n".join(plan.lines()))

@@ -65,7 +65,7 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
         help="instead of --host and --port; several: copies of one server, requests go to the least busy",
     )  # fmt: skip
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    g.add_argument("--port", type=int, default=8000, help="default: 8000")
+    g.add_argument("--port", type=int, help="default: 8000; of an engine that dyno starts: a free one")
     g.add_argument("--endpoint", metavar="PATH", help="default: the backend's own")
     g.add_argument("--model", help="default: the first that the server lists")
     g.add_argument("--served-model-name", metavar="NAME", help="the name in the API, if it isn't --model")
@@ -262,7 +262,7 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         o.backend = o.backend or kind_of(o.engine).backend
     o.backend = o.backend or "openai"
     host = f"[{o.host}]" if ":" in o.host else o.host
-    urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port}"]]
+    urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port or 8000}"]]
     endpoint = o.endpoint or PROTOCOLS[o.backend].path
     for url in urls:
         if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
@@ -372,7 +372,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         if condition:
             raise UsageError(message)
 
-    refuse(not 0 < o.port < 65536, f"--port {o.port}: a port is a number from 1 to 65535.")
+    refuse(o.port is not None and not 0 < o.port < 65536, f"--port {o.port}: a port is a number from 1 to 65535.")
     refuse(o.num_prompts is not None and o.num_prompts < 1, "--num-prompts must be at least 1.")
     refuse(o.num_warmups < 0, "--num-warmups can't be negative.")
     refuse(o.max_concurrency is not None and o.max_concurrency < 1, "--max-concurrency must be at least 1.")

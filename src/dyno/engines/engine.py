@@ -20,24 +20,30 @@ class Engine:
         self.base_url = base_url
         self.version = version
         self.title = title
+        self.ready = False  # it has answered
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Returns once its whole group is gone and its port refuses."""
         self.process.stop(grace_s)
-        url = Url(self.base_url)
         deadline = time.monotonic() + _CLOSED_WITHIN_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                socket.create_connection((url.host, url.port), timeout=1).close()
-                time.sleep(0.05)  # somebody still answers
-                continue
-            return
+        while self.ready and self._taken() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _taken(self) -> bool:
+        """Somebody answers at its port."""
+        url = Url(self.base_url)
+        with contextlib.suppress(OSError):
+            socket.create_connection((url.host, url.port), timeout=1).close()
+            return True
+        return False
 
     def failed(self, what: str) -> EngineError:
         """With its last useful lines, and advice where they are known."""
         lines = self.process.last_lines()
         said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
-        known = trouble.advice([*lines, *self.process.last_lines(60)])
+        known = trouble.advice([what, *lines, *self.process.last_lines(60)])
+        if not self.ready and self._taken():
+            known = f"Another program listens at {self.base_url}: choose another port, or stop that one."
         if known is None and self.process.exit_code == -9:
             known = "It was killed from outside: by the system where memory ran out, most often (`dmesg` tells)."
         parts = [f"{self.title} {what}{said}", known or "", f"Read {self.process.log} for the rest."]

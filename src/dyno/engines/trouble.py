@@ -39,6 +39,10 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "device options.",
     ),
     (
+        r"answered a first request.{0,60}\b40[13]\b",
+        "It wants the key that it was given: set OPENAI_API_KEY to it.",
+    ),
+    (
         r"no space left on device",
         "The disk is full: free some, or move HF_HOME and the engine's cache.",
     ),

@@ -58,8 +58,19 @@ class Plan:
                 f"devices = {spec.devices}: there is no accelerator {', '.join(map(str, absent))}; there are "
                 f"{', '.join(map(str, present))} (`dyno doctor`)."
             )
+        if spec.devices and not present and (self.program.embedded or not dry):
+            why = (
+                "what comes with dyno runs on the CPU" if self.program.embedded else "none is seen here (`dyno doctor`)"
+            )
+            raise UsageError(f"devices = {spec.devices}: {why}. Leave the devices out.")
+        if spec.devices and len(set(spec.devices)) < len(spec.devices):
+            raise UsageError(f"devices = {spec.devices}: one is named twice.")
         self.devices = present if spec.devices is None else spec.devices
-        vendor = vendor_of(rig)
+        box = spec.container.accelerator if spec.container else None
+        # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
+        self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
+        vendor = vendor_of(rig) or self.assumed
+        port = port or spec.port
         ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
         inside = launches(self.kind, spec, self.program, ports, self.devices, vendor)
         self.cleanups: list[list[str]] = [[] for _ in inside]
@@ -117,6 +128,8 @@ class Plan:
         at_once = self.limits.slots and self.limits.slots * self.spec.replicas
         queue = bool(at_once and concurrency and concurrency > at_once)
         told = [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"] * queue
+        if self.spec.replicas > 1 and not self.devices:
+            told.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
         whole = msgspec.structs.replace(self.limits, cache_tokens=self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (
             tight := list(preflight.problems(self.spec, whole, self.model, self.rig, self.devices))
@@ -130,6 +143,10 @@ class Plan:
         yield f"# {self.kind.title} {version}, {self.program.where}"
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
+        if self.assumed:
+            yield f"# no accelerator is seen here: {self.assumed} is assumed"
+        if self.kind.unsaid_quantization(self.spec, self.program.version):
+            yield f"# quantization {self.spec.quantization}: no flag makes it, the model's files must have it"
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, there=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
@@ -169,7 +186,7 @@ class Fleet:
             t.kv_cache_tokens and f"KV cache {t.kv_cache_tokens:,} tokens",
             t.prefix_caching is not None and f"prefix cache {'on' if t.prefix_caching else 'off'}",
         ]
-        took = f"{f.ready_s:.1f} s" + (f" ({parts})" if parts else "")
+        took = f"{f.ready_s or 0:.1f} s" + (f" ({parts})" if parts else "")
         known = ", ".join(str(fact) for fact in facts if fact)
         return f"{self.plan.kind.title} {f.version or ''} is ready after {took}: {known or 'it says nothing of itself'}"
 
@@ -222,20 +239,25 @@ def running(
             image = None
             if plan.spec.container and plan.tool:
                 image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
+            planned = EngineFacts(
+                kind=plan.kind.name,
+                version=plan.program.version,
+                launches=[public(launch) for launch in plan.launches],
+                image=image,
+                program=plan.program.where,
+            )
+            changed(planned)  # what was tried is known also where it fails
             say(f"Starting {_what(plan)}")
             for i, launch in enumerate(plan.launches):
                 engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
             ready = [_wait_ready(e, plan, headers, engines) for e in engines]
             target = _verified(plan, engines, headers)
-            facts = EngineFacts(
-                kind=plan.kind.name,
+            facts = msgspec.structs.replace(
+                planned,
                 version=target.version or plan.program.version,
-                launches=[public(launch) for launch in plan.launches],
                 ready_s=max(ready),
                 startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                image=image,
-                program=plan.program.where,
             )
             changed(facts)
             fleet = Fleet(plan, engines, target, facts, headers)
@@ -343,8 +365,10 @@ def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str], all_of_them
         try:
             status, answer = client.call(protocol.path, body)
             if status == 200 and not _complains(answer):
+                engine.ready = True
                 took = engine.process.age_s
                 if plan.spec.container is None and engine.process.listens(Url(engine.base_url).port) is False:
+                    engine.ready = False
                     raise engine.failed(
                         f"doesn't listen at {engine.base_url}, and another program answers there: it took the port"
                     )

@@ -77,8 +77,13 @@ def serve(
         for note in plan.notes(trial.load.max_concurrency):
             watcher.phase(note)
         run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
-        with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
-            tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop, work)
+        try:
+            with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
+                tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop, work)
+        except KeyboardInterrupt:
+            if run.client() is None:  # nothing is measured yet
+                raise
+            raise _not_summed_up(run) from None
     else:
         if trial.ready_check_timeout_s:
             watcher.phase("Waiting for the server")
@@ -95,9 +100,13 @@ def serve(
     try:
         return finish(run, tokenizer, keep_raw, headers)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
-        ) from None
+        raise _not_summed_up(run) from None
+
+
+def _not_summed_up(run: Run) -> Interrupted:
+    return Interrupted(
+        f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
+    )
 
 
 def _refuse(problems: list[str]) -> None:

@@ -50,6 +50,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     binary: str | None = None
     environment: str | None = None  # made by `dyno engines install`
     container: ContainerSpec | None = None
+    port: int | None = None  # of the first replica, the next ones for the others; None: free ones
     ready_timeout_s: float = 1800.0
 
     @property
@@ -83,7 +84,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     kind: str
     version: str | None
     launches: list[Launch]  # secrets taken out
-    ready_s: float  # from the start to a completed generation, of the slowest replica
+    ready_s: float | None = None  # from the start to a completed generation, of the slowest replica; None: never
     startup_s: dict[str, float] = {}  # its parts by the engine's own log: weights, compile, graphs, …
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest

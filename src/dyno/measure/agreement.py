@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from dyno.facts.engine import EngineSpec
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
@@ -100,6 +102,22 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     kv = spec.kv_cache_dtype
     if kv and kv != "auto" and facts.kv_cache_dtype and _family(plain(kv)) != _family(plain(facts.kv_cache_dtype)):
         yield f"a KV cache of {kv} was asked for, and it has {facts.kv_cache_dtype}"
+
+
+def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
+    """What was asked for and the server says nothing of."""
+    told = {
+        "quantization": facts.quantization if facts.quantization else facts.dtype if facts.quantization == "" else None,
+        "dtype": facts.dtype, "version": facts.version, "max_model_len": facts.max_model_len,
+        "max_num_seqs": facts.slots, "kv_cache_dtype": facts.kv_cache_dtype, "prefix_caching": facts.prefix_caching,
+        "tensor_parallel": facts.tensor_parallel,
+    }  # fmt: skip
+    untold = ("load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill",
+              "draft_model", "draft_tokens")  # fmt: skip
+    asked = msgspec.structs.asdict(spec)
+    default = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
+    given = [name for name in (*told, *untold) if asked[name] not in (default[name], "auto")]
+    return [name for name in given if told.get(name) is None]
 
 
 def _same_file(a: str, b: str) -> bool:

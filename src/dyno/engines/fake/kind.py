@@ -1,6 +1,7 @@
 """The fake engine as a kind: its args are words such as first_ms=20, gap_ms=5 or fault=die@100."""
 
 import sys
+from typing import Any
 
 import msgspec
 
@@ -13,10 +14,16 @@ from dyno.facts.engine import EngineSpec
 class FakeKind(Kind):
     name = "fake"
     title = "The fake engine"
-    options = dict.fromkeys(("served_name", "max_model_len"), (Option(lambda _: ()),))
+    options = {
+        **dict.fromkeys(("served_name", "max_model_len"), (Option(lambda _: ()),)),
+        "prefix_caching": (Option(lambda on: {False: ()}[on]),),  # it has none
+    }
 
     def default_name(self, spec: EngineSpec) -> str:
         return spec.model or FakeSpec().model
+
+    def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
+        return {"prefix_caching": False}
 
     def own_program(self) -> Program | None:
         # -P: a folder named dyno where the user stands is not this package.

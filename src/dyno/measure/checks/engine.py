@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
-from dyno.measure.agreement import differences, named_quantization, same_quantization
+from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
 from dyno.measure.evidence import Evidence
 from dyno.units import human_bytes
 
@@ -12,6 +12,13 @@ def as_said(e: Evidence) -> Iterator[Finding]:
     """Of a server that dyno attached to; one that dyno starts isn't measured if it is something else."""
     if e.trial.engine is None or e.engine is not None:
         return
+    if unknown := unverified(e.trial.engine, e.target):
+        yield Finding(
+            "engine.unverified",
+            "doubt",
+            f"The server doesn't tell, so this was not verified: {', '.join(unknown)}.",
+            "Look at the command that started it; or let dyno start it.",
+        )
     wrong = list(differences(e.trial.engine, e.target))
     if wrong:
         yield Finding(
