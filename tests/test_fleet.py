@@ -88,8 +88,10 @@ def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwar
         assert isinstance(up, Fleet)
         process = up.engines[0].process
         assert process.alive()
-        assert told[0].ready_s > 0
-        assert told[0].stop_s is None
+        assert told[0].launches  # what was tried is known before it is up
+        assert told[0].ready_s is None
+        assert (told[1].ready_s or 0) > 0
+        assert told[1].stop_s is None
         assert (tmp_path / "engine.log").exists()
     assert not process.alive()
     assert told[-1].stop_s is not None
@@ -312,8 +314,23 @@ def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_p
 
 def test_a_queue_to_come_is_told_before_it_is_measured() -> None:
     plan = Plan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
-    assert plan.notes(8) == []
-    assert plan.notes(9) == ["9 requests in flight, 8 worked on at once: the queue will be measured"]
+    assert not any("queue" in note for note in plan.notes(8))
+    assert "9 requests in flight, 8 worked on at once: the queue will be measured" in plan.notes(9)
+
+
+def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> None:
+    with pytest.raises(UsageError, match="runs on the CPU"):
+        Plan(EngineSpec("llamacpp", devices=[0]), RIG)
+    two = Plan(EngineSpec("vllm", model="x/y", version="0.6.3", devices=[0, 1], replicas=2), RIG, dry=True)
+    assert [launch.env["CUDA_VISIBLE_DEVICES"] for launch in two.launches] == ["0", "1"]
+    assert any("nvidia is assumed" in line for line in two.lines())
+    with pytest.raises(UsageError, match="named twice"):
+        Plan(EngineSpec("vllm", model="x/y", devices=[0, 0]), RIG, dry=True)
+
+
+def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
+    lines = list(Plan(EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True).lines())
+    assert any("awq: no flag makes it" in line for line in lines)
 
 
 def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:

@@ -130,9 +130,9 @@ def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], mo
     assert facts.kv_cache_tokens is not None
     assert facts.kv_cache_tokens > 8 * 512
     assert facts.full_length_requests == pytest.approx(facts.kv_cache_tokens / 512, rel=0.01)
-    assert told[0].ready_s > 1
-    assert {"weights", "init"} <= set(told[0].startup_s)
-    assert {"torch", "transformers", "python"} <= set(told[0].software)
+    assert (told[1].ready_s or 0) > 1
+    assert {"weights", "init"} <= set(told[1].startup_s)
+    assert {"torch", "transformers", "python"} <= set(told[1].software)
 
 
 def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path) -> None:
