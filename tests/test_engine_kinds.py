@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dyno import secrets
+from dyno.cli import engine as engine_flags
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.engines.program import Program
@@ -433,3 +434,7 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
     box = ContainerSpec("image", options=["-e", f"HF_TOKEN={SECRET}"], build_args={"HF_TOKEN": SECRET})
     assert SECRET not in str(public_spec(EngineSpec("vllm", model="m", container=box)))
     assert secrets.values({}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]) == [SECRET, "sk-another-one"]
+
+
+def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
+    assert tuple(KINDS) == engine_flags.KINDS

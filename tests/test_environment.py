@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 import dyno
-from dyno.engines import environment, recipe
-from dyno.engines.environment import Environment
-from dyno.engines.installer import environ
-from dyno.engines.recipe import Recipe
+from dyno.engines.install import environment, recipe
+from dyno.engines.install.environment import Environment
+from dyno.engines.install.installer import environ
+from dyno.engines.install.recipe import Recipe
 from dyno.errors import EngineError, UsageError
 
 # Wheels

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import tiny
 
-from dyno.engines import environment
+from dyno.engines.install import environment
 from dyno.errors import EngineError
 from dyno.experiment.fleet import Fleet, Plan, running
 from dyno.experiment.trial import Watcher, finish, on_fleet, serve

@@ -159,7 +159,7 @@ def _add_remove(verbs: Any) -> None:
 def show(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.engines import environment
+    from dyno.engines.install import environment
     from dyno.engines.kinds import KINDS
     from dyno.units import human_bytes
 
@@ -189,7 +189,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
-    from dyno.engines import environment
+    from dyno.engines.install import environment
 
     env = environment.install(
         options.kind,
@@ -205,7 +205,7 @@ def install(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-    from dyno.engines import environment
+    from dyno.engines.install import environment
 
     environment.remove(options.name)
     return 0

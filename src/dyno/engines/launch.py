@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dyno import secrets
-from dyno.engines.kind import Kind
+from dyno.engines.kinds.base import Kind
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from dyno.engines import environment
-from dyno.engines.kind import Kind, numbers
+from dyno.engines.install import environment
+from dyno.engines.kinds.base import Kind, numbers
 from dyno.engines.program import Program, interpreter_of, version_in, version_of
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec

@@ -13,8 +13,8 @@ import msgspec
 from dyno import secrets
 from dyno.engines import container
 from dyno.engines.engine import Engine
-from dyno.engines.kind import Kind
 from dyno.engines.kinds import kind_of
+from dyno.engines.kinds.base import Kind
 from dyno.engines.launch import allowed, launches, public, shown, spec_secrets
 from dyno.engines.locate import locate
 from dyno.engines.process import EngineProcess, free_port

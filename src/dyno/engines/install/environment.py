@@ -23,9 +23,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dyno.engines.installer import Found, Installer, Pip, Uv, environ
+from dyno.engines.install.installer import Found, Installer, Pip, Uv, environ
+from dyno.engines.install.recipe import RECIPES, Recipe, choose, variant_of_this_machine
 from dyno.engines.process import EngineProcess
-from dyno.engines.recipe import RECIPES, Recipe, choose, variant_of_this_machine
 from dyno.errors import EngineError, UsageError
 from dyno.units import human_bytes
 

@@ -1,6 +1,6 @@
 """Any server that runs already: dyno attaches to it, and holds what it tells against what the setting says."""
 
-from dyno.engines.kind import Kind
+from dyno.engines.kinds.base import Kind
 
 
 class OpenAi(Kind):

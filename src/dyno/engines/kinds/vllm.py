@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from dyno.engines.kind import (
+from dyno.engines.kinds.base import (
     Kind,
     LogFacts,
     Option,

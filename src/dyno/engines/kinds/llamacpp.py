@@ -8,7 +8,19 @@ from typing import Any
 import msgspec
 
 from dyno.engines import model as own_model
-from dyno.engines.kind import Kind, LogFacts, Option, before, count, flag, last_match, one_of, switch, valued, word
+from dyno.engines.kinds.base import (
+    Kind,
+    LogFacts,
+    Option,
+    before,
+    count,
+    flag,
+    last_match,
+    one_of,
+    switch,
+    valued,
+    word,
+)
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits

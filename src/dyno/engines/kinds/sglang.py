@@ -1,6 +1,6 @@
 """SGLang. From its argument parser and documentation; not run by dyno's authors."""
 
-from dyno.engines.kind import Kind, LogFacts, Option, count, flag, last_match, one_of, switch, valued, with_dtype
+from dyno.engines.kinds.base import Kind, LogFacts, Option, count, flag, last_match, one_of, switch, valued, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dyno.engines.kind import Kind, Option, before, flag, one_of, with_dtype
+from dyno.engines.kinds.base import Kind, Option, before, flag, one_of, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits

@@ -1,13 +1,13 @@
 """The engines dyno knows. A new one is a file and a line here."""
 
 from dyno.engines.fake.kind import FakeKind
-from dyno.engines.kind import Kind
-from dyno.engines.llamacpp import LlamaCpp
-from dyno.engines.openai import OpenAi
-from dyno.engines.sglang import SgLang
-from dyno.engines.tgi import Tgi
-from dyno.engines.transformers import Transformers
-from dyno.engines.vllm import Vllm
+from dyno.engines.kinds.base import Kind
+from dyno.engines.kinds.llamacpp import LlamaCpp
+from dyno.engines.kinds.openai import OpenAi
+from dyno.engines.kinds.sglang import SgLang
+from dyno.engines.kinds.tgi import Tgi
+from dyno.engines.kinds.transformers import Transformers
+from dyno.engines.kinds.vllm import Vllm
 from dyno.errors import UsageError
 
 KINDS: dict[str, Kind] = {
