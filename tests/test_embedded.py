@@ -205,7 +205,7 @@ def test_idle_connections_keep_no_request_waiting(engine: Engine, client: Client
 
 def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Engine, client: Client) -> None:
     satisfies: Engine = engine
-    assert satisfies.version.startswith("xllamacpp ")
+    assert satisfies.version.isdigit()  # llama.cpp's build, by which its flags are chosen
     _, props = client.call("/props")
     assert (props["model_alias"], props["model_ftype"], props["total_slots"]) == ("small", "Q8_0", 4)
     assert props["default_generation_settings"]["n_ctx"] == 512
