@@ -414,6 +414,7 @@ ELSEWHERE = {"target": TargetSpec("http://10.0.0.7:8000", "openai", "/v1/complet
 
 # check, evidence, the code and level that it gives (None: it is silent)
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
+RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
 UP = EngineFacts("vllm", "0.32.0", [], 30.0)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
@@ -427,6 +428,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (requests_check.end_at_once, evidence(), None, None),
     (requests_check.end_at_once, evidence({"end_at_once": 5}), "requests.end_at_once", "note"),
     (requests_check.end_at_once, evidence({"end_at_once": 379}), "requests.end_at_once", "doubt"),
+    (client.others, evidence(), None, None),
+    (client.others, evidence(client={"others_cpu": 0.2}, rig=RIG_OF_TWO), None, None),
+    (client.others, evidence(client={"others_cpu": 1.0}, rig=RIG_OF_TWO), "client.others_cpu", "doubt"),
     (requests_check.resent, evidence(), None, None),
     (requests_check.resent, evidence({"resent": 3}), "requests.resent", "note"),
     (model.name, evidence(), None, None),

@@ -1,5 +1,6 @@
 """Where an engine's program is: as the setting says, in an environment that dyno made, or on PATH."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def _named(kind: Kind, spec: EngineSpec) -> Program | None:
         if not kind.in_container:
             raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
         # What is in an image isn't known before it runs; the flags follow the setting's version.
-        return Program(list(kind.in_container), spec.version, where=f"the image {spec.container.image}")
+        tag = re.search(r":v?(\d+(?:\.\d+)+)", spec.container.image)
+        version = spec.version or (tag[1] if tag else None)
+        return Program(list(kind.in_container), version, where=f"the image {spec.container.image}")
     if spec.environment:
         made = environment.find(kind.name, name=spec.environment)
         if made is None:

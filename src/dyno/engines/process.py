@@ -109,6 +109,17 @@ class EngineProcess:
                         return True
         return False if known else None
 
+    def cpu_s(self) -> float:
+        """That those of the session have used so far."""
+        import psutil  # not at the top: see this file's first lines
+
+        used = 0.0
+        for pid in _session(self.pid):
+            with contextlib.suppress(psutil.Error):
+                times = psutil.Process(pid).cpu_times()
+                used += times.user + times.system
+        return used
+
     def terminate(self) -> None:
         """Ask the group to end, and don't wait: several engines then end at the same time."""
         if not self._stopped and not self._asked:  # llama-server takes a second one for impatience

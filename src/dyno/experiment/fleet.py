@@ -130,6 +130,9 @@ class Plan:
         told = [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"] * queue
         if self.spec.replicas > 1 and not self.devices:
             told.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        made_for, asked = self.model and self.model.context, self.spec.max_model_len
+        if made_for and asked and asked > made_for:
+            told.append(f"max_model_len = {asked} is more than the model was made for ({made_for})")
         whole = msgspec.structs.replace(self.limits, cache_tokens=self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (
             tight := list(preflight.problems(self.spec, whole, self.model, self.rig, self.devices))
@@ -174,6 +177,10 @@ class Fleet:
     @property
     def urls(self) -> list[str]:
         return [e.base_url for e in self.engines]
+
+    def cpu_s(self) -> float | None:
+        """That its processes have used so far. None in a container: they are another's children."""
+        return None if self.plan.spec.container else sum(e.process.cpu_s() for e in self.engines)
 
     def told(self) -> str:
         """What came up, in a line."""

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +34,9 @@ from dyno.load.wire import Wire
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
-from dyno.probe import rig, server
+from dyno.probe import host, rig, server
 from dyno.store.run import Manifest, Run, create, sent_before
+from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer, choose
 
 Watch = Callable[[Progress], None] | None
@@ -127,7 +129,9 @@ def on_fleet(
     trial = aimed(trial, fleet)
     work = work or fitting(trial, fleet.target, headers, watcher)
     _check_context(work.lengths, fleet.target)
-    measure(run, trial, fleet.target, work.workload, headers, watcher, stop, fleet.empty_cache)
+    measure(
+        run, trial, fleet.target, work.workload, headers, watcher, stop, fleet.empty_cache, engine_cpu_s=fleet.cpu_s
+    )
     return work.counter
 
 
@@ -184,7 +188,8 @@ def measure(
     watcher: Watcher,
     stop: Stop,
     empty_cache: Callable[[], bool] | None = None,
-    before: str | None = None,
+    sent: str | None = None,
+    engine_cpu_s: Callable[[], float | None] | None = None,
 ) -> None:
     """Puts the load on. What it met lies in the run's folder then."""
     urls = [Url(url) for url in trial.target.urls]
@@ -199,7 +204,7 @@ def measure(
         workload_sha256=work.sha256,
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
-        sent_before=before,
+        sent_before=sent,
         rig=rig.look(trial.target.urls),
     )
     run.write_manifest(manifest, work.requests)
@@ -241,7 +246,13 @@ def measure(
         watcher.phase("Measuring")
         try:
             count = _count(trial, len(work.requests))
-            run.write_client(drive(work.requests, trial.load, count, run.spool_path, watcher.progress))
+            before = _others_s(engine_cpu_s)
+            client = drive(work.requests, trial.load, count, run.spool_path, watcher.progress)
+            after = _others_s(engine_cpu_s)
+            if before is not None and after is not None and client.duration_ns:
+                others = max(after - before, 0.0) / seconds(client.duration_ns)
+                client = msgspec.structs.replace(client, others_cpu=others)
+            run.write_client(client)
         finally:
             watcher.over()
 
@@ -308,6 +319,12 @@ def _records(
                 record.output_tokens = len(record.chunk_ns)
                 record.tokens_by = "chunks"
         yield record
+
+
+def _others_s(engine_cpu_s: Callable[[], float | None] | None) -> float | None:
+    """CPU seconds that neither dyno nor the engine that it started has used. None: can't be told."""
+    busy, engine = host.busy_s(), engine_cpu_s() if engine_cpu_s else None
+    return None if busy is None or engine is None else busy - engine - time.process_time()
 
 
 def _look(trial: TrialSpec, headers: dict[str, str]) -> TargetFacts:

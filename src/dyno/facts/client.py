@@ -13,6 +13,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     reads: int
     ticks_late_ns: list[int]  # how late the loop came to each of its ticks, ten a second
     kernel_stamps: bool  # times are the kernel's receive stamps, else those of the reads
+    others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 
     @property
     def duration_ns(self) -> int:

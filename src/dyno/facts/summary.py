@@ -64,6 +64,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     loop_late_p99_ms: float
     streams_mean: float
     streams_peak: int
+    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine that it started
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -284,6 +284,7 @@ class Tally:
             loop_late_p99_ms=float(np.percentile(ticks, 99)) / NS_PER_MS,
             streams_mean=self._streams_mean(0, client.duration_ns),
             streams_peak=self._streams_peak(),
+            others_cpu=client.others_cpu,
         )
 
     def _since_last_end(self) -> np.ndarray:

@@ -26,6 +26,16 @@ def load_average_1min(root: Path = ROOT) -> float:
     return float(match[0]) if match else os.getloadavg()[0]
 
 
+def busy_s() -> float | None:
+    """CPU seconds that this machine has been busy so far. None where it isn't all ours to see."""
+    import psutil
+
+    if cores() != os.cpu_count():  # a share of a larger machine: its other cores don't disturb us
+        return None
+    t = psutil.cpu_times()
+    return float(t.user + t.system + getattr(t, "nice", 0.0) + getattr(t, "irq", 0.0) + getattr(t, "softirq", 0.0))
+
+
 def cores(root: Path = ROOT) -> int:
     """Those this process may use, which in a container are fewer than the machine has."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

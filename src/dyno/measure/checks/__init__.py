@@ -34,6 +34,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     client.late_sends,
     client.late_loop,
     client.busy,
+    client.others,
     rig.accelerator_shared,
     rig.power_capped,
     rig.numa_balancing,

@@ -54,6 +54,22 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def others(e: Evidence) -> Iterator[Finding]:
+    """Of an engine that dyno started: what else ran on its cores meanwhile."""
+    used, cores = e.summary.client.others_cpu, e.rig.cores if e.rig else 0
+    if used is None or not cores or used < 0.15 * cores or e.summary.duration_s < 1:
+        return
+    on_cpu = e.rig is not None and not e.rig.accelerators
+    yield Finding(
+        "client.others_cpu",
+        "doubt" if on_cpu else "note",
+        f"Other processes kept {used:.1f} of {cores} cores busy while the load ran.",
+        "The engine had less of the machine than these figures suggest. Stop what else runs, and measure again."
+        if on_cpu
+        else "Client and engine shared the host with them. Stop what else runs where latencies matter.",
+    )
+
+
 def busy(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
     if client.cpu_share > 0.9 and e.summary.duration_s > 1:
