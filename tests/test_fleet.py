@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from conftest import StartFake
+from dyno.cli.main import main
 from dyno.engines import engine
 from dyno.engines import model as own_model
 from dyno.engines.process import free_port
@@ -30,7 +31,7 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.http import Client, Url
-from dyno.store.run import listed
+from dyno.store.run import Run, listed
 
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)
 FAKE = EngineSpec("fake", args=["first_ms=5", "gap_ms=1"])
@@ -225,6 +226,21 @@ def test_the_last_words_of_an_engine_that_fails_come_with_advice(
         pass
     for word in (f"exited with code {code}", told, advice, "engine.log"):
         assert word in str(error.value)
+
+
+def test_what_was_tried_is_kept_where_a_start_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = script(tmp_path / "vllm", "import sys\nsys.exit(3)\n")
+    with pytest.raises(EngineError):
+        trial.serve(a_trial(EngineSpec("vllm", model="m", binary=binary)), runs=tmp_path / "runs", headers={})
+    (folder,) = (tmp_path / "runs").iterdir()
+    facts = Run(folder).engine()
+    assert facts is not None
+    assert facts.launches[0].argv[0] == binary
+    assert facts.ready_s is None
+    assert main(["runs", "--runs", str(tmp_path / "runs")]) == 0
+    assert "no measurement: see its engine.log" in capsys.readouterr().out
+    assert main(["runs", "show", str(folder)]) == 1
+    assert "engine.json there has the command" in capsys.readouterr().err
 
 
 def test_an_engine_killed_while_it_loads_is_told_and_its_workers_end(tmp_path: Path) -> None:

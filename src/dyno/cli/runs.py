@@ -22,7 +22,7 @@ def list_(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from dyno.store.run import listed
+    from dyno.store.run import listed, not_begun
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title, side in (
@@ -34,15 +34,18 @@ def list_(options: argparse.Namespace) -> int:
     ):
         table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
     runs = listed(options.runs)
+    for run in not_begun(options.runs):
+        table.add_row(str(run.path), "-", "-", "-", "no measurement: see its engine.log")
     for run in runs:
         if run.whole:
             result = run.result()
             s = result.summary
             table.add_row(str(run.path), str(s.completed), str(s.failed), f"{s.output_throughput:,.1f}", result.verdict)
         else:
-            state = "running" if run.running() else "cut off: `dyno runs show` decodes it"
+            cut = "cut off: `dyno runs show` decodes it" if run.spool_path.exists() else "no measurement"
+            state = "running" if run.running() else cut
             table.add_row(str(run.path), "-", "-", "-", state)
-    if runs:
+    if table.row_count:
         console = Console()
         console.width = max(console.width, 160)  # a folder's name that is broken over lines can't be copied
         console.print(table)
@@ -59,6 +62,11 @@ def show_(options: argparse.Namespace) -> int:
     from dyno.store.run import Run
 
     run = Run(options.run)
+    if not run.manifest_path.exists() and run.engine_path.exists():
+        raise StoreError(
+            f"{options.run} holds no measurement: its engine didn't come up, or was not what was asked for. "
+            "engine.json there has the command, engine.log what came of it."
+        )
     if not run.manifest_path.exists():
         raise StoreError(f"{options.run} is no run folder: it has no trial.json. `dyno runs` lists those there are.")
     if run.whole:

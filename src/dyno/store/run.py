@@ -163,6 +163,12 @@ def listed(runs: Path) -> list[Run]:
     return [Run(p.parent) for p in sorted(runs.glob("**/trial.json"))] if runs.is_dir() else []
 
 
+def not_begun(runs: Path) -> list[Run]:
+    """Those whose engine failed before there was anything to measure."""
+    found = [Run(p.parent) for p in sorted(runs.glob("**/engine.json"))] if runs.is_dir() else []
+    return [run for run in found if not run.manifest_path.exists()]
+
+
 def _pretty(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
