@@ -602,6 +602,23 @@ def test_an_engine_dies_with_a_dyno_that_is_killed(
     wait_for(lambda: not descendants_of(name))
 
 
+def test_the_commands_after_are_run_by_the_watcher_of_a_dyno_that_is_killed(
+    tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
+) -> None:
+    notes = tmp_path / "notes"
+    killed(["--engine", "fake", f"--engine-after=echo spx >> {notes}", *ARGS], "Measuring", signal.SIGKILL)
+    wait_for(lambda: notes.exists() and notes.read_text() == "spx\n")
+
+
+def test_a_start_that_takes_its_time_gives_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_WORD_EVERY_S", 0.3)
+    binary = script(tmp_path / "vllm", "import time\nprint('Loading shard 3 of 9', flush=True)\ntime.sleep(600)\n")
+    spec, said = EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=1.5), []
+    with pytest.raises(EngineError), running(Plan(spec, RIG), tmp_path, {}, said.append, lambda _: None):
+        pass
+    assert any("Still starting" in text and "Loading shard 3 of 9" in text for text in said)
+
+
 def test_a_slow_start_is_ended_too_when_dyno_is_killed(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:

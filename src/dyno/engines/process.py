@@ -35,12 +35,14 @@ class EngineProcess:
         log: Path,
         cleanup: list[str] | None = None,
         secrets: Sequence[str] = (),
+        will: list[str] | None = None,
     ) -> None:
         """`env` is the whole environment; None: dyno's own. The log is appended to.
 
         `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
         once the group is dead: by `stop`, or by the watcher where dyno itself died. `secrets`: values that the engine
-        may write into its log, and that don't stay there.
+        may write into its log, and that don't stay there. `will`: what the watcher runs instead of `cleanup`, where
+        dyno can't do any more what it would have done after the stop.
         """
         self.command = command
         self.log = log
@@ -60,8 +62,8 @@ class EngineProcess:
                         "-S",
                         __file__,
                         str(watched),
-                        str(len(self._cleanup)),
-                        *self._cleanup,
+                        str(len(will or self._cleanup)),
+                        *(will or self._cleanup),
                         *command,
                     ],
                     stdin=subprocess.DEVNULL,
@@ -173,6 +175,13 @@ class EngineProcess:
         if len(trouble) <= count:
             return trouble or lines[-count:]
         return trouble[:2] + trouble[2 - count :]  # the cause comes first, what came of it last
+
+    def last_line(self) -> str:
+        """Whatever it wrote last."""
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 4096))
+            lines = log.read().decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def text(self) -> str:
         """All that it has written since it began."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -36,6 +37,7 @@ _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a d
 _MEMORY_BACK_S = 30.0
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_S = 600.0
+_WORD_EVERY_S = 20.0  # while it loads: a sign of life
 
 
 class Plan:
@@ -257,7 +259,7 @@ def running(
             say(f"Starting {_what(plan)}")
             for i, launch in enumerate(plan.launches):
                 engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
-            ready = [_wait_ready(e, plan, headers, engines) for e in engines]
+            ready = [_wait_ready(e, plan, headers, engines, say) for e in engines]
             target = _verified(plan, engines, headers)
             facts = msgspec.structs.replace(
                 planned,
@@ -352,19 +354,32 @@ def _start(plan: Plan, launch: Launch, log: Path, index: int) -> Engine:
     cleanup = [*plan.cleanups[index]]
     title = plan.kind.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     try:
-        process = EngineProcess(launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets)
+        process = EngineProcess(
+            launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets, will=_will(plan, cleanup, index)
+        )
     except OSError as e:
         raise EngineError(f"{title} can't be started: {e}.") from None
     return Engine(process, f"http://127.0.0.1:{launch.port}", plan.program.version or "", title)
 
 
-def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str], all_of_them: Sequence[Engine]) -> float:
+def _will(plan: Plan, cleanup: list[str], index: int) -> list[str] | None:
+    """Where dyno is killed: the first copy's watcher also runs the commands that come after."""
+    if index or not plan.spec.after:
+        return None
+    return ["sh", "-c", "; ".join([*([shlex.join(cleanup)] if cleanup else []), *plan.spec.after])]
+
+
+def _wait_ready(engine: Engine, plan: Plan, headers: dict[str, str], all_of_them: Sequence[Engine], say: Say) -> float:
     """Seconds until the first completed generation: an open port or /health says nothing about the model."""
     protocol = PROTOCOLS[plan.kind.backend]
     body = protocol.body(Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True))
     limit = plan.spec.ready_timeout_s
     last = "it didn't listen"
+    word_due_s = _WORD_EVERY_S
     while (left := limit - engine.process.age_s) > 0:
+        if engine.process.age_s > word_due_s:
+            word_due_s += _WORD_EVERY_S
+            say(f"Still starting after {engine.process.age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
         for other in all_of_them:  # a copy that died is told at once, not when it is its turn
             if not other.process.alive():
                 raise other.failed(f"exited with code {other.process.exit_code} after {other.process.age_s:.1f} s")
