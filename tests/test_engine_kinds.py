@@ -437,4 +437,4 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
 
 
 def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
-    assert tuple(KINDS) == engine_flags.KINDS
+    assert tuple(engine_flags.KINDS) == tuple(KINDS)

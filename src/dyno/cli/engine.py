@@ -10,7 +10,15 @@ from dyno.errors import UsageError
 if TYPE_CHECKING:
     from dyno.facts.engine import EngineSpec
 
-KINDS = ("vllm", "tgi", "llamacpp", "sglang", "transformers", "openai", "fake")
+KINDS = {  # as engines/kinds has them, which is not loaded for a help text
+    "vllm": "vLLM",
+    "tgi": "Text Generation Inference",
+    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
+    "sglang": "SGLang",
+    "transformers": "transformers serve",
+    "openai": "any server that runs",
+    "fake": "known times, and faults on demand",
+}
 
 _FOR_STARTING = (
     "--devices", "--replicas", "--engine-args", "--engine-env", "--engine-before", "--engine-after", "--engine-python",

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
     from dyno.experiment.fleet import Fleet
 
-_ABOUT = {
-    "vllm": "vLLM",
-    "tgi": "Text Generation Inference",
-    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
-    "sglang": "SGLang",
-    "transformers": "transformers serve",
-}
-
 
 def add(commands: Any) -> None:
     p = commands.add_parser("engines", help="list, install and remove engines; start one in the foreground")
@@ -31,9 +23,7 @@ def add(commands: Any) -> None:
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"
     )
-    fake = start.add_parser(
-        "fake", help="known times, and faults on demand", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    fake = start.add_parser("fake", help=engine.KINDS["fake"], formatter_class=argparse.RawDescriptionHelpFormatter)
     fake.add_argument("--port", type=int, default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
     fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
@@ -47,9 +37,9 @@ def add(commands: Any) -> None:
         help="strikes every Nth request; --fault help lists them",
     )
     fake.set_defaults(command=start_fake)
-    for kind in engine.KINDS:
+    for kind, about in engine.KINDS.items():
         if kind not in ("fake", "openai"):
-            p = start.add_parser(kind, help=_ABOUT[kind])
+            p = start.add_parser(kind, help=about)
             p.add_argument("--model", help="default: dyno's own small one" if kind == "llamacpp" else "name or folder")
             p.add_argument("--served-model-name", metavar="NAME")
             p.add_argument("--port", type=int, default=8000, help="default: 8000; further copies take the next ones")
@@ -115,9 +105,6 @@ def _told(fleet: "Fleet") -> "Iterator[str]":
     """What the engine says of itself, as far as it does."""
     import msgspec
 
-    yield f"ready after {fleet.facts.ready_s:.1f} s" + "".join(
-        f", {k} {v:g} s" for k, v in fleet.facts.startup_s.items()
-    )
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
             yield f"{name.replace('_', ' '):<22} {value}"

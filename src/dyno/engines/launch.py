@@ -39,14 +39,14 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
         if spec.replicas > 1 or spec.devices is not None:
             raise UsageError(f"{named.pop()} in env contradicts replicas and devices: say it with devices alone.")
         return [None]
-    if not devices or (spec.devices is None and spec.replicas == 1):
-        return [None] * spec.replicas
     world = spec.world
-    if len(devices) < world * spec.replicas:
+    if devices and len(devices) < world * spec.replicas:
         raise UsageError(
             f"{spec.replicas} × {world} accelerators are needed (replicas × tensor_parallel × pipeline_parallel), and "
             f"{len(devices)} are there ({', '.join(map(str, devices))}). Lower one of them, or name more devices."
         )
+    if not devices or (spec.devices is None and spec.replicas == 1):
+        return [None] * spec.replicas
     return [list(devices[i * world : (i + 1) * world]) for i in range(spec.replicas)]
 
 

@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 from dyno.engines.install import environment
-from dyno.engines.kinds.base import Kind, numbers
+from dyno.engines.kinds.base import Kind
 from dyno.engines.program import Program, interpreter_of, version_in, version_of
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
+from dyno.facts.version import is_of
 
 
 def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
@@ -17,8 +18,8 @@ def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
     if program is None:
         if not dry:
             raise UsageError(missing(kind, spec))
-        return Program([kind.programs[0]], spec.version, where="not on this machine", here=False)
-    if spec.version and program.version and not _same(spec.version, program.version):
+        return Program([kind.programs[0]], spec.version, where="not on this machine")
+    if spec.version and program.version and not is_of(program.version, spec.version):
         raise UsageError(
             f"version = {spec.version!r} is asked for, and {kind.title} at {program.where} is {program.version}. "
             f"Install it with `dyno engines install {kind.name} --version {spec.version}`, or leave the version out."
@@ -90,9 +91,3 @@ def _of_environment(kind: Kind, made: environment.Environment) -> Program:
     if made.binary:
         return Program([made.binary], version_of(made.binary, kind.packages) or made.version, where=where)
     return Program([made.python, *kind.module], made.version, binary=False, python=made.python, where=where)
-
-
-def _same(asked: str, found: str) -> bool:
-    """0.6.3 asked for, 0.6.3.post1 found: the same; 0.6 asked for, 0.6.3 found: as well."""
-    a = numbers(asked)
-    return numbers(found)[: len(a)] == a

@@ -48,7 +48,7 @@ class EngineProcess:
         self.log = log
         self._env = env
         self._cleanup = cleanup or []
-        self._secrets = [s.encode() for s in secrets if s]
+        self._secrets = secrets
         self._started = time.monotonic()
         watched, self._held = os.pipe()
         try:
@@ -145,7 +145,7 @@ class EngineProcess:
             time.sleep(0.01)
         os.close(self._held)
         self._stopped = True
-        self._scrub()
+        scrub(self.log, self._secrets)
 
     def _clean_up(self) -> None:
         if not self._cleanup:
@@ -163,7 +163,7 @@ class EngineProcess:
 
     def last_lines(self, count: int = 5) -> list[str]:
         """What the log says of trouble, or else its last lines."""
-        self._scrub()
+        scrub(self.log, self._secrets)
         with self.log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 65_536))
             lines = log.read().decode("utf-8", "replace").splitlines()
@@ -185,29 +185,30 @@ class EngineProcess:
 
     def text(self) -> str:
         """All that it has written since it began."""
-        self._scrub()
+        scrub(self.log, self._secrets)
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode("utf-8", "replace")
-
-    def _scrub(self) -> None:
-        """Stars over the secrets, in place and of the same length: the engine goes on writing behind them."""
-        if not self._secrets or not self.log.exists():
-            return
-        with self.log.open("r+b") as log:
-            data = log.read()
-            for secret in self._secrets:
-                at = data.find(secret)
-                while at >= 0:
-                    log.seek(at)
-                    log.write(b"*" * len(secret))
-                    at = data.find(secret, at + len(secret))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def scrub(log: Path, secrets: Sequence[str]) -> None:
+    """Stars over the secrets, in place and of the same length: an engine may go on writing behind them."""
+    if not secrets or not log.exists():
+        return
+    with log.open("r+b") as file:
+        data = file.read()
+        for secret in map(str.encode, secrets):
+            at = data.find(secret)
+            while at >= 0:
+                file.seek(at)
+                file.write(b"*" * len(secret))
+                at = data.find(secret, at + len(secret))
 
 
 def _session(leader: int) -> list[int]:

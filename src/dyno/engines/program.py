@@ -17,7 +17,6 @@ class Program(msgspec.Struct, frozen=True):
     python: str | None = None  # the engine's interpreter, where it has one
     where: str = ""  # in words
     embedded: bool = False  # comes with dyno
-    here: bool = True  # False: not on this machine; only a dry run can use it
 
 
 def interpreter_of(script: str) -> str | None:

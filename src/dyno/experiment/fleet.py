@@ -18,9 +18,10 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import Kind
 from dyno.engines.launch import allowed, launches, public, shown, spec_secrets
 from dyno.engines.locate import locate
-from dyno.engines.process import EngineProcess, free_port
+from dyno.engines.process import EngineProcess, free_port, scrub
 from dyno.engines.program import Program
 from dyno.errors import EngineError, TargetError, UsageError
+from dyno.experiment.signals import lent
 from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
 from dyno.facts.request import Request
@@ -67,7 +68,8 @@ class Plan:
             raise UsageError(f"devices = {spec.devices}: {why}. Leave the devices out.")
         if spec.devices and len(set(spec.devices)) < len(spec.devices):
             raise UsageError(f"devices = {spec.devices}: one is named twice.")
-        self.devices = present if spec.devices is None else spec.devices
+        # What comes with dyno runs on the CPU.
+        self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
         box = spec.container.accelerator if spec.container else None
         # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
         self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
@@ -118,10 +120,8 @@ class Plan:
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """`needed`: prompt + output of the requests, as far as they are known."""
-        # What comes with dyno runs on the CPU.
-        devices = [] if self.program.embedded else self.devices
         unsaid = self.kind.unsaid_quantization(self.spec, self.program.version)
-        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, devices, from_files=unsaid))
+        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices, from_files=unsaid))
         too_long = preflight.length_problem(needed, self.limits)
         return [too_long, *found] if too_long else found
 
@@ -240,8 +240,9 @@ def running(
     held_before = accelerators.memory_used(used)
     engines: list[Engine] = []
     facts: EngineFacts | None = None
-    with _as_interrupt(), contextlib.ExitStack() as last:
-        last.callback(_scrub, folder, plan.secrets)
+    # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
+    with lent((signal.SIGTERM, signal.SIGHUP), _interrupt), contextlib.ExitStack() as last:
+        last.callback(_scrub_all, folder, plan.secrets)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         try:
             _commands(plan, plan.spec.before, log, "before", say)
@@ -292,34 +293,15 @@ def running(
                     changed(msgspec.structs.replace(facts, memory_held_bytes=held))
 
 
-@contextlib.contextmanager
-def _as_interrupt() -> Iterator[None]:
-    """TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run."""
-
-    def interrupt(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough
-        raise KeyboardInterrupt
-
-    try:
-        before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread: whoever runs us sees to it
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough
+    raise KeyboardInterrupt
 
 
-def _scrub(folder: Path, hidden: Sequence[str]) -> None:
+def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
     """What commands and pulls have written, too."""
     for log in folder.glob("engine*.log"):
-        data = log.read_bytes()
-        clean = data
-        for secret in hidden:
-            clean = clean.replace(secret.encode(), b"*" * len(secret))
-        if clean != data:
-            log.write_bytes(clean)
+        scrub(log, secrets)
 
 
 def _what(plan: Plan) -> str:
@@ -425,8 +407,7 @@ def _verified(plan: Plan, engines: list[Engine], headers: dict[str, str]) -> Tar
         # What its routes say now goes before its log of the start, and that before what the setting implies.
         for said in (plan.kind.read_log(engine.process.text()).target, plan.kind.implied(plan.spec, plan.program)):
             facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
-        wrong = [*differences(plan.spec, facts, plan.model), *plan.kind.disagreements(plan.spec, facts)]
-        if wrong:
+        if wrong := list(differences(plan.spec, facts, plan.model)):
             raise EngineError(
                 f"{engine.title} at {engine.base_url} is not what was asked for: {'; '.join(wrong)}. Nothing was "
                 f"measured. Read {engine.process.log} for the rest."

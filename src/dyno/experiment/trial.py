@@ -16,6 +16,7 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
 from dyno.experiment.fleet import Fleet, Plan, empty_caches, running
+from dyno.experiment.signals import lent
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
@@ -234,7 +235,11 @@ def measure(
         finally:
             spool.close()
 
-    with _ctrl_c(stop):
+    def ask(*_: object) -> None:
+        stop.requested = True
+
+    # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
+    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask):
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
@@ -400,21 +405,3 @@ def _load_name(trial: TrialSpec) -> str:
     rate = f"r{load.request_rate_rps:g}" if load.request_rate_rps else "ramp" if load.ramp else ""
     cap = f"c{load.max_concurrency}" if load.max_concurrency else ""
     return rate + cap or "all"
-
-
-@contextlib.contextmanager
-def _ctrl_c(stop: Stop) -> Iterator[None]:
-    """While the load runs, Ctrl-C asks it to stop: what was measured is kept."""
-
-    def ask(*_: object) -> None:
-        stop.requested = True
-
-    try:
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread: whoever runs us sees to it
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

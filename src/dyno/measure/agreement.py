@@ -8,6 +8,7 @@ import msgspec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
+from dyno.facts.version import is_of
 
 _SAME = {
     "half": "fp16", "float16": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "f32": "fp32",
@@ -68,7 +69,7 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     """One sentence for each thing that isn't as asked. What the server doesn't tell is not held against it."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed))}"
-    if spec.version and facts.version and not _begins(facts.version, spec.version):
+    if spec.version and facts.version and not is_of(facts.version, spec.version):
         yield f"version {spec.version} was asked for, and it is {facts.version}"
     if spec.quantization and same_quantization(spec.quantization, facts.quantization, facts.dtype) is False:
         serves = facts.quantization or facts.dtype or "none"
@@ -127,9 +128,3 @@ def _same_file(a: str, b: str) -> bool:
 def _tensor_parallel(spec: EngineSpec) -> int | None:
     """None: not asked for, or by the engine's own flag."""
     return spec.tensor_parallel if spec.tensor_parallel > 1 else None
-
-
-def _begins(version: str, asked: str) -> bool:
-    """0.6.3 was asked for and 0.6.3.post1 is there: the same; 0.6 and 0.10.6 aren't."""
-    a, b = (re.findall(r"\d+", text.partition("+")[0]) for text in (asked, version))
-    return b[: len(a)] == a

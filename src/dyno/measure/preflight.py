@@ -50,11 +50,6 @@ def problems(
             f"quantization = {spec.quantization!r} would have to lie in the files at {model.path}, and they aren't "
             "quantized. Give the files that are."
         )
-    if devices and len(devices) < spec.world * spec.replicas:
-        yield (
-            f"{spec.replicas} × {spec.world} accelerators are needed (replicas × tensor_parallel × pipeline_parallel), "
-            f"and {len(devices)} are there. Lower one of them, or name more devices."
-        )
     if not devices and spec.devices is None and spec.world > 1:
         yield (
             f"{spec.world} accelerators are needed (tensor_parallel × pipeline_parallel), and none is seen here "

@@ -1,7 +1,7 @@
 """A kind of engine: how the portable vocabulary becomes its command line, and how its log and routes are read."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -10,7 +10,7 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
-from dyno.facts.target import TargetFacts
+from dyno.facts.version import before
 from dyno.http import Client
 
 # The portable settings that become flags, in the order in which they are written.
@@ -19,6 +19,7 @@ PORTABLE = (
     "max_model_len", "max_num_seqs", "max_batched_tokens", "memory_fraction", "prefix_caching", "chunked_prefill",
     "draft_model", "draft_tokens",
 )  # fmt: skip
+DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
 _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
@@ -82,6 +83,8 @@ class Kind:
     options: ClassVar[Mapping[str, tuple[Option, ...]]] = {}
     # Its own flags that came or went: flag → (since, until, what does it now). Said before it starts, not by its crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+    length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
+    slots_flags: ClassVar[tuple[str, ...]] = ()
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
@@ -107,12 +110,13 @@ class Kind:
         """Fields of TargetFacts that follow from the setting, where the server itself is silent."""
         return {"prefix_caching": spec.prefix_caching}
 
-    def disagreements(self, spec: EngineSpec, facts: TargetFacts) -> Iterator[str]:
-        """What this engine tells beyond the common, held against the setting."""
-        yield from ()
-
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        return Limits(spec.max_model_len or (model.context if model else None), spec.max_num_seqs)
+        """By the setting, by the engine's own flags in args, or by the model."""
+        length = spec.max_model_len or count(valued(spec.args, *self.length_flags))
+        slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
+        if length:
+            return Limits(length, slots, f"max_model_len = {length}")
+        return Limits(None if model is None else model.context, slots, "the model's own length")
 
     def read_log(self, text: str) -> LogFacts:
         return LogFacts()
@@ -122,6 +126,11 @@ class Kind:
         return False
 
     # ---- shared by the files ----
+
+    def model_of(self, spec: EngineSpec) -> str:
+        if not spec.model:
+            raise UsageError(f"{self.title} needs a model: give its name or folder (--model).")
+        return spec.model
 
     def flags(self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()) -> list[str]:
         """The portable settings as this version's flags. What it can't do is an error, never dropped."""
@@ -173,19 +182,6 @@ def word(value: str) -> str:
     """One spelling for what is written in many ways: float16, half and FP16 are fp16."""
     low = value.lower().replace("_", "-") if not re.match(r"(?i)i?q\d", value) else value.lower()
     return _WORDS.get(low, low.replace("-", "_"))
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """0.6.3.post2.dev308 → (0, 6, 3); b6123 → (6123,). What can't be read sorts first."""
-    found = re.match(r"\D*(\d+(?:\.\d+)*)", version)
-    return tuple(map(int, found[1].split("."))) if found else ()
-
-
-def before(version: str, other: str) -> bool:
-    """0.8 is 0.8.0."""
-    a, b = numbers(version), numbers(other)
-    width = max(len(a), len(b))
-    return a + (0,) * (width - len(a)) < b + (0,) * (width - len(b))
 
 
 def said(value: object) -> str:

@@ -12,7 +12,6 @@ from dyno.engines.kinds.base import (
     Kind,
     LogFacts,
     Option,
-    before,
     count,
     flag,
     last_match,
@@ -25,6 +24,7 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.version import before
 
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",

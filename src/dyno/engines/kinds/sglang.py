@@ -1,13 +1,10 @@
 """SGLang. From its argument parser and documentation; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import Kind, LogFacts, Option, count, flag, last_match, one_of, switch, valued, with_dtype
+from dyno.engines.kinds.base import DTYPES, Kind, LogFacts, Option, count, flag, last_match, one_of, switch, with_dtype
 from dyno.engines.program import Program
-from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
-from dyno.facts.model import ModelShape
+from dyno.facts.engine import EngineSpec
 from dyno.http import Client
 
-_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _QUANTIZATIONS = {
     "fp8": "fp8", "int8": "w8a8_int8", "gptq": None, "awq": None, "bitsandbytes": "bitsandbytes", "gguf": "gguf",
     "modelopt": "modelopt", "w8a8_fp8": "w8a8_fp8",
@@ -25,10 +22,12 @@ class SgLang(Kind):
     programs = ("sglang",)
     module = ("-m", "sglang.launch_server")
     in_container = ("python3", "-m", "sglang.launch_server")
+    length_flags = ("--context-length",)
+    slots_flags = ("--max-running-requests",)
     options = {
         "served_name": (flag("--served-model-name"),),
         "load_format": (flag("--load-format"),),
-        "dtype": (one_of("--dtype", _DTYPES),),
+        "dtype": (one_of("--dtype", DTYPES),),
         "quantization": (one_of("--quantization", _QUANTIZATIONS),),
         "kv_cache_dtype": (
             one_of("--kv-cache-dtype", _KV),
@@ -47,18 +46,9 @@ class SgLang(Kind):
     }  # fmt: skip
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        if not spec.model:
-            raise UsageError("SGLang needs a model: give its name or folder (--model).")
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
-        out += ["--model-path", spec.model, "--host", "127.0.0.1", "--port", str(port)]
+        out += ["--model-path", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
         return out + self.flags(with_dtype(spec), program.version)
-
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        length = spec.max_model_len or count(valued(spec.args, "--context-length"))
-        slots = spec.max_num_seqs or count(valued(spec.args, "--max-running-requests"))
-        if length:
-            return Limits(length, slots, f"--context-length {length}")
-        return Limits(None if model is None else model.context, slots, "the model's own length")
 
     def read_log(self, text: str) -> LogFacts:
         target: dict[str, object] = {}

@@ -1,10 +1,9 @@
 """Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import Kind, LogFacts, Option, count, flag, last_match, one_of, seconds, valued, with_dtype
+from dyno.engines.kinds.base import Kind, LogFacts, Option, count, flag, last_match, one_of, seconds, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
-from dyno.facts.model import ModelShape
+from dyno.facts.engine import EngineSpec
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
@@ -21,6 +20,8 @@ class Tgi(Kind):
     programs = ("text-generation-launcher",)
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
     backend = "tgi"
+    length_flags = ("--max-total-tokens",)
+    slots_flags = ("--max-batch-size", "--max-concurrent-requests")
     options = {
         "dtype": (one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),),
         "quantization": (one_of("--quantize", _QUANTIZATIONS),),
@@ -38,11 +39,9 @@ class Tgi(Kind):
     }  # fmt: skip
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        if not spec.model:
-            raise UsageError("TGI needs a model: give its name or folder (--model).")
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError("TGI serves a model by its own name and has no served_name: leave it out.")
-        out = [*program.argv, "--model-id", spec.model, "--hostname", "127.0.0.1", "--port", str(port)]
+        out = [*program.argv, "--model-id", self.model_of(spec), "--hostname", "127.0.0.1", "--port", str(port)]
         # Two of them on one machine must not meet: not at the second listener, nor at the shards' sockets.
         out += ["--shard-uds-path", f"/tmp/text-generation-server-{port}"]
         out += ["--master-port", str(port + 2000)]
@@ -58,11 +57,6 @@ class Tgi(Kind):
         if spec.chunked_prefill is not None:
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out
-
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        length = spec.max_model_len or count(valued(spec.args, "--max-total-tokens"))
-        slots = spec.max_num_seqs or count(valued(spec.args, "--max-concurrent-requests"))
-        return Limits(length, slots, f"--max-total-tokens {length}")
 
     def read_log(self, text: str) -> LogFacts:
         target: dict[str, object] = {}

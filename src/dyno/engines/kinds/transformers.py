@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from dyno.engines.kinds.base import Kind, Option, before, flag, one_of, with_dtype
+from dyno.engines.kinds.base import DTYPES, Kind, Option, flag, one_of, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.version import before
 
 _FIRST = "5.6"
-_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 # By a flag, or lying in the checkpoint, where it is found.
 _QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
 
@@ -23,7 +23,7 @@ class Transformers(Kind):
     in_container = ("transformers",)
     backend = "transformers"
     options = {
-        "dtype": (one_of("--dtype", _DTYPES),),
+        "dtype": (one_of("--dtype", DTYPES),),
         "quantization": (one_of("--quantization", _QUANTIZATIONS),),
         "max_batched_tokens": (flag("--cb-max-batch-tokens"),),
         "memory_fraction": (flag("--cb-max-memory-percent"),),
@@ -31,13 +31,11 @@ class Transformers(Kind):
     }
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        if not spec.model:
-            raise UsageError("transformers serve needs a model: give its name or folder (--model).")
         if program.version and before(program.version, _FIRST):
             raise UsageError(f"transformers serve {program.version} has no completions route: {_FIRST} or newer does.")
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError("transformers serve has no served_name: it serves a model by its own name or path.")
-        out = [*program.argv, "serve", spec.model, "--host", "127.0.0.1", "--port", str(port)]
+        out = [*program.argv, "serve", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
         if spec.max_batched_tokens or spec.memory_fraction:
             # Without a limit its cache takes a share of all memory, free or not: with 24 GB it was killed for that.
             out.append("--continuous-batching")

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from dyno.engines.kinds.base import (
+    DTYPES,
     Kind,
     LogFacts,
     Option,
@@ -14,17 +15,14 @@ from dyno.engines.kinds.base import (
     one_of,
     seconds,
     switch,
-    valued,
     with_dtype,
     word,
 )  # fmt: skip
 from dyno.engines.program import Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
-from dyno.facts.model import ModelShape
+from dyno.facts.engine import EngineSpec
 from dyno.http import Client
 
-_DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 # What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
 _IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
@@ -54,7 +52,7 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
 _OPTIONS = {
     "served_name": (flag("--served-model-name"),),
     "load_format": (flag("--load-format"),),
-    "dtype": (one_of("--dtype", _DTYPES),),
+    "dtype": (one_of("--dtype", DTYPES),),
     "quantization": (
         one_of("--quantization", dict.fromkeys(_IN_CHECKPOINT)),
         *(one_of("--quantization", {word(m): m}, since, until) for m, (since, until) in _METHODS.items()),
@@ -119,13 +117,14 @@ class Vllm(Kind):
     programs = ("vllm",)
     in_container = ("vllm",)
     module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
+    length_flags = ("--max-model-len",)
+    slots_flags = ("--max-num-seqs",)
     options = _OPTIONS
     own_flags = _OWN_FLAGS
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        if not spec.model:
-            raise UsageError("vLLM needs a model: give its name or folder (--model).")
-        own = [*program.argv, "serve", spec.model] if program.binary else [*program.argv, "--model", spec.model]
+        model = self.model_of(spec)
+        own = [*program.argv, "serve", model] if program.binary else [*program.argv, "--model", model]
         own += ["--host", "127.0.0.1", "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
@@ -133,13 +132,6 @@ class Vllm(Kind):
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info
-
-    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        length = spec.max_model_len or count(valued(spec.args, "--max-model-len"))
-        slots = spec.max_num_seqs or count(valued(spec.args, "--max-num-seqs"))
-        if length:
-            return Limits(length, slots, f"max_model_len = {length}")
-        return Limits(None if model is None else model.context, slots, "the model's own length")
 
     def read_log(self, text: str) -> LogFacts:
         target: dict[str, Any] = {}
