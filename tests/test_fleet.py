@@ -23,7 +23,8 @@ from dyno.engines import model as own_model
 from dyno.engines.process import free_port
 from dyno.errors import EngineError, UsageError
 from dyno.experiment import fleet, trial
-from dyno.experiment.fleet import Fleet, Plan, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import Fleet, running
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
@@ -39,7 +40,7 @@ FAKE = EngineSpec("fake", args=["first_ms=5", "gap_ms=1"])
 
 def start(spec: EngineSpec, folder: Path, rig: Rig = RIG) -> Any:
     folder.mkdir(exist_ok=True)
-    return running(Plan(spec, rig), folder, {}, lambda _: None, lambda _: None)
+    return running(EnginePlan(spec, rig), folder, {}, lambda _: None, lambda _: None)
 
 
 def script(path: Path, text: str) -> str:
@@ -85,7 +86,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30) -> Any:
 
 def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwards(tmp_path: Path) -> None:
     told: list[EngineFacts] = []
-    with running(Plan(FAKE, RIG), tmp_path, {}, lambda _: None, told.append) as up:
+    with running(EnginePlan(FAKE, RIG), tmp_path, {}, lambda _: None, told.append) as up:
         assert isinstance(up, Fleet)
         process = up.engines[0].process
         assert process.alive()
@@ -192,7 +193,7 @@ def test_a_server_that_took_the_port_is_not_taken_for_the_engine(
     monkeypatch.setattr(engine, "_CLOSED_WITHIN_S", 0.5)  # it never will be
     thief = fake(model="m")
     binary = script(tmp_path / "vllm", "import time\ntime.sleep(60)\n")
-    plan = Plan(EngineSpec("vllm", model="m", binary=binary), RIG, port=Url(thief.base_url).port)
+    plan = EnginePlan(EngineSpec("vllm", model="m", binary=binary), RIG, port=Url(thief.base_url).port)
     (tmp_path / "e").mkdir()
     with (
         pytest.raises(EngineError, match="another program answers there"),
@@ -270,35 +271,35 @@ def test_an_engine_that_never_answers_is_given_up_in_time(tmp_path: Path) -> Non
 
 def test_a_program_that_is_missing_is_named_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such program"):
-        Plan(EngineSpec("vllm", model="m", binary=str(tmp_path / "none")), RIG)
+        EnginePlan(EngineSpec("vllm", model="m", binary=str(tmp_path / "none")), RIG)
     with pytest.raises(UsageError, match="no such interpreter"):
-        Plan(EngineSpec("vllm", model="m", python=str(tmp_path / "none")), RIG)
+        EnginePlan(EngineSpec("vllm", model="m", python=str(tmp_path / "none")), RIG)
     with pytest.raises(UsageError, match=r"has no vLLM \(vllm"):
-        Plan(EngineSpec("vllm", model="m", python=sys.executable), RIG)
+        EnginePlan(EngineSpec("vllm", model="m", python=sys.executable), RIG)
 
 
 def test_an_engine_that_is_nowhere_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="dyno engines install vllm"):
-        Plan(EngineSpec("vllm", model="m"), RIG)
+        EnginePlan(EngineSpec("vllm", model="m"), RIG)
     with pytest.raises(UsageError, match="container"):
-        Plan(EngineSpec("tgi", model="m"), RIG)
-    assert Plan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
+        EnginePlan(EngineSpec("tgi", model="m"), RIG)
+    assert EnginePlan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
 
 
 def test_a_version_other_than_asked_for_is_refused(tmp_path: Path) -> None:
     binary = script(tmp_path / "llama-server", "print('version: 6123 (79c1160b)')\n")
-    assert Plan(EngineSpec("llamacpp", binary=binary, version="6123"), RIG).program.version == "6123"
+    assert EnginePlan(EngineSpec("llamacpp", binary=binary, version="6123"), RIG).program.version == "6123"
     with pytest.raises(UsageError, match=r"version = '7000' is asked for.*is 6123"):
-        Plan(EngineSpec("llamacpp", binary=binary, version="7000"), RIG)
+        EnginePlan(EngineSpec("llamacpp", binary=binary, version="7000"), RIG)
 
 
 # ---- before it starts ----
 
 
 def problems(spec: EngineSpec, rig: Rig = RIG, needed: tuple[int, ...] = ()) -> str:
-    return " ".join(Plan(spec, rig, dry=True).problems(needed))
+    return " ".join(EnginePlan(spec, rig, dry=True).problems(needed))
 
 
 def test_a_request_longer_than_its_slot_is_found_before_the_start() -> None:
@@ -329,23 +330,23 @@ def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_p
 
 
 def test_a_queue_to_come_is_told_before_it_is_measured() -> None:
-    plan = Plan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
+    plan = EnginePlan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
     assert not any("queue" in note for note in plan.notes(8))
     assert "9 requests in flight, 8 worked on at once: the queue will be measured" in plan.notes(9)
 
 
 def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> None:
     with pytest.raises(UsageError, match="runs on the CPU"):
-        Plan(EngineSpec("llamacpp", devices=[0]), RIG)
-    two = Plan(EngineSpec("vllm", model="x/y", version="0.6.3", devices=[0, 1], replicas=2), RIG, dry=True)
+        EnginePlan(EngineSpec("llamacpp", devices=[0]), RIG)
+    two = EnginePlan(EngineSpec("vllm", model="x/y", version="0.6.3", devices=[0, 1], replicas=2), RIG, dry=True)
     assert [launch.env["CUDA_VISIBLE_DEVICES"] for launch in two.launches] == ["0", "1"]
     assert any("nvidia is assumed" in line for line in two.lines())
     with pytest.raises(UsageError, match="named twice"):
-        Plan(EngineSpec("vllm", model="x/y", devices=[0, 0]), RIG, dry=True)
+        EnginePlan(EngineSpec("vllm", model="x/y", devices=[0, 0]), RIG, dry=True)
 
 
 def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
-    lines = list(Plan(EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True).lines())
+    lines = list(EnginePlan(EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True).lines())
     assert any("awq: no flag makes it" in line for line in lines)
 
 
@@ -357,12 +358,12 @@ def test_files_of_another_quantization_than_said_are_found_before_the_start() ->
 
 def test_a_model_that_is_not_there_or_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="isn't there"):
-        Plan(EngineSpec("llamacpp", model=str(tmp_path / "none.gguf")), RIG)
+        EnginePlan(EngineSpec("llamacpp", model=str(tmp_path / "none.gguf")), RIG)
     with pytest.raises(UsageError, match=r"has no config\.json"):
-        Plan(EngineSpec("vllm", model=str(tmp_path)), RIG, dry=True)
+        EnginePlan(EngineSpec("vllm", model=str(tmp_path)), RIG, dry=True)
     (tmp_path / "cut.gguf").write_bytes(own_model.build("Q4_0").read_bytes()[:1000])
     with pytest.raises(UsageError, match="can't be read as a GGUF"):
-        Plan(EngineSpec("llamacpp", model=str(tmp_path / "cut.gguf")), RIG)
+        EnginePlan(EngineSpec("llamacpp", model=str(tmp_path / "cut.gguf")), RIG)
 
 
 def a_folder(path: Path, **changes: Any) -> str:
@@ -407,9 +408,9 @@ def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
 def test_devices_that_do_not_exist_are_named() -> None:
     two = msgspec.structs.replace(RIG, accelerators=[Accelerator(i, "H100", "nvidia") for i in range(2)])
     with pytest.raises(UsageError, match="no accelerator 5"):
-        Plan(EngineSpec("vllm", model="m", devices=[0, 5]), two, dry=True)
+        EnginePlan(EngineSpec("vllm", model="m", devices=[0, 5]), two, dry=True)
     with pytest.raises(UsageError, match="1 × 4 accelerators are needed"):
-        Plan(EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True)
+        EnginePlan(EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True)
     assert "none is seen here" in problems(EngineSpec("vllm", model="m", tensor_parallel=8))
     assert problems(EngineSpec("vllm", model="m", tensor_parallel=2, devices=[])) == ""
 
@@ -478,14 +479,14 @@ def test_a_binary_by_its_path_is_not_the_one_on_path(tmp_path: Path, monkeypatch
         script(tmp_path / folder / "llama-server", f"print('version: {build} (abc)')\n")
     monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=":")
     monkeypatch.chdir(tmp_path / "here")
-    assert Plan(EngineSpec("llamacpp", binary="./llama-server"), RIG).program.version == "9999"
-    assert Plan(EngineSpec("llamacpp", binary="llama-server"), RIG).program.version == "1111"
+    assert EnginePlan(EngineSpec("llamacpp", binary="./llama-server"), RIG).program.version == "9999"
+    assert EnginePlan(EngineSpec("llamacpp", binary="llama-server"), RIG).program.version == "1111"
 
 
 def test_the_embedded_llama_cpp_is_judged_by_its_build(tmp_path: Path) -> None:
-    on = Plan(EngineSpec("llamacpp", prefix_caching=True), RIG)
+    on = EnginePlan(EngineSpec("llamacpp", prefix_caching=True), RIG)
     assert "--cache-prompt" in on.launches[0].argv
-    assert "--no-cache-prompt" in Plan(EngineSpec("llamacpp", prefix_caching=False), RIG).launches[0].argv
+    assert "--no-cache-prompt" in EnginePlan(EngineSpec("llamacpp", prefix_caching=False), RIG).launches[0].argv
 
 
 def test_a_quantization_that_no_flag_makes_must_lie_in_the_files(tmp_path: Path) -> None:
@@ -498,7 +499,7 @@ def test_a_quantization_that_no_flag_makes_must_lie_in_the_files(tmp_path: Path)
 
 def test_llama_cpp_in_a_container_keeps_the_image_s_own_entrypoint() -> None:
     spec = EngineSpec("llamacpp", container=ContainerSpec("ghcr.io/ggml-org/llama.cpp:server", accelerator="none"))
-    argv = Plan(spec, RIG, dry=True).launches[0].argv
+    argv = EnginePlan(spec, RIG, dry=True).launches[0].argv
     assert "--entrypoint" not in argv
     assert argv[argv.index("ghcr.io/ggml-org/llama.cpp:server") + 1] == "--model"
 
@@ -614,7 +615,7 @@ def test_a_start_that_takes_its_time_gives_a_sign_of_life(tmp_path: Path, monkey
     monkeypatch.setattr(fleet, "_WORD_EVERY_S", 0.3)
     binary = script(tmp_path / "vllm", "import time\nprint('Loading shard 3 of 9', flush=True)\ntime.sleep(600)\n")
     spec, said = EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=1.5), []
-    with pytest.raises(EngineError), running(Plan(spec, RIG), tmp_path, {}, said.append, lambda _: None):
+    with pytest.raises(EngineError), running(EnginePlan(spec, RIG), tmp_path, {}, said.append, lambda _: None):
         pass
     assert any("Still starting" in text and "Loading shard 3 of 9" in text for text in said)
 

@@ -18,7 +18,8 @@ import tiny
 
 from dyno.engines.install import environment
 from dyno.errors import EngineError
-from dyno.experiment.fleet import Fleet, Plan, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.trial import Watcher, finish, on_fleet, serve
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -103,7 +104,7 @@ def in_group(group: int) -> list[int]:
 def vllm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, list[EngineFacts]]]:
     told: list[EngineFacts] = []
     folder = tmp_path_factory.mktemp("vllm")
-    with running(Plan(vllm_spec(model), rig.look()), folder, {}, lambda _: None, told.append) as fleet:
+    with running(EnginePlan(vllm_spec(model), rig.look()), folder, {}, lambda _: None, told.append) as fleet:
         yield fleet, told
     # After the tests that use it: all of it is gone, workers included, and the facts say how long that took.
     assert in_group(fleet.engines[0].process.pid) == []
@@ -167,7 +168,7 @@ def test_more_streams_than_vllm_works_on_at_once_is_a_finding(
 
 
 def test_a_flag_that_vllm_does_not_know_is_told_with_advice(model: Path, tmp_path: Path) -> None:
-    plan = Plan(vllm_spec(model, args=["--frobnicate"]), rig.look())
+    plan = EnginePlan(vllm_spec(model, args=["--frobnicate"]), rig.look())
     with pytest.raises(EngineError) as told, running(plan, tmp_path, {}, lambda _: None, lambda _: None):
         pass
     for word in ("exited with code 2", "--frobnicate", "args"):
@@ -180,7 +181,7 @@ def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> N
     broken.mkdir()
     for file in model.iterdir():
         (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
-    plan = Plan(vllm_spec(broken), rig.look())
+    plan = EnginePlan(vllm_spec(broken), rig.look())
     with (
         pytest.raises(EngineError, match="exited with code") as told,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),
@@ -251,7 +252,7 @@ def test_transformers_serve_with_a_broken_model_is_told(model: Path, tmp_path: P
     broken.mkdir()
     for file in model.iterdir():
         (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
-    plan = Plan(transformers_spec(broken), rig.look())
+    plan = EnginePlan(transformers_spec(broken), rig.look())
     with (
         pytest.raises(EngineError, match="exited with code") as told,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),

@@ -73,10 +73,11 @@ def start_fake(options: argparse.Namespace) -> int:
 
 def start_engine(options: argparse.Namespace) -> int:
     from dyno.errors import EngineError, UsageError
-    from dyno.experiment.fleet import Plan, running
+    from dyno.experiment.engine_plan import EnginePlan
+    from dyno.experiment.fleet import running
     from dyno.probe import rig
 
-    plan = Plan(engine.spec(options.kind, options), rig.look(), dry=options.dry_run)
+    plan = EnginePlan(engine.spec(options.kind, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         print("\n".join(plan.lines()))

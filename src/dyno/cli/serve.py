@@ -195,13 +195,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(trial: "TrialSpec") -> int:
-    from dyno.experiment.fleet import Plan
+    from dyno.experiment.engine_plan import EnginePlan
     from dyno.experiment.trial import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
         raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
-    plan = Plan(trial.engine, rig.look(), dry=True)
+    plan = EnginePlan(trial.engine, rig.look(), dry=True)
     print("\n".join(plan.lines()))
     for note in plan.notes(trial.load.max_concurrency):
         print(f"# {note}")

@@ -39,7 +39,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "device options.",
     ),
     (
-        r"answered a first request.{0,60}\b40[13]\b",
+        r"first request for one token.{0,60}\b40[13]\b",
         "It wants the key that it was given: set OPENAI_API_KEY to it.",
     ),
     (

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from dyno.experiment.fleet import Plan, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import running
 from dyno.experiment.trial import Outcome, Watcher, finish, on_fleet
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -35,7 +36,7 @@ def demo(runs: Path, watcher: Watcher, stop: Stop) -> Iterator[Row]:
     for quantization in QUANTIZATIONS:
         watcher.phase(f"{quantization}: building or loading the model")
         spec = EngineSpec("llamacpp", quantization=quantization, max_num_seqs=SLOTS, max_model_len=CONTEXT_PER_SLOT)
-        plan = Plan(spec, the_rig)
+        plan = EnginePlan(spec, the_rig)
         # Its log and facts lie beside the first of its runs.
         first = create(runs, f"demo-{quantization}-c{LEVELS[0][0]}")
         with running(plan, first.path, {}, watcher.phase, first.write_engine) as fleet:

@@ -15,7 +15,8 @@ from dyno import workload
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
-from dyno.experiment.fleet import Fleet, Plan, empty_caches, running
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import Fleet, empty_caches, running
 from dyno.experiment.signals import lent
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
@@ -71,7 +72,7 @@ def serve(
     """Starts the engine where there is one to start, looks at the server, makes the prompts, and measures."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
-        plan = Plan(trial.engine, rig.look())
+        plan = EnginePlan(trial.engine, rig.look())
         _refuse(plan.problems([longest(trial)]))
         work = None
         if named := trial.tokenizer or plan.tokenizer:  # without the server: what is too long is known before it starts

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -197,22 +197,44 @@ def _text(cards: list[dict[str, Any]], key: str) -> str | None:
     return next((c[key] for c in cards if isinstance(c.get(key), str)), None)
 
 
+class Attempt(NamedTuple):
+    """At a generation."""
+
+    completed: bool
+    said: str  # in words, where it wasn't
+    settled: bool = False  # waiting won't change that
+
+
+def attempt(
+    url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool = False
+) -> Attempt:
+    client = Client(url, headers, insecure=insecure, timeout_s=timeout_s)
+    try:
+        status, answer = client.call(path, body)
+    except TargetError as e:
+        return Attempt(False, str(e))
+    finally:
+        client.close()
+    return Attempt(
+        status == 200 and not _complains(answer),
+        f"it answers {status}: {str(answer)[:300]}",
+        status in (400, 401, 403, 404, 405, 422),
+    )
+
+
+def _complains(answer: Any) -> bool:
+    if isinstance(answer, dict):
+        return bool(answer.get("error"))
+    return bool(re.search(r'"error"\s*:\s*(?!null\b)', str(answer)[:2000]))  # a stream's first events
+
+
 def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool) -> None:
     """Ready means a completed generation, not an open port or /health."""
     deadline = time.monotonic() + timeout_s
-    last = "nothing answered"
-    while (left := deadline - time.monotonic()) > 0:
-        client = Client(url, headers, insecure=insecure, timeout_s=left)
-        try:
-            status, answer = client.call(path, body)
-            if status == 200 and '"error"' not in str(answer)[:1000]:
-                return
-            last = f"it answers {status}: {str(answer)[:200]}"
-            if status in (400, 401, 403, 404, 422):
-                break  # waiting won't change that
-        except TargetError as e:
-            last = str(e)
-        finally:
-            client.close()
+    last = Attempt(False, "nothing answered")
+    while (left := deadline - time.monotonic()) > 0 and not last.settled:
+        last = attempt(url, headers, path, body, left, insecure)
+        if last.completed:
+            return
         time.sleep(min(1.0, max(left, 0)))
-    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last}")
+    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last.said}")

@@ -1,0 +1,164 @@
+"""What would be run for an engine setting, and what is known of it before it runs: as a dry run prints it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dyno import secrets
+from dyno.engines import container
+from dyno.engines.kinds import kind_of
+from dyno.engines.kinds.base import Kind
+from dyno.engines.launch import allowed, launches, shown, spec_secrets
+from dyno.engines.locate import locate
+from dyno.engines.process import free_port
+from dyno.engines.program import Program
+from dyno.errors import UsageError
+from dyno.facts.engine import EngineSpec, Launch, Limits
+from dyno.facts.model import ModelShape
+from dyno.facts.rig import Rig
+from dyno.measure import preflight
+from dyno.probe import model as model_files
+
+
+class EnginePlan:
+    def __init__(self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False) -> None:
+        self.kind: Kind = kind_of(spec.kind)
+        if not self.kind.starts:
+            raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
+        if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
+            raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
+        self.spec = spec = self.kind.prepare(_absolute(spec))
+        self.rig = rig
+        self.program: Program = locate(self.kind, spec, dry)
+        self.model = _model(spec)
+        self.limits: Limits = self.kind.limits(spec, self.model, self.program.version)
+        present = allowed([a.index for a in rig.accelerators], _vendor_of(rig), os.environ)
+        if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
+            raise UsageError(
+                f"devices = {spec.devices}: there is no accelerator {', '.join(map(str, absent))}; there are "
+                f"{', '.join(map(str, present))} (`dyno doctor`)."
+            )
+        if spec.devices and not present and (self.program.embedded or not dry):
+            why = (
+                "what comes with dyno runs on the CPU" if self.program.embedded else "none is seen here (`dyno doctor`)"
+            )
+            raise UsageError(f"devices = {spec.devices}: {why}. Leave the devices out.")
+        if spec.devices and len(set(spec.devices)) < len(spec.devices):
+            raise UsageError(f"devices = {spec.devices}: one is named twice.")
+        # What comes with dyno runs on the CPU.
+        self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
+        box = spec.container.accelerator if spec.container else None
+        # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
+        self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
+        vendor = _vendor_of(rig) or self.assumed
+        port = port or spec.port
+        ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
+        inside = launches(self.kind, spec, self.program, ports, self.devices, vendor)
+        self.cleanups: list[list[str]] = [[] for _ in inside]
+        self.launches: list[Launch] = inside
+        self.tool: str | None = None
+        if spec.container:
+            self._into_containers(spec, inside, vendor, dry)
+
+    def _into_containers(self, spec: EngineSpec, inside: list[Launch], vendor: str | None, dry: bool) -> None:
+        assert spec.container
+        self.tool = (spec.container.tool or "docker") if dry else container.tool(spec.container.tool)
+        names = [f"dyno-{os.getpid()}-{launch.port}" for launch in inside]
+        accelerator = spec.container.accelerator or vendor or "none"
+        groups = container.device_groups(self.tool)
+        handed_on = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in os.environ]
+        model = spec.model if self.model else None
+        self.launches = [
+            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups=groups)
+            for launch, name in zip(inside, names, strict=True)
+        ]
+        self.cleanups = [container.remove_command(self.tool, name) for name in names]
+
+    @property
+    def served_name(self) -> str:
+        return self.spec.served_name or self.kind.default_name(self.spec)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The model's own, where its files are here."""
+        if self.model is None:
+            return None
+        path = Path(self.model.path)
+        file = (path if path.is_dir() else path.parent) / "tokenizer.json"
+        return str(file) if file.exists() else None
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values that must not stay in a log: the setting's own, and what the engine inherits."""
+        return sorted({*secrets.values(os.environ), *spec_secrets(self.spec)}, key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        return secrets.without(self.secrets, [text])[0]
+
+    def problems(self, needed: Sequence[int] = ()) -> list[str]:
+        """`needed`: prompt + output of the requests, as far as they are known."""
+        unsaid = self.kind.unsaid_quantization(self.spec, self.program.version)
+        found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices, from_files=unsaid))
+        too_long = preflight.length_problem(needed, self.limits)
+        return [too_long, *found] if too_long else found
+
+    def notes(self, concurrency: int | None) -> list[str]:
+        """What is allowed and will be a finding."""
+        at_once = self.limits.slots and self.limits.slots * self.spec.replicas
+        queue = bool(at_once and concurrency and concurrency > at_once)
+        told = [f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured"] * queue
+        if self.spec.replicas > 1 and not self.devices:
+            told.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        made_for, asked = self.model and self.model.context, self.spec.max_model_len
+        if made_for and asked and asked > made_for:
+            told.append(f"max_model_len = {asked} is more than the model was made for ({made_for})")
+        whole = msgspec.structs.replace(self.limits, cache_tokens=self.limits.cache_tokens or self.limits.context or 0)
+        if not self.problems() and (
+            tight := list(preflight.problems(self.spec, whole, self.model, self.rig, self.devices))
+        ):
+            told.append(f"One request of full length may not fit: {tight[0]}")
+        return told
+
+    def lines(self) -> Iterator[str]:
+        """For the dry run."""
+        version = self.program.version or "of unknown version, its newest flags assumed"
+        yield f"# {self.kind.title} {version}, {self.program.where}"
+        context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
+        yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
+        if self.assumed:
+            yield f"# no accelerator is seen here: {self.assumed} is assumed"
+        if self.kind.unsaid_quantization(self.spec, self.program.version):
+            yield f"# quantization {self.spec.quantization}: no flag makes it, the model's files must have it"
+        if self.spec.container and self.tool:
+            commands = container.prepare_commands(self.spec.container, self.tool, there=False)
+            yield from (shown(Launch(command, {}, 0)) for command in commands)
+        yield from map(self.clean, self.spec.before)
+        yield from (self.clean(shown(launch)) for launch in self.launches)
+        yield from (f"{self.clean(command)}    # afterwards" for command in self.spec.after)
+
+
+def _vendor_of(rig: Rig) -> str | None:
+    return rig.accelerators[0].vendor if rig.accelerators else None
+
+
+def _absolute(spec: EngineSpec) -> EngineSpec:
+    """A model that lies here by its whole path: the engine may stand elsewhere, and doesn't know ~."""
+    if spec.model is None or not model_files.looks_local(spec.model):
+        return spec
+    path = Path(spec.model).expanduser()
+    return msgspec.structs.replace(spec, model=str(path.absolute())) if path.exists() else spec
+
+
+def _model(spec: EngineSpec) -> ModelShape | None:
+    if spec.model is None or not model_files.looks_local(spec.model):
+        return None
+    path = Path(spec.model).expanduser()
+    if not path.exists():
+        raise UsageError(f"The model {spec.model} isn't there. Check the path.")
+    shape = model_files.read(path)
+    if shape is None and (path.is_dir() or path.suffix == ".gguf"):
+        what = "has no config.json and no *.gguf" if path.is_dir() else "can't be read as a GGUF file (cut off?)"
+        raise UsageError(f"The model {spec.model} {what}.")
+    return shape
