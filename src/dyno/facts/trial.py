@@ -6,6 +6,7 @@ import msgspec
 
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
 
@@ -24,5 +25,6 @@ class TrialSpec(msgspec.Struct, frozen=True):
     label: str | None = None
     metadata: dict[str, str] = {}
     kind: str = "serve"
+    offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
     reset_cache: bool = False  # empty a running server's prefix cache first; of an engine that dyno starts, always
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be

@@ -17,6 +17,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.rig import Rig
+from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -45,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True):
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
     rig: Rig
     cache_emptied: bool | None = None  # right before the load; None: not tried
+    place: Place | None = None  # in a study
 
 
 class Run:
@@ -64,14 +66,14 @@ class Run:
         return self.summary_path.exists()
 
     def write_manifest(self, manifest: Manifest, requests: Iterable[Request] | None = None) -> None:
-        _write(self.manifest_path, _pretty(manifest))
+        write(self.manifest_path, pretty(manifest))
         if requests is None:
             return
         encoder = msgspec.json.Encoder()
-        _write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
+        write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
 
     def manifest(self) -> Manifest:
-        return _read(self.manifest_path, Manifest)
+        return read(self.manifest_path, Manifest)
 
     def lengths(self) -> list[Lengths]:
         """Of the requests, without their prompts."""
@@ -91,17 +93,17 @@ class Run:
         return False
 
     def write_engine(self, engine: EngineFacts) -> None:
-        _write(self.engine_path, _pretty(engine))
+        write(self.engine_path, pretty(engine))
 
     def engine(self) -> EngineFacts | None:
         """Of one that dyno started."""
-        return _read(self.engine_path, EngineFacts) if self.engine_path.exists() else None
+        return read(self.engine_path, EngineFacts) if self.engine_path.exists() else None
 
     def write_client(self, client: ClientFacts) -> None:
-        _write(self.client_path, msgspec.json.encode(client))
+        write(self.client_path, msgspec.json.encode(client))
 
     def client(self) -> ClientFacts | None:
-        return _read(self.client_path, ClientFacts) if self.client_path.exists() else None
+        return read(self.client_path, ClientFacts) if self.client_path.exists() else None
 
     def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
         """Passes the records on as it writes them, so that one pass serves both."""
@@ -124,10 +126,10 @@ class Run:
                 yield decoder.decode(line)
 
     def write_result(self, result: Result) -> None:
-        _write(self.summary_path, _pretty(result))
+        write(self.summary_path, pretty(result))
 
     def result(self) -> Result:
-        return _read(self.summary_path, Result)
+        return read(self.summary_path, Result)
 
     def drop_raw(self) -> None:
         self.spool_path.unlink(missing_ok=True)
@@ -169,11 +171,11 @@ def not_begun(runs: Path) -> list[Run]:
     return [run for run in found if not run.manifest_path.exists()]
 
 
-def _pretty(value: Any) -> bytes:
+def pretty(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
     """Whole or not at all, also when the machine stops in between."""
     partial = path.with_name(path.name + ".partial")
     try:
@@ -197,7 +199,7 @@ def _bytes(path: Path) -> bytes:
         raise StoreError(f"{path} can't be read: {e.strerror}. Is this a dyno run folder?") from None
 
 
-def _read(path: Path, kind: type[T]) -> T:
+def read(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(_bytes(path), type=kind)
     except msgspec.MsgspecError as e:

@@ -1,0 +1,90 @@
+"""A study: a grid of trials from one file, resolved. Which trial is which, and what is to be done with them."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from dyno.facts.trial import TrialSpec
+
+OnFailure = Literal["carry_on", "retry", "stop"]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an hour costs. A stated assumption: where it comes from belongs to it."""
+
+    accelerator_hour: float | None = None
+    machine_hour: float | None = None
+    energy_kwh: float | None = None
+    currency: str = "USD"
+    source: str | None = None  # a page, an invoice, a date
+
+
+class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine that a study is meant for."""
+
+    accelerator: str | None = None  # a part of its name, as `dyno doctor` shows it: MI300X, H100
+    accelerators: int | None = None  # how many of them; None: any number
+    price: Price | None = None
+    about: str | None = None
+
+
+class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a series of rising loads has nothing more to tell: throughput no longer grows, and latency does."""
+
+    throughput_gain: float = 0.03  # less than this share more than the best level before …
+    latency_growth: float = 0.1  # … and the median end-to-end latency longer by more than this share
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which trial of a study this is. Names are those of the file, settings what varies among its trials."""
+
+    study: str
+    id: str  # of the resolved trial: the same id, the same measurement
+    engine: str
+    workload: str
+    load: str
+    settings: dict[str, Any] = {}  # 'engine.tensor_parallel' → 4, 'load.max_concurrency' → 128
+    repeat: int = 1  # from 1
+    repeats: int = 1
+    rig: str | None = None
+    price: Price | None = None
+
+    @property
+    def label(self) -> str:
+        """In words, without the repeat: 'vllm tensor_parallel=4, short, closed max_concurrency=128'."""
+        parts = []
+        for part in ("engine", "workload", "load"):
+            told = [f"{key.partition('.')[2]}={short(v)}" for key, v in self.settings.items() if key.startswith(part)]
+            parts.append(" ".join([getattr(self, part), *told]))
+        return ", ".join(parts)
+
+
+class PlannedTrial(msgspec.Struct, frozen=True):
+    place: Place
+    trial: TrialSpec
+    api_key_env: str | None = None  # the variable that holds the key of a running server: its name, never its value
+
+
+class Study(msgspec.Struct, frozen=True):
+    name: str
+    trials: list[PlannedTrial]
+    about: str | None = None
+    seed: int = 0
+    repeats: int = 1
+    restarts: bool = True  # a repeat is measured on an engine of its own start, in turn with the other engines
+    on_failure: OnFailure = "retry"
+    stop: StopRule | None = None
+    rigs: dict[str, RigWanted] = {}
+
+
+def short(value: Any) -> str:
+    """A setting's value as a label shows it: a path by its last part."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "+".join(map(short, value)) or "none"
+    if isinstance(value, dict):
+        return ",".join(f"{k}:{short(v)}" for k, v in value.items())
+    return str(value).rstrip("/").rpartition("/")[2]
