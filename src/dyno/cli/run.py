@@ -78,6 +78,11 @@ def _conduct(
     left = _in_order(study, left)[: options.limit]
     if wrong := study_plan.problems(left, found, dry=False):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
+    if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
+        raise UsageError(
+            f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
+            "could not be compared. --any-rig goes on all the same, --runs DIR begins elsewhere."
+        )
     folder.write(study, text)
     if before and left:
         print(f"{before} of {len(wanted)} trials are done; going on in {folder.path}.", file=sys.stderr)

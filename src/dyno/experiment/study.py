@@ -88,6 +88,7 @@ class Conductor:
             start = self.folder.engine_start(name)
             plan = EnginePlan(spec, found)
             with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
+                self._check_version(first, fleet)
                 ready = _sizes(start)
                 self._go_through(queue, lambda p: self._on_fleet(p, fleet, start, ready), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
@@ -100,6 +101,19 @@ class Conductor:
                 return
             while queue:
                 self._failed(queue.popleft(), str(e))
+
+    def _check_version(self, planned: PlannedTrial, fleet: Fleet) -> None:
+        """An engine that was upgraded between two sittings would be compared with itself."""
+        key = order.setting_key(planned)
+        for other in self.study.trials:
+            run = self.folder.run(other.place)
+            if order.setting_key(other) == key and run.whole and (before := run.engine()):
+                if before.version != fleet.facts.version:
+                    raise UsageError(
+                        f"{fleet.plan.kind.title} is {fleet.facts.version} now, and was {before.version} when "
+                        f"{run.path} was measured. Go on with that version, or begin anew with --runs DIR."
+                    )
+                return
 
     def _go_through(
         self,

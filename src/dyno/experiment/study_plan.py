@@ -14,6 +14,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
+from dyno.measure.checks.rig import differences as rig_differences
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
@@ -108,6 +109,14 @@ def plans(
                 plan = e
         out.append((plan, mine))
     return out
+
+
+def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:
+    """What is different about the machine since the first of these trials was measured."""
+    first = next((run for p in wanted if (run := folder.run(p.place)).whole), None)
+    if first is None:
+        return []
+    return [f.text for f in rig_differences(first.manifest().rig, found) if f.code != "rig.environment_differs"]
 
 
 def same(a: Study, b: Study) -> bool:
