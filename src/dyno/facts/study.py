@@ -88,5 +88,5 @@ def short(value: Any) -> str:
     if isinstance(value, list):
         return "+".join(map(short, value)) or "none"
     if isinstance(value, dict):
-        return ",".join(f"{k}:{short(v)}" for k, v in value.items())
+        return ",".join(f"{k}:{short(v)}" for k, v in value.items()) or "none"
     return str(value).rstrip("/").rpartition("/")[2]
