@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--new and --extend: one of them.")
     if options.limit is not None and options.limit < 1:
         raise UsageError("--limit must be at least 1.")
-    study, text = study_plan.read(_found(options.study), pairs(options.set, "--set"))
+    study, text = study_plan.read(found_study(options.study), pairs(options.set, "--set"))
     found = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
@@ -55,10 +55,10 @@ def run(options: argparse.Namespace) -> int:
     wanted = _wanted(study, name, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
-        return _conduct(study, text, folder, wanted, found, options)
+        return conduct(study, text, folder, wanted, found, options)
 
 
-def _conduct(
+def conduct(
     study: "Study",
     text: str,
     folder: "StudyFolder",
@@ -76,7 +76,7 @@ def _conduct(
     left = [p for p in wanted if trial_name(p.place) not in done and not p.trial.offline]
     before = sum(trial_name(p.place) in done for p in wanted)
     left = _in_order(study, left)[: options.limit]
-    if wrong := study_plan.problems(left, found, dry=False):
+    if wrong := study_plan.problems(study_plan.plans(study, left, found, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
         raise UsageError(
@@ -105,7 +105,7 @@ def _conclude(
     from dyno.report.study import table
     from dyno.store.study import failure_of
 
-    done = [(p, run.result()) for p in wanted if (run := folder.run(p.place)).whole]
+    done = [(p.place, run.result()) for p in wanted if (run := folder.run(p.place)).whole]
     table(done, Console())
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
@@ -124,7 +124,7 @@ def _conclude(
     return 1 if failed or not (done or offline) else 0
 
 
-def _found(name: str) -> Path:
+def found_study(name: str) -> Path:
     """A file, or one that comes with dyno."""
     import dyno
 
@@ -173,7 +173,6 @@ def _headers(planned: "PlannedTrial") -> dict[str, str]:
 def _dry_run(study: "Study", wanted: "list[PlannedTrial]", found: "Rig") -> int:
     from dyno.cli.progress import clock
     from dyno.experiment import study_plan
-    from dyno.experiment.engine_plan import EnginePlan
     from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, trial_s
     from dyno.study.order import sessions
 
@@ -189,22 +188,24 @@ def _dry_run(study: "Study", wanted: "list[PlannedTrial]", found: "Rig") -> int:
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
     start_s: dict[str, float] = {}
-    for plan, mine in study_plan.plans(wanted, found, dry=True):
-        embedded = isinstance(plan, EnginePlan) and plan.program.embedded
-        start_s |= {p.place.id: OWN_START_S if embedded else START_S if plan else 0.0 for p in mine}
+    plans = study_plan.plans(study, wanted, found, dry=True)
+    for setting in plans:
+        mine, plan = setting.trials, setting.engine
+        own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
+        start_s |= {p.place.id: own for p in mine}
         print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
-        if isinstance(plan, EnginePlan):
+        if plan:
             print("\n".join(plan.lines()))
             for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
                 print(f"# {note}")
-        elif plan is None:
+        elif not setting.refused:
             print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
     total = sum(trial_s(p.trial) for p in wanted) + sum(start_s[trials[0].place.id] for _, trials in groups)
     print(
         f"\n# About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {START_S:g} s a start; once trials are "
         "done, they correct it."
     )
-    wrong = study_plan.problems(wanted, found, dry=True)
+    wrong = study_plan.problems(plans)
     for problem in wrong:
         print(f"dyno: {problem}", file=sys.stderr)
     return UsageError.exit_code if wrong else 0

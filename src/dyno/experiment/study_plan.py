@@ -1,7 +1,9 @@
 """What a study comes to before it runs: its trials, the machine it is for, what is wrong with it, and its folder."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,7 +12,7 @@ from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.trial import longest
-from dyno.facts.rig import Rig
+from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
@@ -18,6 +20,8 @@ from dyno.measure.checks.rig import differences as rig_differences
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
+
+_AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
 
 
 def known() -> Known:
@@ -73,42 +77,60 @@ def choose_rig(study: Study, found: Rig, asked: str | None, anyway: bool) -> str
     )
 
 
-def problems(trials: Iterable[PlannedTrial], found: Rig, dry: bool) -> list[str]:
+def assumed(wanted: RigWanted, found: Rig) -> Rig:
+    """For a dry run elsewhere: this machine with the accelerators that the study is meant for."""
+    if fits(wanted, found):
+        return found
+    name = wanted.accelerator or "accelerator"
+    vendor = "amd" if re.match(r"(?i)mi\d|radeon|strix|instinct|gfx", name) else "nvidia"
+    count = wanted.accelerators or _AT_LEAST
+    return msgspec.structs.replace(found, accelerators=[Accelerator(i, name, vendor) for i in range(count)])
+
+
+class SettingPlan(NamedTuple):
+    """What an engine setting comes to, and the trials that need it."""
+
+    trials: list[PlannedTrial]
+    engine: EnginePlan | None  # None: it runs already, or can't be run
+    refused: str | None = None
+    elsewhere: bool = False  # the machine is assumed: what lies there isn't known
+
+
+def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -> list[SettingPlan]:
+    settings: dict[bytes, list[PlannedTrial]] = {}
+    for planned in trials:
+        key = msgspec.json.encode([planned.place.rig, planned.trial.engine, planned.trial.target])
+        settings.setdefault(key, []).append(planned)
+    out = []
+    for mine in settings.values():
+        engine, name = mine[0].trial.engine, mine[0].place.rig
+        assert engine is not None
+        there = assumed(study.rigs[name], found) if dry and name else found
+        if not kind_of(engine.kind).starts:
+            out.append(SettingPlan(mine, None))
+            continue
+        try:
+            out.append(SettingPlan(mine, EnginePlan(engine, there, dry=dry), elsewhere=there is not found))
+        except UsageError as e:
+            out.append(SettingPlan(mine, None, str(e)))
+    return out
+
+
+def problems(plans: Iterable[SettingPlan]) -> list[str]:
     """What the engines' own checks say of each trial, before anything starts."""
     told: dict[str, list[PlannedTrial]] = {}
-    for plan, mine in plans(trials, found, dry):
-        if isinstance(plan, UsageError):
-            told.setdefault(str(plan), []).extend(mine)
-            continue
-        for planned in mine if plan else []:
-            assert plan is not None
-            for problem in plan.problems([longest(planned.trial)]):
-                told.setdefault(problem, []).append(planned)
+    for setting in plans:
+        if setting.refused:
+            told.setdefault(setting.refused, []).extend(setting.trials)
+        for planned in setting.trials if setting.engine else []:
+            assert setting.engine is not None
+            for problem in setting.engine.problems([longest(planned.trial)]):
+                if not (setting.elsewhere and problem == setting.engine.absent):
+                    told.setdefault(problem, []).append(planned)
     return [
         f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
         for text, mine in told.items()
     ]
-
-
-def plans(
-    trials: Iterable[PlannedTrial], found: Rig, dry: bool
-) -> list[tuple[EnginePlan | UsageError | None, list[PlannedTrial]]]:
-    """For each engine setting: what would be run. None: it runs already."""
-    settings: dict[bytes, list[PlannedTrial]] = {}
-    for planned in trials:
-        settings.setdefault(msgspec.json.encode([planned.trial.engine, planned.trial.target]), []).append(planned)
-    out: list[tuple[EnginePlan | UsageError | None, list[PlannedTrial]]] = []
-    for mine in settings.values():
-        engine = mine[0].trial.engine
-        assert engine is not None
-        plan: EnginePlan | UsageError | None = None
-        if kind_of(engine.kind).starts:
-            try:
-                plan = EnginePlan(engine, found, dry=dry)
-            except UsageError as e:
-                plan = e
-        out.append((plan, mine))
-    return out
 
 
 def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:
@@ -145,19 +167,22 @@ def differences(old: Study, new: Study) -> str:
     return ", ".join(parts)
 
 
-def folder_for(runs: Path, study: Study, new: bool, extend: bool) -> StudyFolder:
-    """Where it goes on, or begins: NAME, or the one of NAME-2, NAME-3, … that holds these very trials."""
+def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False) -> StudyFolder:
+    """Where it goes on, or begins: NAME, or the one of NAME-2, NAME-3, … that holds these very trials.
+
+    `again`: what is complete is not gone on with.
+    """
     number, taken = 1, []
     while (folder := StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))).path.exists():
         if not folder.exists:
             if not any(folder.path.iterdir()) or {p.name for p in folder.path.iterdir()} == {".lock"}:
                 return folder
             raise StoreError(f"{folder.path} is there and holds no study. Choose another place with --runs DIR.")
-        if same(folder.study(), study):
+        if same(folder.study(), study) and not (again and len(folder.done()) >= len(study.trials)):
             return folder
         taken.append(folder)
         number += 1
-    if not taken or new:
+    if not taken or new or again:
         return folder
     if extend:
         return taken[-1]

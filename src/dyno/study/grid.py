@@ -64,7 +64,9 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 plain = _plain(value, variables)
                 cells[key] = _filled(plain[at[picked_by]] if picked_by else plain, chosen)
                 names = [name for name in _used(value) if isinstance(variables[name], list)]
-                if (picked_by and axes[picked_by] > 1) or any(axes[f"${{{name}}}"] > 1 for name in names):
+                # How many are sent goes with how they are sent: it tells no trial from another.
+                counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
+                if (picked_by and axes[picked_by] > 1 and not counts) or any(axes[f"${{{n}}}"] > 1 for n in names):
                     varying[f"{section.part}.{key}"] = cells[key]
         yield Cell(out, varying)
 
