@@ -6,6 +6,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
+from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import CountedBy
 
@@ -21,6 +22,7 @@ class Evidence(msgspec.Struct, frozen=True):
     rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
     cache_emptied: bool | None = None  # None: not tried
     engine: EngineFacts | None = None  # that dyno started
+    telemetry: TelemetrySummary | None = None
 
     @property
     def can_ignore_eos(self) -> bool:
