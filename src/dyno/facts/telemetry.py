@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 Source = Literal["accelerator", "host", "engine"]
+LIMITS = ("power cap", "current")  # reasons of throttling that are a limit at work; any other is trouble
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):

@@ -25,6 +25,14 @@ class Evidence(msgspec.Struct, frozen=True):
     telemetry: TelemetrySummary | None = None
 
     @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that the server's prefix cache had: by its answers, else by its own counters."""
+        if self.summary.cached_input_tokens is not None or self.telemetry is None:
+            return self.summary.cached_input_tokens
+        counted = self.telemetry.total("prefix_hit_tokens")
+        return None if counted is None else round(counted)
+
+    @property
     def can_ignore_eos(self) -> bool:
         """False for TGI: over HTTP no version of it can be told to."""
         return "tgi" not in (self.trial.target.backend, self.target.kind)

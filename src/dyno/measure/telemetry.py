@@ -262,7 +262,8 @@ def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int
     for name in COUNTED:
         if name in samples[last].values:
             # A counter with labels is shown from its first count on.
-            values = [s.values.get(name, 0.0) for s in samples[first : last + 1]]
+            begun = [] if name in samples[first].values else [0.0]
+            values = begun + [s.values[name] for s in samples[first : last + 1] if name in s.values]
             if any(b < a for a, b in pairwise(values)):
                 return {}, True
             counts[name] = round(values[-1] - values[0])

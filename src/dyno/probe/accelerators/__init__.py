@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 
 from dyno.probe.accelerators.amd import Amd
-from dyno.probe.accelerators.base import POWER, Found, Meter, Process, Reading, Source
+from dyno.probe.accelerators.base import Found, Meter, Process, Reading, Source
 from dyno.probe.accelerators.nvidia import Nvidia
 
 __all__ = [
-    "POWER", "SOURCES", "Found", "Meter", "Process", "Reading", "Source", "all_processes", "look", "memory_used",
+    "SOURCES", "Found", "Meter", "Process", "Reading", "Source", "all_processes", "look", "memory_used",
     "meters", "processes",
 ]  # fmt: skip
 

@@ -8,7 +8,6 @@ import struct
 from typing import NamedTuple
 
 from dyno.probe import sysfs
-from dyno.probe.accelerators.base import POWER
 
 ENERGY_J = 2**-16  # 15.259 µJ a count, of the tables for Instinct from 1.4 on
 CYCLES = 0.1  # of those since the reading before: a limit that was at work for less is let pass
@@ -28,8 +27,8 @@ LAYOUTS = {
     (1, 7): Layout(energy=24, residency=40),
     (1, 8): Layout(energy=24, residency=40),
 }
-BITS = ((0, 16, POWER), (16, 32, "current"), (32, 56, "heat"))  # first, behind the last, in words
-LIMITS = ("prochot", POWER, "heat (socket)", "heat (voltage regulator)", "heat (memory)")
+BITS = ((0, 16, "power cap"), (16, 32, "current"), (32, 56, "heat"))  # first, behind the last, in words
+LIMITS = ("prochot", "power cap", "heat (socket)", "heat (voltage regulator)", "heat (memory)")
 
 
 class Table:

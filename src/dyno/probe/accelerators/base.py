@@ -25,10 +25,7 @@ class Reading(NamedTuple):
     """Of one accelerator, at one moment. The names are those of a telemetry sample."""
 
     values: dict[str, float]
-    throttle: list[str]  # why clocks are held down: those of POWER are the power limit at work, any other is trouble
-
-
-POWER = "power cap"
+    throttle: list[str]  # why clocks are held down
 
 
 class Meter(Protocol):

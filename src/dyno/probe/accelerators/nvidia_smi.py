@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dyno.facts.rig import Accelerator
-from dyno.probe.accelerators.base import POWER, Found, Process, Reading, missing, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import Found, Process, Reading, missing, numa_node, pcie, process_name
 from dyno.probe.child import ask
 
 FIELDS = (
@@ -32,16 +32,14 @@ TOLD = {
     "clock_mhz": "clocks",
     "temperature_c": "temperature",
 }
-# By NVML's numbers. Idle, clocks as set by an application, and a display's are no throttling.
+# By NVML's numbers. Idle, clocks set by an application or for a display, and limits of voltage are no throttling.
 REASONS = {
-    0x4: POWER,
+    0x4: "power cap",
     0x8: "hardware slowdown",
     0x10: "sync boost",
     0x20: "heat",
     0x40: "heat (hardware)",
     0x80: "power brake",
-    0x200: "board limit",
-    0x400: "reliability",
 }
 
 
@@ -88,8 +86,10 @@ class SmiMeter:
             return
         assert self._child.stdout
         self._out = self._child.stdout.fileno()
-        if select.select([self._out], [], [], FIRST_S)[0]:
-            self._take(os.read(self._out, 65536))
+        wait_s = FIRST_S
+        while select.select([self._out], [], [], wait_s)[0] and (data := os.read(self._out, 65536)):
+            self._take(data)
+            wait_s = 0.2  # a row for each accelerator, perhaps in pieces
         os.set_blocking(self._out, False)
         self._count = max(self._readings, default=-1) + 1
         self.absent += missing([r for _, r in sorted(self._readings.items())], TOLD)
