@@ -589,7 +589,8 @@ def test_the_energy_of_a_card_in_parts_stands_for_all_its_parts() -> None:
     parts = [Accelerator(i, "MI300X", "amd", bus="0000:05:00.0", partition="CPX/NPS1", engine=True) for i in (0, 1)]
     samples = [at(s, power_w=700, energy_j=700 * s) for s in (9, 21)] + [at(s, index=1, use_percent=1) for s in (9, 21)]
     rig = msgspec.structs.replace(UNKNOWN, accelerators=parts)
-    assert summed(*samples, rig=rig).energy_j == 7000.0
+    t = summed(*samples, rig=rig)
+    assert t.energy_j == 7000.0 and "a part of a card" in t.notes[-1]
 
 
 def engine_at(s: float, **values: float) -> Sample:

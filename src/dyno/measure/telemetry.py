@@ -104,7 +104,7 @@ def summarize(
     cards = {i: [s for s in samples if s.source == "accelerator" and s.index == i] for i in _indices(samples)}
     found = [_accelerator(i, of, window, engine) for i, of in cards.items()]
     found = _attributed(found, rig, engine, notes)
-    energy_j = _energy_of_the_engine(found, rig, absent)
+    energy_j = _energy_of_the_engine(found, rig, absent, notes)
     machine = [s for s in samples if s.source == "host"]
     urls = sorted({s.index for s in samples if s.source == "engine"})
     if not facts.ended and not any("sampler" in why for why in absent):
@@ -182,13 +182,17 @@ def _attributed(
     return [msgspec.structs.replace(a, engine=a.index in seen) for a in found]
 
 
-def _energy_of_the_engine(found: list[AcceleratorTelemetry], rig: Rig | None, absent: list[str]) -> float | None:
+def _energy_of_the_engine(
+    found: list[AcceleratorTelemetry], rig: Rig | None, absent: list[str], notes: list[str]
+) -> float | None:
     its = [a for a in found if a.engine]
     if not its:
         if found:
             absent.append("energy for each token: no accelerator is known to be the engine's")
         return None
     cards = {a.index: a for a in rig.accelerators} if rig else {}
+    if shared := [str(a.index) for a in its if a.index in cards and _in_parts(cards[a.index], cards.values())]:
+        notes.append(f"accelerator {', '.join(shared)}: a part of a card, whose whole power and energy are counted")
     told = [a for a in its if a.energy_j is not None]
     if silent := [a.index for a in its if a.energy_j is None and not _part_of(cards, a, told)]:
         absent.append(f"energy for each token: that of accelerator {', '.join(map(str, silent))} isn't known")
@@ -196,10 +200,15 @@ def _energy_of_the_engine(found: list[AcceleratorTelemetry], rig: Rig | None, ab
     return sum(a.energy_j or 0.0 for a in told)
 
 
+def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
+    """MIG on NVIDIA, where the card is counted; on AMD each part is."""
+    return (card.partition or "").startswith("MIG") or sum(c.bus == card.bus for c in cards if c.bus) > 1
+
+
 def _part_of(cards: dict[int, Accelerator], one: AcceleratorTelemetry, told: list[AcceleratorTelemetry]) -> bool:
     """The energy of a card in parts stands at its first one."""
     card = cards.get(one.index)
-    if card is None or card.bus is None or not card.partition:
+    if card is None or card.bus is None:
         return False
     return any((other := cards.get(a.index)) is not None and other.bus == card.bus for a in told)
 

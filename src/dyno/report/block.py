@@ -84,6 +84,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         lines.append(f"{'telemetry':-^50}")
         for label, value in telemetry.lines(result.telemetry):
             line(label, value)
+        lines += [f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")]
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)

@@ -84,6 +84,8 @@ class EngineWatch(threading.Thread):
             values = metrics.read(text) if status == 200 and isinstance(text, str) else {}
         except DynoError:
             values = {}
+        finally:
+            self._client.close()  # llama.cpp keeps a thread for each open connection, of which it has few
         self._took.append(seconds(now_ns() - at))
         if values:
             self.taken += 1
