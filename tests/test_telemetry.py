@@ -28,9 +28,10 @@ from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySum
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure.telemetry import Window, summarize
-from dyno.probe.accelerators import Nvidia, amd_metrics
+from dyno.probe import accelerators
+from dyno.probe.accelerators import Nvidia, Reading, amd_metrics
 from dyno.probe.accelerators.amd import Amd
-from dyno.probe.telemetry import metrics, sampler
+from dyno.probe.telemetry import loop, metrics, sampler
 from dyno.probe.telemetry.host import HostMeter
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import result_json, telemetry
@@ -387,6 +388,25 @@ def test_metrics_that_are_dear_to_render_are_asked_for_less_often(
     samples, facts = sampler.read(tmp_path / "telemetry.jsonl")
     assert facts is not None and facts.engine_interval_s >= 3.0  # 30 ms are 1 % of that
     assert len([s for s in samples if s.source == "engine"]) == 2  # before and after
+
+
+def test_accelerators_that_are_dear_to_read_are_read_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dear:
+        absent: list[str] = []
+        notes: list[str] = []
+
+        def read(self, full: bool) -> list[Reading]:
+            until = time.thread_time() + 0.006
+            while time.thread_time() < until:
+                pass
+            return [Reading({"power_w": 1.0}, [])]
+
+    monkeypatch.setattr(accelerators, "meters", lambda root: [Dear()])
+    its = loop.Loop(spec_of(tmp_path, accelerators=True))
+    its._tick()
+    assert 0.9 < its._interval_s < 5.0  # 6 ms are 0.6 % of a second
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,14 @@ class Kept:
     def open(cls, path: Path) -> Self | None:
         """None where it can't be read now."""
         try:
-            kept = cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        return kept if kept.bytes() else None
+        kept = cls(fd)
+        if kept.bytes():
+            return kept
+        os.close(fd)
+        return None
 
     def bytes(self, size: int = 65536) -> bytes:
         """Empty where it can't be read any more."""

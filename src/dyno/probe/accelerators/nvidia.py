@@ -80,7 +80,7 @@ class NvmlMeter:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._handles = _handles(nvml)
-        self._unsupported: set[tuple[int, str]] = set()
+        self._unsupported: set[tuple[Any, ...]] = set()
         self._first = True
         first = self.read(full=True)
         self._first = False
@@ -105,11 +105,11 @@ class NvmlMeter:
         nvml = self._nvml
 
         def ask(name: str, *args: Any) -> Any:
-            if (index, name) in self._unsupported:
+            if (index, name, *args) in self._unsupported:
                 return None
             answer = _ask(nvml, name, handle, *args)
             if answer is None and self._first:
-                self._unsupported.add((index, name))
+                self._unsupported.add((index, name, *args))
             return answer
 
         found = {

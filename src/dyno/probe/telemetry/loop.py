@@ -24,8 +24,8 @@ from dyno.probe.telemetry import metrics
 from dyno.probe.telemetry.host import HostMeter
 from dyno.units import NS_PER_S, ns, seconds
 
-# Of a core. The machine and the engine's metrics together stay under 1 %.
-_MACHINE_SHARE, _ENGINE_SHARE = 0.006, 0.002
+# Of a core, for the machine and for the metrics of all engines: together under 1 %.
+_MACHINE_SHARE, _ENGINE_SHARE = 0.006, 0.003
 _RENDERING = 0.01  # of the server's time, at most, goes into telling its metrics
 _LONGEST_S = 10.0
 _ANSWER_S = 5.0
@@ -43,6 +43,7 @@ class EngineWatch(threading.Thread):
         self.failures = self.taken = 0
         self.begun = threading.Event()
         self._base_s = spec.engine_interval_s
+        self._share = _ENGINE_SHARE / len(spec.urls)
         self._client = Client(self.url, spec.headers, insecure=spec.insecure, timeout_s=_ANSWER_S)
         self._write = write
         self._took: deque[float] = deque(maxlen=5)
@@ -69,7 +70,7 @@ class EngineWatch(threading.Thread):
                 return
             # The shortest of the last answers: a longer one waited for its turn, and cost the server no more.
             rendering_s = min(self._took, default=0.0)
-            wanted_s = max(rendering_s / _RENDERING, (time.thread_time() - cpu) / _ENGINE_SHARE)
+            wanted_s = max(rendering_s / _RENDERING, (time.thread_time() - cpu) / self._share)
             self.interval_s = min(max(self._base_s, wanted_s), _LONGEST_S)
             due = max(due + ns(self.interval_s), now_ns())
             if self._ending.wait(max(seconds(due - now_ns()), 0.0)):
