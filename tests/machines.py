@@ -217,6 +217,24 @@ class Nvml:
     def nvmlDeviceGetMaxClockInfo(self, handle: int, kind: int) -> int:
         return {1: 1980, 2: 2619}[kind]
 
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=97, memory=60)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 651_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        return 123_456_000
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return {1: 1755, 2: 2619}[kind]
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return 61
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return (0x4 | 0x2, 0x1)[handle]
+
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         return [handle, handle]
 
@@ -271,6 +289,9 @@ class Told:
 
     def processes(self, root: Path) -> list[list[Process]]:
         return [[Process(pid, "python3", GiB) for pid in pids] for pids in self.pids]
+
+    def meter(self, root: Path) -> None:
+        return None
 
 
 def gpu(**fields: Any) -> Accelerator:

@@ -16,10 +16,11 @@ from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.summary import ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
-from dyno.measure.checks import CHECKS, client, engine, examine, load, model, rig, statistics, tokens
+from dyno.measure.checks import CHECKS, client, engine, examine, load, model, rig, statistics, telemetry, tokens
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
 from dyno.measure.statistics import distribution_ms, samples_needed
@@ -412,6 +413,19 @@ def on_rig(*args: Any, **fields: Any) -> Evidence:
 TRAINING = "train.py (pid 7)"
 ELSEWHERE = {"target": TargetSpec("http://10.0.0.7:8000", "openai", "/v1/completions", "m")}
 
+LONG = distribution_ms([2e9], [99])  # two seconds
+
+
+def sampled(accelerator: dict[str, Any] | None = None, engine: dict[str, Any] | None = None, **fields: Any) -> Any:
+    """Telemetry without blemish, but for these: one accelerator, the engine's, and one engine."""
+    a = AcceleratorTelemetry(
+        **{"index": 0, "engine": True, "samples": 100, "power_mean_w": 650.0, **(accelerator or {})}
+    )
+    x = EngineTelemetry(**{"index": 0, "samples": 50, "running_mean": 2.0, "waiting_mean": 0.0, **(engine or {})})
+    usual = {"interval_s": 0.2, "engine_interval_s": 1.0, "cost": 0.002, "longest_gap_s": 0.2}
+    return {"telemetry": TelemetrySummary(**{**usual, "accelerators": [a], "engines": [x], **fields})}
+
+
 # check, evidence, the code and level that it gives (None: it is silent)
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
 RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
@@ -594,6 +608,97 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),
+    (telemetry.throttled, evidence(), None, None),
+    (telemetry.throttled, evidence(**sampled()), None, None),
+    (telemetry.throttled, evidence(**sampled({"throttled": {"power cap": 1.0}})), None, None),  # as it is built
+    (telemetry.throttled, evidence(**sampled({"throttled": {"heat": 0.02}})), None, None),  # for a moment
+    (telemetry.throttled, evidence(**sampled({"throttled": {"heat": 1.0}, "samples": 3})), None, None),
+    (telemetry.throttled, evidence(**sampled({"throttled": {"heat": 1.0}, "engine": False})), None, None),
+    (telemetry.throttled, evidence(**sampled({"throttled": {"heat": 0.3}})), "telemetry.throttled", "doubt"),
+    (telemetry.power_limited, evidence(**sampled({"throttled": {"power cap": 0.3}})), None, None),
+    (
+        telemetry.power_limited,
+        evidence(**sampled({"throttled": {"power cap": 0.9}})),
+        "telemetry.power_limited",
+        "note",
+    ),
+    (telemetry.preempted, evidence(), None, None),
+    (telemetry.preempted, evidence(**sampled(engine={"preemptions": 0})), None, None),
+    (telemetry.preempted, evidence(**sampled(engine={"preemptions": 5})), "engine.preemptions", "note"),
+    (telemetry.preempted, evidence(**sampled(engine={"preemptions": 500})), "engine.preemptions", "doubt"),
+    (telemetry.restarted, evidence(**sampled()), None, None),
+    (telemetry.restarted, evidence(**sampled(engine={"restarted": True})), "engine.restarted", "doubt"),
+    (telemetry.engine_streams, evidence({"steady": steady(), "e2el": LONG}, **sampled()), None, None),
+    (
+        telemetry.engine_streams,
+        evidence(
+            {"steady": steady(streams_mean=64), "e2el": LONG},
+            **sampled(engine={"running_mean": 40.0, "waiting_mean": 23.0}),
+        ),
+        "load.engine_streams",
+        "doubt",
+    ),
+    (
+        telemetry.engine_streams,
+        evidence({"steady": steady(streams_mean=64), "e2el": LONG}, **sampled(engine={"running_mean": 40.0})),
+        "load.engine_streams",
+        "note",
+    ),
+    (
+        telemetry.engine_streams,  # short requests are on their way for a good part of their lives
+        evidence({"steady": steady(streams_mean=64)}, **sampled(engine={"running_mean": 40.0})),
+        None,
+        None,
+    ),
+    (
+        telemetry.engine_streams,
+        evidence(
+            {"steady": steady(streams_mean=64), "e2el": LONG}, **sampled(engine={"running_mean": 1.0, "samples": 3})
+        ),
+        None,
+        None,
+    ),
+    (
+        telemetry.engine_streams,  # said by load.slots
+        evidence(
+            {"steady": steady(streams_mean=2), "e2el": LONG},
+            target=TargetFacts("m", slots=1),
+            **sampled(engine={"running_mean": 1.0}),
+        ),
+        None,
+        None,
+    ),
+    (telemetry.energy, evidence(**sampled({"energy_j": 1000.0, "energy_by_power_j": 1040.0})), None, None),
+    (
+        telemetry.energy,
+        evidence(**sampled({"energy_j": 1000.0, "energy_by_power_j": 1200.0})),
+        "telemetry.energy_differs",
+        "note",
+    ),
+    (
+        telemetry.energy,  # power is of the second before
+        evidence({"duration_s": 3.0}, **sampled({"energy_j": 1000.0, "energy_by_power_j": 1200.0})),
+        None,
+        None,
+    ),
+    (telemetry.sparse, evidence(), None, None),
+    (telemetry.sparse, evidence(**sampled()), None, None),
+    (telemetry.sparse, evidence(**sampled(longest_gap_s=4.0, interval_s=1.0)), None, None),
+    (telemetry.sparse, evidence(**sampled(longest_gap_s=4.0)), "telemetry.sparse", "note"),
+    (tokens.cached, evidence(**sampled(engine={"prefix_hit_tokens": 100})), None, None),
+    (tokens.cached, evidence(**sampled(engine={"prefix_hit_tokens": 80_000})), "cache.hits", "doubt"),
+    (
+        tokens.sent_before,  # the server's counters tell
+        evidence({"cached_input_tokens": None}, sent_before="runs/x", **sampled(engine={"prefix_hit_tokens": 0})),
+        None,
+        None,
+    ),
+    (
+        engine.cache_emptied,
+        evidence({"cached_input_tokens": None}, cache_emptied=False, **sampled(engine={"prefix_hit_tokens": 0})),
+        "cache.not_emptied",
+        "note",
+    ),
     (rig.accelerator_shared, on_rig(), None, None),
     (rig.accelerator_shared, evidence(), None, None),  # no rig is known
     (rig.accelerator_shared, on_rig([{"processes": [TRAINING]}]), "rig.accelerator_shared", "doubt"),

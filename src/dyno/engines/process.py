@@ -122,6 +122,17 @@ class EngineProcess:
                 used += times.user + times.system
         return used
 
+    def resident_bytes(self) -> int:
+        """Memory that those of the session hold now; what they share is counted once, where the system tells."""
+        import psutil  # not at the top: see this file's first lines
+
+        held = 0
+        for pid in _session(self.pid):
+            with contextlib.suppress(psutil.Error):
+                info = psutil.Process(pid).memory_full_info()
+                held += getattr(info, "pss", info.rss)
+        return held
+
     def terminate(self) -> None:
         """Ask the group to end, and don't wait: several engines then end at the same time."""
         if not self._stopped and not self._asked:  # llama-server takes a second one for impatience

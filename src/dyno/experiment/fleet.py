@@ -138,6 +138,9 @@ def running(
                 ready_s=max(ready),
                 startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
+                memory_before_bytes=held_before,
+                memory_loaded_bytes=accelerators.memory_used(used),
+                resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
             )
             changed(facts)
             fleet = Fleet(plan, engines, target, facts, headers)

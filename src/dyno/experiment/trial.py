@@ -26,6 +26,7 @@ from dyno.facts.request import Request
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
+from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
 from dyno.http import Client, Url, redacted, secrets_of
@@ -34,10 +35,13 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
 from dyno.load.spool import Spool
 from dyno.load.wire import Wire
+from dyno.measure import telemetry
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
 from dyno.probe import host, rig, server
+from dyno.probe.telemetry import sampler
+from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer, choose
@@ -49,6 +53,9 @@ class Watcher:
     """Told what goes on; a silent one by default. Measuring never prints."""
 
     def phase(self, text: str) -> None: ...
+
+    def sampling(self, sampler: Sampler) -> None:
+        """The load begins, and `sampler.latest()` may be asked at any time until it is over."""
 
     def progress(self, progress: Progress) -> None: ...
 
@@ -265,7 +272,10 @@ def measure(
         stop.requested = True
 
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
-    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask):
+    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask), contextlib.ExitStack() as last:
+        # Before the warm-up: it takes a moment to start.
+        sampling = Sampler(_sampled(run, trial, headers))
+        last.callback(sampling.end)
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
@@ -277,6 +287,8 @@ def measure(
         watcher.phase("Measuring")
         try:
             count = _count(trial, len(work.requests))
+            sampling.begin()
+            watcher.sampling(sampling)
             before = _others_s(engine_cpu_s)
             client = drive(work.requests, trial.load, count, run.spool_path, watcher.progress)
             after = _others_s(engine_cpu_s)
@@ -285,7 +297,13 @@ def measure(
                 client = msgspec.structs.replace(client, others_cpu=others)
             run.write_client(client)
         finally:
+            sampling.end()
             watcher.over()
+
+
+def _sampled(run: Run, trial: TrialSpec, headers: dict[str, str]) -> SamplerSpec:
+    local = any(Url(url).local for url in trial.target.urls)
+    return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target.insecure, accelerators=local)
 
 
 def finish(
@@ -298,6 +316,7 @@ def finish(
     manifest, client = run.manifest(), run.client()
     tally = Tally(manifest.trial)
     last_ns = sent = 0
+    placed = client is not None and run.telemetry_path.exists()  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, headers or {})):
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
@@ -305,7 +324,13 @@ def finish(
     if client is None:  # dyno itself was killed: the spool is all there is
         planned = max(sent, manifest.trial.workload.num_prompts)
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
-    summary = tally.summary(client)
+    summary, engine = tally.summary(client), run.engine()
+    sampled = None
+    if placed:
+        samples, facts = sampler.read(run.telemetry_path)
+        if facts is not None:
+            window = telemetry.Window.of(client, summary.steady)
+            sampled = telemetry.summarize(samples, facts, window, summary.total_output_tokens, manifest.rig, engine)
     findings = examine(
         Evidence(
             trial=manifest.trial,
@@ -315,13 +340,14 @@ def finish(
             repeated_prompts=manifest.repeated_prompts,
             sent_before=manifest.sent_before,
             cache_emptied=manifest.cache_emptied,
-            engine=run.engine(),
+            engine=engine,
             summary=summary,
             rig=manifest.rig,
             repeats=manifest.place.repeats if manifest.place else 1,
+            telemetry=sampled,
         )
     )
-    result = Result(summary, findings, verdict(findings))
+    result = Result(summary, findings, verdict(findings), sampled)
     run.write_result(result)
     if not keep_raw:
         run.drop_raw()

@@ -92,3 +92,6 @@ class EngineFacts(msgspec.Struct, frozen=True):
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
     died: str | None = None  # under load: its last words
+    memory_before_bytes: dict[int, int] = {}  # in use on each accelerator before the start
+    memory_loaded_bytes: dict[int, int] = {}  # … and right after it was ready and verified, before any load
+    resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container

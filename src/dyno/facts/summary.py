@@ -3,6 +3,7 @@
 import msgspec
 
 from dyno.facts.finding import Finding, Verdict
+from dyno.facts.telemetry import TelemetrySummary
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -115,3 +116,4 @@ class Result(msgspec.Struct, frozen=True):
     summary: Summary
     findings: list[Finding]
     verdict: Verdict
+    telemetry: TelemetrySummary | None = None  # None: nothing was sampled

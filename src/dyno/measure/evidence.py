@@ -6,6 +6,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
+from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import CountedBy
 
@@ -22,6 +23,15 @@ class Evidence(msgspec.Struct, frozen=True):
     cache_emptied: bool | None = None  # None: not tried
     engine: EngineFacts | None = None  # that dyno started
     repeats: int = 1  # of this trial, in a study
+    telemetry: TelemetrySummary | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that the server's prefix cache had: by its answers, else by its own counters."""
+        if self.summary.cached_input_tokens is not None or self.telemetry is None:
+            return self.summary.cached_input_tokens
+        counted = self.telemetry.total("prefix_hit_tokens")
+        return None if counted is None else round(counted)
 
     @property
     def can_ignore_eos(self) -> bool:

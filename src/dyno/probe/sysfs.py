@@ -1,6 +1,41 @@
 """The kernel's small files under /proc and /sys: their text or number, or None where they can't be read."""
 
+import os
 from pathlib import Path
+from typing import Self
+
+
+class Kept:
+    """A file that is read again and again: kept open, a reading is one system call."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: Path) -> Self | None:
+        """None where it can't be read now."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        kept = cls(fd)
+        if kept.bytes():
+            return kept
+        os.close(fd)
+        return None
+
+    def bytes(self, size: int = 65536) -> bytes:
+        """Empty where it can't be read any more."""
+        try:
+            return os.pread(self._fd, size, 0)
+        except OSError:
+            return b""
+
+    def number(self) -> int | None:
+        try:
+            return int(self.bytes(64))
+        except ValueError:
+            return None
 
 
 def text(path: Path) -> str | None:

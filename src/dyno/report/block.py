@@ -5,6 +5,7 @@ from textwrap import wrap
 from dyno.facts.finding import Finding
 from dyno.facts.summary import Distribution, Result
 from dyno.facts.trial import TrialSpec
+from dyno.report import telemetry
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
@@ -79,6 +80,11 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
             "Client: read late, mean / max (ms):", f"{s.client.read_late_mean_ms:.2f} / {s.client.read_late_max_ms:.2f}"
         )
     line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
+    if result.telemetry is not None:
+        lines.append(f"{'telemetry':-^50}")
+        for label, value in telemetry.lines(result.telemetry):
+            line(label, value)
+        lines += [f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")]
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)

@@ -89,6 +89,7 @@ def build(
         "steady": msgspec.to_builtins(s.steady),
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
+        "telemetry": msgspec.to_builtins(result.telemetry),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(target),
         "engine": msgspec.to_builtins(engine),

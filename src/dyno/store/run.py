@@ -58,6 +58,7 @@ class Run:
         self.warmup_path = path / "warmup.spool"
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
+        self.telemetry_path = path / "telemetry.jsonl"  # written by the sampler; absent in runs of older versions
         self.records_path = path / "records.jsonl"
         self.summary_path = path / "summary.json"
 

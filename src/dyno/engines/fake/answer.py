@@ -24,6 +24,7 @@ class Script(msgspec.Struct):
     first_ns: int
     gap_ns: int
     logged: bool = True  # a stream's send times are; a plain answer's aren't
+    tokens: int = 0  # that it will have written
 
 
 class Answer:
@@ -47,6 +48,10 @@ class Answer:
         self._count = {"empty": 0, "end_at_once": 0, "short": max(self._asked // 2, 1)}.get(fault or "", self._asked)
         self._prompt_tokens = len(prompt.split() if isinstance(prompt, str) else prompt or "")
         self._eol = "\r\n" if fault == "crlf" else "\n"
+
+    @property
+    def tokens(self) -> int:
+        return self._count
 
     # ---- what is common to the protocols ----
 

@@ -47,6 +47,7 @@ class FakeServer:
     def __init__(self, spec: FakeSpec, port: int) -> None:
         self._spec = spec
         self._answers = 0
+        self._tokens = 0  # of finished answers
         self._turns = 0
         self._accepted = 0
         self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
@@ -113,6 +114,7 @@ class FakeServer:
                 self._close(fd)
                 continue
             if connection.at == len(script.writes):
+                self._tokens += script.tokens
                 if script.logged:
                     self._log.append(connection.log)
                 connection.script = None
@@ -213,11 +215,15 @@ class FakeServer:
 
     def _metrics(self) -> str:
         """As vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
-        running = sum(c.script is not None for c in self._connections.values())
-        gauges = {"vllm:num_requests_running": running, "vllm:num_requests_waiting": 0}
-        gauges |= {"tgi_batch_current_size": running, "tgi_queue_size": 0}
+        held = [c.at for c in self._connections.values() if c.script is not None]
+        gauges: dict[str, float] = {"vllm:num_requests_running": len(held), "vllm:num_requests_waiting": 0}
+        gauges["vllm:kv_cache_usage_perc"] = min(sum(held) / self._spec.max_model_len, 1.0)  # one context is all it has
+        gauges |= {"tgi_batch_current_size": len(held), "tgi_queue_size": 0}
+        counters = {"vllm:generation_tokens_total": self._tokens, "vllm:num_preemptions_total": 0}
+        counters["tgi_request_count"] = self._answers
         lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
-        return "".join(lines) + f"# TYPE tgi_request_count counter\ntgi_request_count {self._answers}\n"
+        lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]
+        return "".join(lines)
 
     def _fault(self) -> str | None:
         return next((kind for kind, every in self._spec.faults.items() if self._answers % every == 0), None)
@@ -238,15 +244,17 @@ class FakeServer:
         if problem := answer.problem():
             return answer.refused(422, problem)
         if not answer.streamed:  # faults of a stream don't strike it
-            return whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
+            script = whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
+            script.tokens = answer.tokens
+            return script
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
         writes = self._made.get(answer.key) or self._made.setdefault(answer.key, answer.writes())
         if fault == "slow_headers":
             head, writes = writes[0], writes[1:]
-            return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS)
+            return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS, tokens=answer.tokens)
         if fault == "dribble":
             writes = [part for w in writes for part in (w[: len(w) // 3], w[len(w) // 3 : -5], w[-5:])]
-        return Script(writes, first_ns, gap_ns)
+        return Script(writes, first_ns, gap_ns, tokens=answer.tokens)
 
 
 def serve(spec: FakeSpec, port: int, ready: Callable[[], None] | None = None) -> None:

@@ -3,6 +3,7 @@
 from dyno.engines.kinds.base import DTYPES, Kind, LogFacts, Option, count, flag, last_match, one_of, switch, with_dtype
 from dyno.engines.program import Program
 from dyno.facts.engine import EngineSpec
+from dyno.facts.version import before
 from dyno.http import Client
 
 _QUANTIZATIONS = {
@@ -48,6 +49,8 @@ class SgLang(Kind):
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
         out += ["--model-path", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
+        if program.version is None or not before(program.version, "0.4.1"):
+            out.append("--enable-metrics")
         return out + self.flags(with_dtype(spec), program.version)
 
     def read_log(self, text: str) -> LogFacts:

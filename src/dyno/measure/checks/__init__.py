@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, engine, load, model, requests, rig, statistics, tokens
+from dyno.measure.checks import client, engine, load, model, requests, rig, statistics, telemetry, tokens
 from dyno.measure.evidence import Evidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
@@ -35,6 +35,13 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     client.late_loop,
     client.busy,
     client.others,
+    telemetry.throttled,
+    telemetry.power_limited,
+    telemetry.preempted,
+    telemetry.restarted,
+    telemetry.engine_streams,
+    telemetry.energy,
+    telemetry.sparse,
     rig.accelerator_shared,
     rig.power_capped,
     rig.numa_balancing,

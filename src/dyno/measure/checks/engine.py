@@ -58,8 +58,8 @@ def slots(e: Evidence) -> Iterator[Finding]:
 
 
 def cache_emptied(e: Evidence) -> Iterator[Finding]:
-    if e.cache_emptied is False and e.target.prefix_caching is not False and not e.summary.cached_input_tokens:
-        told = "" if e.summary.cached_input_tokens is None else ", though the server tells of no hit"
+    if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
+        told = "" if e.cached_tokens is None else ", though the server tells of no hit"
         yield Finding(
             "cache.not_emptied",
             "note" if told else "doubt",

@@ -79,25 +79,25 @@ def counting(e: Evidence) -> Iterator[Finding]:
 
 
 def cached(e: Evidence) -> Iterator[Finding]:
-    s = e.summary
-    if not s.cached_input_tokens or not s.total_input_tokens:
+    s, found = e.summary, e.cached_tokens
+    if not found or not s.total_input_tokens:
         return
     meant = e.trial.workload.prefix_len * s.completed
-    share = s.cached_input_tokens / s.total_input_tokens
+    by = "" if s.cached_input_tokens is not None else ", by its own counters"
     # A first token or a chat template's first block is shared by all prompts, and is no help to speak of.
-    if s.cached_input_tokens > 1.1 * meant + 16 * s.completed + 0.01 * s.total_input_tokens:
+    if found > 1.1 * meant + 16 * s.completed + 0.01 * s.total_input_tokens:
         yield Finding(
             "cache.hits",
             "doubt",
-            f"{s.cached_input_tokens} of {s.total_input_tokens} prompt tokens ({share:.0%}) were found in the server's "
-            "prefix cache.",
+            f"{found} of {s.total_input_tokens} prompt tokens ({found / s.total_input_tokens:.0%}) were found in the "
+            f"server's prefix cache{by}.",
             "TTFT is that of a warm cache. Use another --seed than the runs before, or turn prefix caching off.",
         )
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:
     """The commonest trap: the same command a second time finds its prompts in the server's prefix cache."""
-    if e.sent_before is not None and e.summary.cached_input_tokens is None and e.summary.completed:
+    if e.sent_before is not None and e.cached_tokens is None and e.summary.completed:
         yield Finding(
             "cache.sent_before",
             "doubt",

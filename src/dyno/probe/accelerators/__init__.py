@@ -6,10 +6,13 @@ from pathlib import Path
 import msgspec
 
 from dyno.probe.accelerators.amd import Amd
-from dyno.probe.accelerators.base import Found, Process, Source
+from dyno.probe.accelerators.base import Found, Meter, Process, Reading, Source
 from dyno.probe.accelerators.nvidia import Nvidia
 
-__all__ = ["SOURCES", "Found", "Process", "Source", "all_processes", "look", "memory_used", "processes"]
+__all__ = [
+    "SOURCES", "Found", "Meter", "Process", "Reading", "Source", "all_processes", "look", "memory_used",
+    "meters", "processes",
+]  # fmt: skip
 
 ROOT = Path("/")
 SOURCES: tuple[Source, ...] = (Nvidia(), Amd())
@@ -45,3 +48,8 @@ def processes(index: int, root: Path = ROOT, sources: Sequence[Source] = SOURCES
 
 def all_processes(root: Path = ROOT, sources: Sequence[Source] = SOURCES) -> list[list[Process]]:
     return [on for source in sources for on in source.processes(root)]
+
+
+def meters(root: Path = ROOT, sources: Sequence[Source] = SOURCES) -> list[Meter]:
+    """In the order of the indices; each is to be closed."""
+    return [meter for source in sources if (meter := source.meter(root)) is not None]

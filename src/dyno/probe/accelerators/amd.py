@@ -13,8 +13,8 @@ import msgspec
 
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
-from dyno.probe.accelerators import amd_smi, rocm_smi
-from dyno.probe.accelerators.base import Found, Process, pcie, process_name
+from dyno.probe.accelerators import amd_metrics, amd_smi, rocm_smi
+from dyno.probe.accelerators.base import Found, Meter, Process, Reading, missing, pcie, process_name
 
 VENDOR = "0x1002"
 LINKS = {"2": "PCIE", "11": "XGMI"}  # the kernel's CRAT_IOLINK_TYPE
@@ -70,6 +70,104 @@ class Amd:
                 yield Process(int(folder.name), process_name(root, int(folder.name)), held or None)
 
         return [[p for f in folders for p in on(n, f)] for n in _nodes(root)]
+
+    def meter(self, root: Path) -> Meter | None:
+        nodes = _nodes(root)
+        return AmdMeter(root, nodes) if nodes else None
+
+
+TOLD = {
+    "use_percent": "use",
+    "memory_used_bytes": "memory",
+    "power_w": "power",
+    "clock_mhz": "clocks",
+    "temperature_c": "temperature",
+}
+
+
+class AmdMeter:
+    """The kernel's files, kept open. Energy and throttling come from the driver's table of metrics, as in AMD's tools.
+
+    Power, energy and use are a card's. Of a card in parts they are told at its first part, so that a sum is right.
+    """
+
+    def __init__(self, root: Path, nodes: list[Node]) -> None:
+        self._root = root
+        self._nodes = nodes
+        self._integrated = [n.card is not None and _integrated(n.card) for n in nodes]
+        self._tables: dict[int, amd_metrics.Table] = {}
+        self._throttle: dict[int, list[str]] = {}  # as last told
+        self._files: list[dict[str, tuple[sysfs.Kept, float]]] = []  # name → file, and what its number counts in
+        for i, node in enumerate(nodes):
+            first = all(node.bus != n.bus for n in nodes[:i])
+            self._files.append(_files(node) if first else {})
+            table = sysfs.Kept.open(node.card / "gpu_metrics") if node.card and first else None
+            if table:
+                self._tables[i] = amd_metrics.Table(table)
+        readings = self.read(full=True)
+        whole = [r for r, n in zip(readings, nodes, strict=True) if n.parts == 1]
+        self.absent = missing(whole, TOLD)
+        silent = [str(i) for i, r in enumerate(readings) if nodes[i].parts == 1 and "energy_j" not in r.values]
+        if silent:
+            self.absent.append(f"accelerator {', '.join(silent)}: no energy counter that is known here")
+        deaf = [str(i) for i in range(len(nodes)) if i not in self._tables or not self._tables[i].tells_throttling]
+        if deaf:
+            self.absent.append(f"accelerator {', '.join(deaf)}: reasons of throttling not told in a form known here")
+        self.notes = []
+        if any("power_w" in r.values for r in readings):
+            self.notes.append("power is the amdgpu driver's, averaged by the firmware")
+        if any(self._integrated):
+            self.notes.append("power of an integrated GPU is the package's, with the processor's cores")
+        if any(n.parts > 1 for n in nodes):
+            self.notes.append("power, energy and use of a card in parts stand at its first part")
+
+    def read(self, full: bool) -> list[Reading]:
+        parts: list[int | None] = []
+        if full and any(n.parts > 1 for n in self._nodes):
+            parts = Amd(tools=()).memory_used(self._root)
+        return [self._one(i, node, parts[i] if parts else None, full) for i, node in enumerate(self._nodes)]
+
+    def _one(self, index: int, node: Node, held: int | None, full: bool) -> Reading:
+        read = {name: file.number() for name, (file, _) in self._files[index].items()}
+        values = {k: v * self._files[index][k][1] for k, v in read.items() if v is not None}
+        if node.parts > 1:
+            values.pop("memory_used_bytes", None)  # the card's is that of all parts
+            if held is not None:
+                values["memory_used_bytes"] = float(held)
+        elif self._integrated[index] and "gtt_used_bytes" in values:
+            values["memory_used_bytes"] = values.get("memory_used_bytes", 0.0) + values["gtt_used_bytes"]
+        if full and index in self._tables:
+            energy_j, self._throttle[index] = self._tables[index].read()
+            if energy_j is not None:
+                values["energy_j"] = energy_j
+        return Reading(values, self._throttle.get(index, []))
+
+    def close(self) -> None:
+        """The kernel takes the files back when the sampler ends."""
+
+
+def _files(node: Node) -> dict[str, tuple[sysfs.Kept, float]]:
+    card = node.card
+    if card is None:
+        return {}
+    hwmon = next(iter(sysfs.numbered(card / "hwmon", "hwmon")), card)
+    labels = {sysfs.text(hwmon / f"temp{n}_label"): hwmon / f"temp{n}_input" for n in (3, 2, 1)}
+    wanted: dict[str, tuple[list[Path], float]] = {
+        "use_percent": ([card / "gpu_busy_percent"], 1.0),
+        "memory_used_bytes": ([card / "mem_info_vram_used"], 1.0),
+        "gtt_used_bytes": ([card / "mem_info_gtt_used"], 1.0),
+        "power_w": ([hwmon / "power1_average", hwmon / "power1_input"], 1e-6),
+        "clock_mhz": ([hwmon / "freq1_input"], 1e-6),
+        "memory_clock_mhz": ([hwmon / "freq2_input"], 1e-6),
+        # The hottest place where it is told, else the edge.
+        "temperature_c": ([p for p in (labels.get("junction"), hwmon / "temp1_input") if p], 1e-3),
+    }
+    found = {}
+    for name, (paths, unit) in wanted.items():
+        kept = next((k for p in paths if (k := sysfs.Kept.open(p)) is not None), None)
+        if kept is not None:
+            found[name] = (kept, unit)
+    return found
 
 
 def _nodes(root: Path) -> list[Node]:

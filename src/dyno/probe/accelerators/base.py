@@ -21,6 +21,26 @@ class Found(msgspec.Struct):
     unknown: list[str] = []  # what was there and didn't answer
 
 
+class Reading(NamedTuple):
+    """Of one accelerator, at one moment. The names are those of a telemetry sample."""
+
+    values: dict[str, float]
+    throttle: list[str]  # why clocks are held down
+
+
+class Meter(Protocol):
+    """A source kept open while a load runs. A reading never raises: what isn't told is left out."""
+
+    absent: list[str]  # what can't be read and why
+    notes: list[str]  # how a figure is meant
+
+    def read(self, full: bool) -> list[Reading]:
+        """One for each accelerator, empty where there is nothing new. `full`: also what is dear to read."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Source(Protocol):
     """Reads what is there; never raises for what isn't."""
 
@@ -29,6 +49,19 @@ class Source(Protocol):
     def memory_used(self, root: Path) -> list[int | None]: ...
 
     def processes(self, root: Path) -> list[list[Process]]: ...
+
+    def meter(self, root: Path) -> Meter | None:
+        """None where there is nothing to read."""
+        ...
+
+
+def missing(readings: list[Reading], wanted: dict[str, str]) -> list[str]:
+    """What accelerators don't tell, in words: `wanted` has a word for each name."""
+    which: dict[str, list[str]] = {}
+    for i, reading in enumerate(readings):
+        if not_told := ", ".join(word for name, word in wanted.items() if name not in reading.values):
+            which.setdefault(not_told, []).append(str(i))
+    return [f"accelerator {', '.join(indices)}: {what} not told" for what, indices in which.items()]
 
 
 def process_name(root: Path, pid: int) -> str:

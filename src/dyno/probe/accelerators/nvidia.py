@@ -10,7 +10,7 @@ from typing import Any
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
 from dyno.probe.accelerators import nvidia_smi
-from dyno.probe.accelerators.base import Found, Process, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import Found, Meter, Process, Reading, missing, numa_node, pcie, process_name
 
 # Any of these, or there is no driver to ask: importing pynvml takes a tenth of a second. The last two: WSL, Jetson.
 DRIVER = ("dev/nvidiactl", "proc/driver/nvidia", "usr/lib/wsl/lib/libnvidia-ml.so.1", "etc/nv_tegra_release")
@@ -49,6 +49,16 @@ class Nvidia:
                 return nvidia_smi.processes(self._smi, root)
             return [_processes(nvml, h, root) for h in _handles(nvml)]
 
+    def meter(self, root: Path) -> Meter | None:
+        if not _driver(root):
+            return None
+        nvml = self._nvml or _package()
+        try:
+            nvml.nvmlInit()
+        except Exception:  # as below
+            return nvidia_smi.SmiMeter(self._smi)
+        return NvmlMeter(nvml)
+
     @contextmanager
     def _open(self) -> Iterator[Any]:
         """NVML, started; None where it can't be."""
@@ -62,6 +72,67 @@ class Nvidia:
             yield nvml
         finally:
             _ask(nvml, "nvmlShutdown")
+
+
+class NvmlMeter:
+    """NVML kept open. A call that fails the first time isn't made again."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._handles = _handles(nvml)
+        self._unsupported: set[tuple[Any, ...]] = set()
+        self._first = True
+        first = self.read(full=True)
+        self._first = False
+        self.absent = missing(first, nvidia_smi.TOLD)
+        self.notes = [self._power_note()] if any("power_w" in r.values for r in first) else []
+
+    def _power_note(self) -> str:
+        """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
+        instant = [
+            str(i)
+            for i, h in enumerate(self._handles)
+            if (_ask(self._nvml, "nvmlDeviceGetCudaComputeCapability", h) or (9, 0)) <= (8, 0)
+        ]
+        if not instant:
+            return "power is NVML's average over a second, as nvidia-smi's power.draw"
+        return f"power is NVML's, of the moment on {', '.join(instant)}, else averaged over a second"
+
+    def read(self, full: bool) -> list[Reading]:
+        return [self._one(i, handle, full) for i, handle in enumerate(self._handles)]
+
+    def _one(self, index: int, handle: Any, full: bool) -> Reading:
+        nvml = self._nvml
+
+        def ask(name: str, *args: Any) -> Any:
+            if (index, name, *args) in self._unsupported:
+                return None
+            answer = _ask(nvml, name, handle, *args)
+            if answer is None and self._first:
+                self._unsupported.add((index, name, *args))
+            return answer
+
+        found = {
+            "use_percent": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
+            "memory_used_bytes": getattr(_memory(nvml, handle), "used", None),
+            "power_w": _thousandth(ask("nvmlDeviceGetPowerUsage")),
+            "energy_j": _thousandth(ask("nvmlDeviceGetTotalEnergyConsumption")) if full else None,
+            "clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            "temperature_c": ask("nvmlDeviceGetTemperature", 0),  # of the chip
+        }
+        # Named anew with driver 535; the bits are the same.
+        bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return Reading({k: float(v) for k, v in found.items() if v is not None}, nvidia_smi.reasons(bits))
+
+    def close(self) -> None:
+        _ask(self._nvml, "nvmlShutdown")
+
+
+def _thousandth(value: Any) -> float | None:
+    return None if value is None else value / 1000
 
 
 def _package() -> Any:

@@ -1,10 +1,14 @@
 """NVIDIA's accelerators by its command-line tool. Fields as `nvidia-smi --help-query-gpu` names them."""
 
+import os
 import re
+import select
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from dyno.facts.rig import Accelerator
-from dyno.probe.accelerators.base import Found, Process, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import Found, Process, Reading, missing, numa_node, pcie, process_name
 from dyno.probe.child import ask
 
 FIELDS = (
@@ -13,6 +17,30 @@ FIELDS = (
     "pcie.link.width.current", "pcie.link.width.max", "compute_cap",
 )  # fmt: skip
 TIMEOUT_S = 15.0  # without the persistence daemon the driver starts anew each time
+
+SAMPLED = (
+    "utilization.gpu", "memory.used", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu",
+    "clocks_throttle_reasons.active",
+)  # fmt: skip
+FIRST_S = 5.0  # it takes a moment to start
+EVERY_MS = 1000  # it starts no process for each reading, and still costs more than NVML
+TOLD = {
+    "use_percent": "use",
+    "memory_used_bytes": "memory",
+    "power_w": "power",
+    "energy_j": "energy counter",
+    "clock_mhz": "clocks",
+    "temperature_c": "temperature",
+}
+# By NVML's numbers. Idle, clocks set by an application or for a display, and limits of voltage are no throttling.
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
 
 
 def look(tool: str, root: Path, topology: bool = True) -> Found:
@@ -31,6 +59,78 @@ def processes(tool: str, root: Path) -> list[list[Process]]:
         if uuid in on and pid.isdecimal():
             on[uuid].append(Process(int(pid), process_name(root, int(pid)), _mebibytes(used)))
     return list(on.values())
+
+
+def reasons(bits: int) -> list[str]:
+    return [word for bit, word in REASONS.items() if bits & bit]
+
+
+class SmiMeter:
+    """One nvidia-smi that goes on telling. It ends with this process: its next line finds no reader."""
+
+    def __init__(self, tool: str) -> None:
+        self.absent: list[str] = []
+        self.notes = ["accelerators are sampled by nvidia-smi, once a second, since NVML can't be used"]
+        self._readings: dict[int, Reading] = {}
+        self._count = 0
+        self._rest = b""
+        asked = f"--query-gpu=index,{','.join(SAMPLED)}"
+        try:
+            self._child: subprocess.Popen[bytes] | None = subprocess.Popen(
+                [tool, asked, "--format=csv,noheader,nounits", f"-lms={EVERY_MS}"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as e:
+            self._child = None
+            self.absent.append(f"accelerators: NVML can't be used, and nvidia-smi can't be run ({e.strerror})")
+            return
+        assert self._child.stdout
+        self._out = self._child.stdout.fileno()
+        wait_s = FIRST_S
+        while select.select([self._out], [], [], wait_s)[0] and (data := os.read(self._out, 65536)):
+            self._take(data)
+            wait_s = 0.2  # a row for each accelerator, perhaps in pieces
+        os.set_blocking(self._out, False)
+        self._count = max(self._readings, default=-1) + 1
+        self.absent += missing([r for _, r in sorted(self._readings.items())], TOLD)
+        if not self._readings:
+            self.absent.append("accelerators: NVML can't be used, and nvidia-smi tells nothing")
+
+    def read(self, full: bool) -> list[Reading]:
+        """What it has told since; empty where there is nothing new."""
+        self._readings.clear()
+        if self._child is not None:
+            with suppress(BlockingIOError):
+                self._take(os.read(self._out, 65536))
+        return [self._readings.get(i, Reading({}, [])) for i in range(self._count)]
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            cells = [cell.strip() for cell in line.decode("utf-8", "replace").split(",")]
+            if len(cells) == len(SAMPLED) + 1 and cells[0].isdecimal():
+                self._readings[int(cells[0])] = _reading(cells[1:])
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            assert self._child.stdout
+            self._child.stdout.close()
+
+
+def _reading(cells: list[str]) -> Reading:
+    use, memory, power, clock, memory_clock, temperature = (_number(cell) for cell in cells[:6])
+    found = {
+        "use_percent": use,
+        "memory_used_bytes": None if memory is None else memory * 2**20,
+        "power_w": power,
+        "clock_mhz": clock,
+        "memory_clock_mhz": memory_clock,
+        "temperature_c": temperature,
+    }
+    bits = int(cells[6], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", cells[6]) else 0
+    return Reading({k: v for k, v in found.items() if v is not None}, reasons(bits))
 
 
 def _query(tool: str, what: str, fields: tuple[str, ...]) -> tuple[list[list[str]], str | None]:

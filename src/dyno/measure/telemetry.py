@@ -1,0 +1,289 @@
+"""From samples to figures over the load. Pure: what was sampled before the load, the warm-up's doing, stays out.
+
+Gauges are averaged over time. Counters are differences: of the machine's between the window's two ends, of the
+engine's between the last sample before the load and the first after it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from dyno.facts.client import ClientFacts
+from dyno.facts.engine import EngineFacts
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.summary import Steady
+from dyno.facts.telemetry import (
+    AcceleratorTelemetry,
+    EngineTelemetry,
+    HostTelemetry,
+    Sample,
+    SamplerFacts,
+    TelemetrySummary,
+)
+from dyno.units import NS_PER_S, ns, seconds
+
+GROWN_BYTES = 256 << 20  # an accelerator whose memory grew by that when the engine started is the engine's
+AT_WORK_PERCENT = 5.0
+
+
+class Window(NamedTuple):
+    """The load's, on the clock of the samples."""
+
+    start_ns: int
+    end_ns: int
+    steady: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, client: ClientFacts, steady: Steady | None) -> Self:
+        zero = client.start_ns
+        inner = None if steady is None else (zero + ns(steady.start_s), zero + ns(steady.end_s))
+        return cls(zero, client.end_ns, inner)
+
+    @property
+    def duration_s(self) -> float:
+        return seconds(self.end_ns - self.start_ns)
+
+
+class Series:
+    """One value of one source, over time."""
+
+    def __init__(self, samples: Iterable[Sample], name: str) -> None:
+        told = [(s.at_ns, s.values[name]) for s in samples if name in s.values]
+        self.at = np.array([at for at, _ in told], dtype=np.int64)
+        self.values = np.array([value for _, value in told])
+
+    def inside(self, start: int, end: int) -> np.ndarray:
+        found: np.ndarray = self.values[(self.at >= start) & (self.at <= end)]
+        return found
+
+    def mean(self, start: int, end: int) -> float | None:
+        """Over time, by the samples inside: those around a load are of a machine at rest."""
+        inside = (self.at >= start) & (self.at <= end)
+        if not inside.any() or end <= start:
+            return None
+        return _integral(self.at[inside], self.values[inside], start, end) / seconds(end - start)
+
+    def peak(self, start: int, end: int, of: Callable[[np.ndarray], float] = np.max) -> float | None:
+        inside = self.inside(start, end)
+        return float(of(inside)) if len(inside) else None
+
+    def covers(self, start: int, end: int) -> bool:
+        return len(self.at) > 1 and self.at[0] <= start and self.at[-1] >= end
+
+    def integral(self, start: int, end: int) -> float | None:
+        """Value × seconds, with the samples around the window for its edges."""
+        return _integral(self.at, self.values, start, end) if self.covers(start, end) else None
+
+    def difference(self, start: int, end: int) -> float | None:
+        """Of a counter, read between samples as if it rose evenly there. None where it went back."""
+        if not self.covers(start, end) or (np.diff(self.values) < 0).any():
+            return None
+        first, last = np.interp([start, end], self.at, self.values)
+        return float(last - first)
+
+
+def _integral(at: np.ndarray, values: np.ndarray, start: int, end: int) -> float:
+    between = at[(at > start) & (at < end)]
+    times = np.concatenate([[start], between, [end]])
+    told = np.interp(times, at, values)
+    return float((np.diff(times) * (told[1:] + told[:-1]) / 2).sum()) / NS_PER_S
+
+
+def summarize(
+    samples: Sequence[Sample],
+    facts: SamplerFacts,
+    window: Window,
+    output_tokens: int,
+    rig: Rig | None = None,
+    engine: EngineFacts | None = None,
+) -> TelemetrySummary:
+    absent, notes = list(facts.absent), list(facts.notes)
+    cards = {i: [s for s in samples if s.source == "accelerator" and s.index == i] for i in _indices(samples)}
+    found = [_accelerator(i, of, window, engine) for i, of in cards.items()]
+    found = _attributed(found, rig, engine, notes)
+    energy_j = _energy_of_the_engine(found, rig, absent, notes)
+    machine = [s for s in samples if s.source == "host"]
+    urls = sorted({s.index for s in samples if s.source == "engine"})
+    if not facts.ended and not any("sampler" in why for why in absent):
+        absent.append("the sampler was cut off: dyno was, or it was killed")
+    return TelemetrySummary(
+        interval_s=facts.interval_s,
+        engine_interval_s=facts.engine_interval_s,
+        cost=facts.cost,
+        longest_gap_s=_longest_gap_s([s.at_ns for s in machine], window),
+        accelerators=found,
+        host=_host(machine, window) if machine else None,
+        engines=[_engine(i, [s for s in samples if s.source == "engine" and s.index == i], window) for i in urls],
+        engine_resident_bytes=None if engine is None else engine.resident_bytes,
+        energy_j=energy_j,
+        energy_per_output_token_j=energy_j / output_tokens if energy_j is not None and output_tokens else None,
+        power_mean_w=energy_j / window.duration_s if energy_j is not None and window.duration_s else None,
+        absent=absent,
+        notes=notes,
+    )
+
+
+def _indices(samples: Iterable[Sample]) -> list[int]:
+    return sorted({s.index for s in samples if s.source == "accelerator"})
+
+
+def _accelerator(index: int, samples: list[Sample], window: Window, engine: EngineFacts | None) -> AcceleratorTelemetry:
+    start, end = window.start_ns, window.end_ns
+
+    def series(name: str) -> Series:
+        return Series(samples, name)
+
+    power, clock = series("power_w"), series("clock_mhz")
+    counted, summed = series("energy_j").difference(start, end), power.integral(start, end)
+    energy = counted if counted is not None else summed
+    inside = [s for s in samples if start <= s.at_ns <= end]
+    reasons = [reason for s in inside for reason in s.throttle]
+    loaded = None if engine is None else engine.memory_loaded_bytes.get(index)
+    return AcceleratorTelemetry(
+        index=index,
+        engine=None,
+        samples=len(inside),
+        use_mean_percent=series("use_percent").mean(start, end),
+        memory_after_load_bytes=loaded,
+        memory_peak_bytes=_whole(series("memory_used_bytes").peak(start, end)),
+        gtt_peak_bytes=_whole(series("gtt_used_bytes").peak(start, end)),
+        power_mean_w=energy / window.duration_s if energy is not None and window.duration_s else power.mean(start, end),
+        power_peak_w=power.peak(start, end),
+        energy_j=energy,
+        energy_by=None if energy is None else "counter" if counted is not None else "power",
+        energy_by_power_j=summed if counted is not None else None,
+        clock_mean_mhz=clock.mean(start, end),
+        clock_min_mhz=clock.peak(start, end, np.min),
+        memory_clock_mean_mhz=series("memory_clock_mhz").mean(start, end),
+        temperature_max_c=series("temperature_c").peak(start, end),
+        throttled={r: reasons.count(r) / len(inside) for r in dict.fromkeys(reasons)},
+    )
+
+
+def _attributed(
+    found: list[AcceleratorTelemetry], rig: Rig | None, engine: EngineFacts | None, notes: list[str]
+) -> list[AcceleratorTelemetry]:
+    """Which are the engine's: by its processes, else by memory that grew as it started, else by being at work."""
+    seen = {a.index for a in rig.accelerators if a.engine} if rig else set()
+    if not seen and engine is not None and engine.memory_loaded_bytes:
+        before = engine.memory_before_bytes
+        seen = {i for i, n in engine.memory_loaded_bytes.items() if n - before.get(i, 0) > GROWN_BYTES}
+        if not seen:  # it is on the processors
+            return [msgspec.structs.replace(a, engine=False) for a in found]
+    if not seen:
+        seen = {a.index for a in found if (a.use_mean_percent or 0.0) >= AT_WORK_PERCENT}
+        if not seen:
+            return found
+        listed = ", ".join(map(str, sorted(seen)))
+        notes.append(f"the engine's processes can't be told: accelerator {listed}, at work under the load, is its own")
+    return [msgspec.structs.replace(a, engine=a.index in seen) for a in found]
+
+
+def _energy_of_the_engine(
+    found: list[AcceleratorTelemetry], rig: Rig | None, absent: list[str], notes: list[str]
+) -> float | None:
+    its = [a for a in found if a.engine]
+    if not its:
+        if found:
+            absent.append("energy for each token: no accelerator is known to be the engine's")
+        return None
+    cards = {a.index: a for a in rig.accelerators} if rig else {}
+    if shared := [str(a.index) for a in its if a.index in cards and _in_parts(cards[a.index], cards.values())]:
+        notes.append(f"accelerator {', '.join(shared)}: a part of a card, whose whole power and energy are counted")
+    told = [a for a in its if a.energy_j is not None]
+    if silent := [a.index for a in its if a.energy_j is None and not _part_of(cards, a, told)]:
+        absent.append(f"energy for each token: that of accelerator {', '.join(map(str, silent))} isn't known")
+        return None
+    return sum(a.energy_j or 0.0 for a in told)
+
+
+def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
+    """MIG on NVIDIA, where the card is counted; on AMD each part is."""
+    return (card.partition or "").startswith("MIG") or sum(c.bus == card.bus for c in cards if c.bus) > 1
+
+
+def _part_of(cards: dict[int, Accelerator], one: AcceleratorTelemetry, told: list[AcceleratorTelemetry]) -> bool:
+    """The energy of a card in parts stands at its first one."""
+    card = cards.get(one.index)
+    if card is None or card.bus is None:
+        return False
+    return any((other := cards.get(a.index)) is not None and other.bus == card.bus for a in told)
+
+
+def _host(samples: list[Sample], window: Window) -> HostTelemetry:
+    start, end = window.start_ns, window.end_ns
+
+    def difference(name: str) -> float | None:
+        return Series(samples, name).difference(start, end)
+
+    cpu_s = difference("cpu_busy_s")
+    return HostTelemetry(
+        samples=sum(start <= s.at_ns <= end for s in samples),
+        cpu_mean_cores=None if cpu_s is None or not window.duration_s else cpu_s / window.duration_s,
+        memory_peak_bytes=_whole(Series(samples, "memory_used_bytes").peak(start, end)),
+        network_received_bytes=_whole(difference("network_received_bytes")),
+        network_sent_bytes=_whole(difference("network_sent_bytes")),
+        loopback_bytes=_whole(difference("loopback_bytes")),
+        package_energy_j=difference("package_energy_j"),
+    )
+
+
+COUNTED = (
+    "preemptions", "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
+    "drafts",
+)  # fmt: skip
+
+
+def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetry:
+    start, end = window.start_ns, window.end_ns
+    steady = window.steady or (start, end)
+    running, waiting, kv, length = (
+        Series(samples, name)
+        for name in ("running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens")
+    )
+    counts, restarted = _counted(samples, start, end)
+    drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
+    return EngineTelemetry(
+        index=index,
+        samples=sum(start <= s.at_ns <= end for s in samples),
+        running_mean=running.mean(*steady),
+        running_peak=running.peak(start, end),
+        waiting_mean=waiting.mean(*steady),
+        waiting_peak=waiting.peak(start, end),
+        kv_mean_share=kv.mean(*steady),
+        kv_peak_share=kv.peak(start, end),
+        accepted_length_mean=1 + accepted / drafts if drafts and accepted is not None else length.mean(*steady),
+        restarted=restarted,
+        **counts,
+    )
+
+
+def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
+    """From the last sample before the load to the first after it; nothing where one is missing or one went back."""
+    first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
+    last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
+    if first is None or last is None or last <= first:
+        return {}, False
+    counts = {}
+    for name in COUNTED:
+        if name in samples[last].values:
+            # A counter with labels is shown from its first count on.
+            begun = [] if name in samples[first].values else [0.0]
+            values = begun + [s.values[name] for s in samples[first : last + 1] if name in s.values]
+            if any(b < a for a, b in pairwise(values)):
+                return {}, True
+            counts[name] = round(values[-1] - values[0])
+    return counts, False
+
+
+def _longest_gap_s(times: list[int], window: Window) -> float:
+    inside = [t for t in times if window.start_ns < t < window.end_ns]
+    marks = [window.start_ns, *inside, window.end_ns]
+    return seconds(max(b - a for a, b in pairwise(marks)))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,3 @@
+from dyno.probe.telemetry.loop import main
+
+main()

@@ -1,0 +1,249 @@
+"""The sampler's own process: reads the machine and the engine at absolute times, and writes what they say.
+
+Told by its standard input: a spec, then `begin`, then `end`. When that closes, dyno is gone and it ends too.
+"""
+
+import os
+import resource
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dyno.clock import now_ns
+from dyno.errors import DynoError
+from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
+from dyno.http import Client, Url
+from dyno.probe import accelerators
+from dyno.probe.telemetry import metrics
+from dyno.probe.telemetry.host import HostMeter
+from dyno.units import NS_PER_S, ns, seconds
+
+# Of a core, for the machine and for the metrics of all engines: together under 1 %.
+_MACHINE_SHARE, _ENGINE_SHARE = 0.006, 0.003
+_RENDERING = 0.01  # of the server's time, at most, goes into telling its metrics
+_LONGEST_S = 10.0
+_ANSWER_S = 5.0
+_FULL_EVERY_NS = NS_PER_S
+
+
+class EngineWatch(threading.Thread):
+    """One URL's metrics, in a thread: a busy server answers late, and nothing else is to wait for that."""
+
+    def __init__(self, index: int, spec: SamplerSpec, write: Callable[[list[Sample]], None]) -> None:
+        super().__init__(daemon=True)
+        self.index = index
+        self.url = Url(spec.urls[index])
+        self.interval_s = spec.engine_interval_s
+        self.failures = self.taken = 0
+        self.begun = threading.Event()
+        self._base_s = spec.engine_interval_s
+        self._share = _ENGINE_SHARE / len(spec.urls)
+        self._client = Client(self.url, spec.headers, insecure=spec.insecure, timeout_s=_ANSWER_S)
+        self._write = write
+        self._took: deque[float] = deque(maxlen=5)
+        self._ending = threading.Event()
+
+    def why_not(self) -> str | None:
+        """Asked once before anything begins: what stands against sampling it."""
+        where = f"engine: {self.url}/metrics"
+        try:
+            status, text = self._client.call("/metrics")
+        except DynoError as e:
+            return f"{where}: {e}"
+        if status != 200:
+            return f"{where} answers {status}"
+        return None if isinstance(text, str) and metrics.read(text) else f"{where} has no metrics that are known here"
+
+    def run(self) -> None:
+        due = now_ns()
+        while True:
+            cpu = time.thread_time()
+            self._take()
+            self.begun.set()
+            if self._ending.is_set():
+                return
+            # The shortest of the last answers: a longer one waited for its turn, and cost the server no more.
+            rendering_s = min(self._took, default=0.0)
+            wanted_s = max(rendering_s / _RENDERING, (time.thread_time() - cpu) / self._share)
+            self.interval_s = min(max(self._base_s, wanted_s), _LONGEST_S)
+            due = max(due + ns(self.interval_s), now_ns())
+            if self._ending.wait(max(seconds(due - now_ns()), 0.0)):
+                self._take()
+                return
+
+    def _take(self) -> None:
+        # The time of asking: what was counted before it is in the answer, which may come late.
+        at = now_ns()
+        try:
+            status, text = self._client.call("/metrics")
+            values = metrics.read(text) if status == 200 and isinstance(text, str) else {}
+        except DynoError:
+            values = {}
+        finally:
+            self._client.close()  # llama.cpp keeps a thread for each open connection, of which it has few
+        self._took.append(seconds(now_ns() - at))
+        if values:
+            self.taken += 1
+            self._write([Sample(at, "engine", self.index, values)])
+        else:
+            self.failures += 1
+
+    def end(self) -> None:
+        self._ending.set()
+
+
+class Loop:
+    def __init__(self, spec: SamplerSpec) -> None:
+        self._spec = spec
+        self._file = os.open(spec.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._encode = msgspec.json.Encoder().encode
+        self._interval_s = spec.interval_s
+        self._ticks = 0
+        self._full_due = 0
+        self._cpu_s = 0.0
+        self._start_ns = 0
+        self._start_cpu_s = 0.0
+        root = Path(spec.root)
+        self._host = HostMeter(root)
+        self._meters = accelerators.meters(root) if spec.accelerators else []
+        self._absent = [*self._host.absent, *(why for m in self._meters for why in m.absent)]
+        if not spec.accelerators:
+            self._absent.append("accelerators: the server is on another machine")
+        elif not self._meters:
+            self._absent.append("accelerators: none is found here")
+        self._engines = []
+        for i in range(len(spec.urls)):
+            watch = EngineWatch(i, spec, self._write)
+            if why := watch.why_not():
+                self._absent.append(why)
+            else:
+                self._engines.append(watch)
+        self._machine()  # what the first reading sets up isn't the cost of one
+        before = time.process_time()
+        self._machine()
+        self._tick_cpu_s = time.process_time() - before
+
+    def _write(self, lines: list[Sample] | list[SamplerFacts]) -> None:
+        os.write(self._file, b"".join(self._encode(line) + b"\n" for line in lines))  # one call: lines stay whole
+
+    def _facts(self, ended: bool = False) -> SamplerFacts:
+        elapsed_s = seconds(now_ns() - self._start_ns)
+        used_s = time.process_time() - self._start_cpu_s
+        if ended:  # nvidia-smi, where that is what is sampled by
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used_s += children.ru_utime + children.ru_stime
+        return SamplerFacts(
+            at_ns=now_ns(),
+            interval_s=round(self._interval_s, 4),
+            engine_interval_s=round(
+                max((e.interval_s for e in self._engines), default=self._spec.engine_interval_s), 4
+            ),
+            cost=round(used_s / elapsed_s, 6) if self._ticks else 0.0,
+            ticks=self._ticks,
+            ended=ended,
+            absent=[
+                *self._absent,
+                *(
+                    f"engine: {e.url}/metrics didn't answer under the load"
+                    for e in self._engines
+                    if ended and not e.taken
+                ),
+            ],
+            notes=[note for m in self._meters for note in m.notes],
+        )
+
+    def _machine(self, full: bool = True) -> list[Sample]:
+        out = [Sample(now_ns(), "host", 0, self._host.read())]
+        index = 0
+        for meter in self._meters:
+            at = now_ns()
+            for reading in meter.read(full):
+                if reading.values:
+                    out.append(Sample(at, "accelerator", index, reading.values, reading.throttle))
+                index += 1
+        return [s for s in out if s.values]
+
+    def _tick(self, full: bool = False) -> None:
+        before, now = time.thread_time(), now_ns()
+        full = full or now >= self._full_due
+        if full:
+            self._full_due = now + _FULL_EVERY_NS - ns(self._spec.interval_s / 2)
+        self._write(self._machine(full))
+        self._ticks += 1
+        self._tick_cpu_s += 0.2 * (time.thread_time() - before - self._tick_cpu_s)
+        self._interval_s = min(max(self._spec.interval_s, self._tick_cpu_s / _MACHINE_SHARE), _LONGEST_S)
+
+    def begin(self) -> None:
+        """A first full sample of everything."""
+        self._start_ns, self._start_cpu_s = now_ns(), time.process_time()
+        self._write([self._facts()])
+        for watch in self._engines:
+            watch.start()
+        self._tick(full=True)
+        for watch in self._engines:
+            watch.begun.wait(_ANSWER_S)
+
+    def sample(self, until: Callable[[float], bool]) -> None:
+        due = now_ns() + ns(self._interval_s)
+        while not until(max(seconds(due - now_ns()), 0.0)):
+            self._tick()
+            due = max(due + ns(self._interval_s), now_ns())
+
+    def end(self) -> None:
+        self._tick(full=True)
+        for watch in self._engines:
+            watch.end()
+        for watch in self._engines:
+            watch.join(_ANSWER_S)
+        for meter in self._meters:
+            meter.close()
+        self._write([self._facts(ended=True)])
+
+
+class Orders:
+    """Lines on the standard input, waited for with a limit."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._closed = False
+
+    def next(self, timeout_s: float | None = None) -> bytes | None:
+        """None: not yet. `end` once it is closed."""
+        while b"\n" not in self._data and not self._closed:
+            if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
+                return None
+            more = os.read(0, 65536)
+            self._closed = not more
+            self._data += more
+        line, newline, rest = self._data.partition(b"\n")
+        if not newline:
+            return b"end"
+        self._data = rest
+        return line
+
+
+def main() -> None:
+    orders = Orders()
+    spec = orders.next()
+    if spec is None or spec == b"end":
+        return
+    loop = Loop(msgspec.json.decode(spec, type=SamplerSpec))
+    _say("ready")
+    if orders.next() == b"begin":
+        loop.begin()
+        _say("begun")
+        loop.sample(until=lambda timeout_s: orders.next(timeout_s) is not None)
+        loop.end()
+
+
+def _say(word: str) -> None:
+    try:
+        print(word, flush=True)
+    except BrokenPipeError:  # dyno is gone, which the standard input tells too
+        sys.stdout = None  # else Python complains of it at its end

@@ -1,0 +1,136 @@
+"""The sampler as dyno holds it: started before the warm-up, begun and ended around the load. It fails no trial."""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from io import FileIO
+from pathlib import Path
+
+import msgspec
+
+from dyno.clock import now_ns
+from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
+
+_READY_S = 10.0  # to import, open NVML and ask each server once
+_BEGUN_S = 6.0
+_ENDED_S = 8.0
+_decode = msgspec.json.Decoder(Sample | SamplerFacts).decode
+
+
+class Sampler:
+    def __init__(self, spec: SamplerSpec) -> None:
+        self._spec = spec
+        self._trouble: str | None = None
+        self._said = b""
+        self._tail: FileIO | None = None
+        self._rest = b""
+        self._over = False
+        self._latest: dict[tuple[str, int], Sample] = {}
+        self._child: subprocess.Popen[bytes] | None = None
+        try:
+            # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where the user stands is not this package.
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dyno.probe.telemetry"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as e:
+            self._trouble = f"the sampler could not be started ({e.strerror})"
+        self._tell(msgspec.json.encode(spec))
+
+    def begin(self) -> None:
+        """Returns when the first full sample is taken, or it is clear that there will be none."""
+        if self._heard(b"ready", _READY_S):
+            self._tell(b"begin")
+            self._heard(b"begun", _BEGUN_S)
+
+    def end(self) -> None:
+        """A last full sample. Never hangs: a sampler that doesn't end is killed."""
+        child = self._child
+        if child is not None:
+            self._tell(b"end")
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            try:
+                code = child.wait(0.5 if self._trouble else _ENDED_S)  # one that hung before isn't waited for again
+            except BaseException as e:  # also Ctrl-C: nothing is left behind
+                child.kill()
+                child.wait()
+                if not isinstance(e, subprocess.TimeoutExpired):
+                    raise
+                self._trouble = self._trouble or f"the sampler didn't end within {_ENDED_S:g} s"
+            else:
+                if code:
+                    self._trouble = self._trouble or f"the sampler died (code {code})"
+        self.latest()
+        self._over = True
+        if self._tail is not None:
+            self._tail.close()
+        if self._trouble:
+            self._confess(self._trouble)
+        self._child = self._trouble = None
+
+    def latest(self) -> list[Sample]:
+        """The last sample of each source; none before `begin`. Cheap, and never raises: it is asked under load."""
+        if self._over:
+            return list(self._latest.values())
+        try:
+            if self._tail is None:
+                self._tail = FileIO(self._spec.path)
+            *lines, self._rest = (self._rest + (self._tail.read(1 << 20) or b"")).split(b"\n")
+            for line in lines:
+                found = _decode(line)
+                if isinstance(found, Sample):
+                    self._latest[found.source, found.index] = found
+        except (OSError, ValueError, msgspec.MsgspecError):  # not there yet, or closed
+            pass
+        return list(self._latest.values())
+
+    def _tell(self, line: bytes) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is dead: its end is told later
+                self._child.stdin.write(line + b"\n")
+
+    def _heard(self, word: bytes, timeout_s: float) -> bool:
+        if self._child is None or self._child.stdout is None:
+            return False
+        deadline, out = time.monotonic() + timeout_s, self._child.stdout.fileno()
+        while word not in self._said:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                self._trouble = f"the sampler wasn't {word.decode()} within {timeout_s:g} s"
+                return False
+            more = os.read(out, 4096)
+            if not more:
+                return False  # it is dead: `end` tells how
+            self._said += more
+        return True
+
+    def _confess(self, trouble: str) -> None:
+        """Into the file, where whoever sums up finds it."""
+        facts = SamplerFacts(now_ns(), self._spec.interval_s, self._spec.engine_interval_s, absent=[trouble])
+        with contextlib.suppress(OSError), Path(self._spec.path).open("ab") as file:
+            file.write(b"\n" + msgspec.json.encode(facts) + b"\n")
+
+
+def read(path: Path) -> tuple[list[Sample], SamplerFacts | None]:
+    """What a sampler has written, and its last word. A line that was cut off by its death is passed over."""
+    samples, facts, absent, notes = [], None, [], []
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                found = _decode(line)
+            except msgspec.MsgspecError:
+                continue
+            if isinstance(found, Sample):
+                samples.append(found)
+            else:
+                facts = found
+                absent += [a for a in found.absent if a not in absent]
+                notes += [n for n in found.notes if n not in notes]
+    return samples, facts and msgspec.structs.replace(facts, absent=absent, notes=notes)
