@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dyno import __version__
-from dyno.cli import demo, doctor, engines, runs, serve
+from dyno.cli import demo, doctor, engines, runs, serve, sql
 from dyno.errors import DynoError
 
 Command = Callable[[argparse.Namespace], int]
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add(bench)
     runs.add(commands)
+    sql.add(commands)
     engines.add(commands)
     doctor.add(commands)
     return parser
