@@ -61,6 +61,7 @@ def _a_thousand_trials(folder: Path) -> list[str]:
 
 def _make_study(folder: Path) -> Path:
     """From one measured run, copied: what is measured is the reading."""
+    (folder / "template").mkdir()
     calibrate(Shape(streams=4, rounds=25, chunks=8, first_ms=2, gap_ms=1), folder / "template")
     (template,) = [p.parent for p in (folder / "template").glob("*/summary.json")]
     manifest = Run(template).manifest()
@@ -68,7 +69,9 @@ def _make_study(folder: Path) -> Path:
         Place("thousand", f"{i:08x}", "fake", "short", "closed", {"load.max_concurrency": i}) for i in range(TRIALS)
     ]
     study = StudyFolder(folder / "runs" / "thousand")
-    study.write(Study("thousand", [PlannedTrial(place, manifest.trial) for place in places]), "# made by bench/scale.py")
+    study.write(
+        Study("thousand", [PlannedTrial(place, manifest.trial) for place in places]), "# made by bench/scale.py"
+    )
     for place in places:
         run = study.run(place)
         shutil.copytree(template, run.path)
@@ -96,7 +99,9 @@ def _a_million_tokens(folder: Path) -> str:
             load=LoadSpec(max_concurrency=100),
             ignore_eos=True,
         )
-        work = Workload(WorkloadSpec("scale"), [Request("to be " * 32, 64, CHUNKS)] * REQUESTS, [], "fake", "server", "")
+        work = Workload(
+            WorkloadSpec("scale"), [Request("to be " * 32, 64, CHUNKS)] * REQUESTS, [], "fake", "server", ""
+        )
         measure(run, trial, TargetFacts("fake", ["fake"]), work, {}, Watcher(), Stop())
     best = {"s": 99.9, "mb": 0.0, "tokens": 0}
     for _ in range(3):

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,8 @@ def add(commands: Any) -> None:
     p = commands.add_parser(
         "sql",
         help="query all runs and studies with SQL",
-        description="Ask DuckDB about all runs. Without a query, the tables and their columns are told. A query can read "
-        "these tables and nothing else.",
+        description="Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
+        "tables and nothing else.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -86,7 +87,7 @@ def _print(answer: "Answer", how: str | None) -> None:
     elif how == "json":
         between = "["
         for row in answer.rows:
-            values = {name: _finite(value) for name, value in zip(answer.columns, row, strict=True)}
+            values = {name: _plain(value) for name, value in zip(answer.columns, row, strict=True)}
             print(between + json.dumps(values, default=str, ensure_ascii=False), end="")
             between = ",\n"
         print("[]" if between == "[" else "]")
@@ -99,14 +100,17 @@ def _print(answer: "Answer", how: str | None) -> None:
         print("\n".join((aligned if how is None else markdown)(rows, answer.numbers)))
 
 
-def _finite(value: Any) -> Any:
-    """JSON has neither NaN nor infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: Any) -> Any:
+    """For JSON, which has neither decimals nor NaN and infinity."""
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.5g}"
+    if isinstance(value, float | Decimal):
+        number = float(value)
+        return f"{number:.1f}" if 1000 <= abs(number) < 1e15 else f"{number:.5g}"
     return " ".join(str(value).split())

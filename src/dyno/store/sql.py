@@ -1,6 +1,7 @@
 """Runs as SQL tables, in DuckDB: no server, nothing kept. The small files are read at once, the long ones (records,
 telemetry) by the query itself where it asks for them. A query reads these tables and nothing else, and can't write."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,25 +48,25 @@ _NAMED: dict[str, _Column] = {
     "load": ("VARCHAR", "trial.place.load", "by its name in the study"),
     "settings": ("JSON", "trial.place.settings", "what varies among the study's trials: settings->>'engine.dtype'"),
     "repeat": ("BIGINT", "trial.place.repeat", "from 1"),
-    "repeats": ("BIGINT", "trial.place.repeats", ""),
+    "repeats": ("BIGINT", "trial.place.repeats", "how many there are to be"),
     "engine_kind": ("VARCHAR", "trial.trial.engine.kind", "vllm, llamacpp, …"),
     "engine_version": ("VARCHAR", "engine.version", "of the program, else as the server says"),
     "model": ("VARCHAR", "trial.target.model", "as sent in each request"),
     "quantization": ("VARCHAR", "trial.target.quantization", "as the server says, else as asked for"),
     "backend": ("VARCHAR", "trial.trial.target.backend", "the protocol"),
-    "url": ("VARCHAR", "trial.trial.target.base_url", ""),
+    "url": ("VARCHAR", "trial.trial.target.base_url", "of the server, or of its first copy"),
     "ready_s": ("DOUBLE", "engine.ready_s", "the engine's start, to a completed generation"),
-    "system": ("VARCHAR", "trial.rig.system", ""),
-    "kernel": ("VARCHAR", "trial.rig.kernel", ""),
-    "cpu": ("VARCHAR", "trial.rig.cpu", ""),
-    "cores": ("BIGINT", "trial.rig.cores", ""),
+    "system": ("VARCHAR", "trial.rig.system", "the machine's distribution"),
+    "kernel": ("VARCHAR", "trial.rig.kernel", "the machine's kernel"),
+    "cpu": ("VARCHAR", "trial.rig.cpu", "the machine's processor"),
+    "cores": ("BIGINT", "trial.rig.cores", "that dyno could use"),
     "memory_bytes": ("BIGINT", "trial.rig.memory_bytes", "of the machine"),
     "accelerator": ("VARCHAR", "", "the name of the first"),
     "accelerators": ("BIGINT", "", "how many"),
     "driver": ("VARCHAR", "", "of the first accelerator"),
     "rig": ("VARCHAR", "trial.place.rig", "by its name in the study"),
     "workload_sha256": ("VARCHAR", "trial.workload_sha256", "the same value, the same prompts"),
-    "dyno": ("VARCHAR", "trial.dyno", "its version"),
+    "dyno_version": ("VARCHAR", "trial.dyno", "by which it was measured"),
     "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),
 }
 _PARTS: tuple[tuple[str, str, type], ...] = (
@@ -86,13 +87,88 @@ _REQUESTS = """
 _FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
 _MEANINGS = {
+    "run": "its folder; the same in every table",
+    "duration_s": "from the start of the load to the end of the last response",
+    "planned": "requests that were to be sent",
+    "sent": "requests",
+    "completed": "requests",
+    "failed": "requests; completed + failed = sent",
+    "failures": "requests by kind of failure",
+    "failure_examples": "what the server said, by kind",
+    "outcome": "complete, interrupted, server gone",
+    "end_at_once": "completed with the end token alone",
+    "resent": "sent a second time, after the server closed a kept connection",
+    "total_input_tokens": "of completed requests",
+    "total_output_tokens": "of completed requests",
+    "wanted_output_tokens": "asked for by the completed requests",
+    "planned_input_tokens": "of completed requests, by the workload's tokenizer",
+    "cached_input_tokens": "from the server's prefix cache, where it tells",
+    "tokens_by": "how output tokens were counted: usage, tokenizer, chunks",
+    "chunks": "events with tokens",
+    "empty_chunks": "events without",
+    "reasoning": "whether, or how many requests, came with reasoning text",
+    "finish_reasons": "requests by reason",
+    "models_answered": "requests by the name that the answer bears",
+    "request_throughput": "requests/s over the whole run",
+    "output_throughput": "output tokens/s over the whole run",
+    "total_token_throughput": "input and output tokens/s over the whole run",
+    "goodput": "requests/s that met every --goodput target",
+    "peak_output_tokens_per_s": "the best whole second",
+    "at_once": "requests whose chunks all came together",
+    "replicas": "what each copy of the server did",
+    "index": "of the request in its workload; of the thing that was looked at",
+    "due_ns": "when the plan wanted it sent",
+    "sent_ns": "just before its first byte went out",
+    "end_ns": "when the exchange was over",
+    "prompt_tokens_planned": "by the workload's tokenizer",
+    "output_tokens_wanted": "at most so many were asked for",
+    "connecting_ns": "from due to sent, spent on opening a connection",
+    "replica": "which of the URLs",
+    "status": "HTTP's; 0: no response",
+    "chunk_ns": "when each chunk came",
+    "chunk_tokens": "tokens in each chunk, where the server tells",
+    "late_ns_max": "read − kernel stamp, the latest read",
+    "late_ns_sum": "of all reads",
+    "reads": "from the socket",
+    "unseen": "chunks whose arrival is not known",
+    "prompt_tokens": "as the server counted",
+    "cached_tokens": "of the prompt, from the server's prefix cache",
+    "output_tokens": "see tokens_by",
+    "text": "the answer; of a finding or a failure, the sentence",
+    "finish_reason": "stop, length, …",
+    "done": "the stream's own end mark was seen",
+    "model": "the name that the answer bears",
+    "error": "the kind of failure; null: completed",
+    "error_detail": "in the server's words",
     "ttft_ms": "first chunk − sent; null where its arrival is not known",
     "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1)",
     "e2el_ms": "last chunk − sent",
     "queue_ms": "sent − due",
-    "error": "the kind of failure; null: completed",
-    "chunk_ns": "when each chunk came",
+    "code": "family.name, as in METHOD.md",
+    "level": "note, doubt, void",
+    "advice": "what to do about it",
+    "study": "its study",
+    "attempts": "to measure it",
+    "when": "wall time",
+    "at_ns": "since the load began",
+    "source": "who told",
+    "name": "of the value",
+    "value": "where it is a number",
     "json": "the whole line",
+}
+_OF = {
+    "workload_": "a setting of the workload",
+    "load_": "a setting of the load",
+    "engine_": "a setting of the engine; null: as it does by itself",
+    "price_": "as the study states it",
+    "steady_": "of the steady window",
+    "wait_": "from due to the last token, of those due first and last",
+    "client_": "how well the client kept up",
+    "mean_": "ms, see METHOD.md",
+    "median_": "ms, see METHOD.md",
+    "std_": "ms, the standard deviation",
+    "p": "ms, a percentile",
+    "": "see METHOD.md",
 }
 
 
@@ -146,7 +222,11 @@ class Tables:
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
         told = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
         for table, column, kind in told:
-            meaning = _NAMED[column][2] if table == "trials" and column in _NAMED else _MEANINGS.get(column, "")
+            if table == "trials" and column in _NAMED:
+                meaning = _NAMED[column][2]
+            else:
+                family = next(prefix for prefix in _OF if column.startswith(prefix))
+                meaning = _MEANINGS.get(column, _OF[family])
             yield table, column, kind, meaning
 
     def _fill(self, folders: list[Path]) -> None:
@@ -250,6 +330,7 @@ def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
     return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
 
 
+@functools.cache
 def _fields(kind: type) -> tuple[inspect.Field, ...]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
