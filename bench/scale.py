@@ -1,7 +1,8 @@
 """How dyno bears size: a study of a thousand trials, and a trial of a million tokens.
 
-Told stands beside its limit. Times are of whole processes, so that start-up counts; the best of three, since the
-machine may be shared.
+Told stands beside its limit. Commands are timed as whole processes, so that start-up counts; the best of three, since
+the machine may be shared. Summing up is one thread's work and is held against its limit by CPU time, which others on
+the same cores don't lengthen.
 
     python bench/scale.py
 """
@@ -103,24 +104,27 @@ def _a_million_tokens(folder: Path) -> str:
             WorkloadSpec("scale"), [Request("to be " * 32, 64, CHUNKS)] * REQUESTS, [], "fake", "server", ""
         )
         measure(run, trial, TargetFacts("fake", ["fake"]), work, {}, Watcher(), Stop())
-    best = {"s": 99.9, "mb": 0.0, "tokens": 0}
+    best = {"cpu_s": 99.9, "s": 99.9, "mb": 0.0, "tokens": 0}
     for _ in range(3):
         words = [sys.executable, __file__, "--sum-up", str(run.path)]
         told = json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
-        best = min(best, told, key=lambda row: row["s"])
-    good = best["tokens"] == REQUESTS * CHUNKS and best["s"] <= SUM_UP_MAX_S and best["mb"] <= SUM_UP_MAX_MB
+        best = min(best, told, key=lambda row: row["cpu_s"])
+    good = best["tokens"] == REQUESTS * CHUNKS and best["cpu_s"] <= SUM_UP_MAX_S and best["mb"] <= SUM_UP_MAX_MB
     return (
-        f"summing up {best['tokens']:,} tokens: {_word(good)} ({best['s']:.2f} s; ≤ {SUM_UP_MAX_S:g} s, "
-        f"{best['mb']:.0f} MB; ≤ {SUM_UP_MAX_MB} MB)"
+        f"summing up {best['tokens']:,} tokens: {_word(good)} ({best['cpu_s']:.2f} s of CPU, {best['s']:.2f} s by the "
+        f"clock; ≤ {SUM_UP_MAX_S:g} s; {best['mb']:.0f} MB; ≤ {SUM_UP_MAX_MB} MB)"
     )
 
 
 def _sum_up_here(path: Path) -> dict[str, float]:
-    before = time.perf_counter()
+    before, cpu = time.perf_counter(), time.process_time()
     summary = finish(Run(path), keep_raw=True).result.summary
-    took_s = time.perf_counter() - before
-    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    return {"s": took_s, "mb": memory_mb, "tokens": summary.total_output_tokens}
+    return {
+        "s": time.perf_counter() - before,
+        "cpu_s": time.process_time() - cpu,
+        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        "tokens": summary.total_output_tokens,
+    }
 
 
 def _word(good: bool) -> str:

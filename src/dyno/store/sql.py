@@ -246,12 +246,11 @@ class Tables:
         self._insert("failures", _FAILURES, failures)
 
     def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
-        # As one JSON text: a thousand rows in a tenth of the time of so many INSERTs.
-        shape = msgspec.json.encode([columns]).decode()
-        data = msgspec.json.encode(rows).decode()
+        # As one JSON text, cut into rows first: ten times as fast as in one step, and a hundred times as INSERTs.
         self._db.execute(
-            f'CREATE TABLE "{table}" AS SELECT unnest(from_json($data::JSON, $shape), max_depth := 2)',
-            {"data": data, "shape": shape},
+            f"CREATE TABLE {table} AS SELECT unnest(from_json(row, $shape)) "
+            "FROM (SELECT unnest(from_json($rows::JSON, '[\"JSON\"]')) AS row)",
+            {"rows": msgspec.json.encode(rows).decode(), "shape": msgspec.json.encode(columns).decode()},
         )
 
     def _view_requests(self, files: list[Path]) -> None:
