@@ -65,8 +65,11 @@ def a_study(path: Path, measured: Path) -> StudyFolder:
     for place in places[:2]:
         shutil.copytree(measured, study.run(place).path)
         study.run(place).write_manifest(msgspec.structs.replace(manifest, place=place))
-    void = study.run(places[1])
-    void.write_result(msgspec.structs.replace(void.result(), verdict="void"))
+    for place, verdict in zip(
+        places, ("sound", "void"), strict=False
+    ):  # on a busy machine the run itself may be doubtful
+        run = study.run(place)
+        run.write_result(msgspec.structs.replace(run.result(), verdict=verdict))
     write_failure(study.fresh(places[2]), Failure("The engine died: out of memory.", 2, "2026-01-01T00:00:00+00:00"))
     return study
 
