@@ -4,12 +4,16 @@ import csv
 import io
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from dyno.cli.main import main
@@ -18,6 +22,7 @@ from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator
 from dyno.facts.study import Place, PlannedTrial, Price, Study
+from dyno.facts.summary import Summary
 from dyno.measure import timing
 from dyno.report.result_json import build
 from dyno.store.run import Run
@@ -56,7 +61,8 @@ def home(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     rig = msgspec.structs.replace(manifest.rig, accelerators=[Accelerator(i, "H200", "nvidia") for i in range(4)])
     run.write_manifest(msgspec.structs.replace(manifest, place=done, trial=trial, rig=rig))
     run.write_engine(EngineFacts("vllm", "0.32.0", [], ready_s=12.5))
-    lines = [{"at_ns": 5, "source": "nvml", "index": 0, "name": "power_w", "value": 312.5}, {"at_ns": 6, "other": [1]}]
+    sample = {"type": "sample", "at_ns": 5, "source": "accelerator", "index": 1, "values": {"power_w": 312.5, "use": 9}}
+    lines = [{"type": "sampler", "at_ns": 1, "interval_s": 0.2}, sample, {**sample, "at_ns": 6, "throttle": ["heat"]}]
     (run.path / "telemetry.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_failure(study.fresh(lost), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00"))
     monkeypatch.chdir(tmp_path)
@@ -131,11 +137,46 @@ def test_findings_failures_and_telemetry_join_by_run(ask: Ask) -> None:
     assert {"code": "requests.failed"} in codes
     (failure,) = ask("from failures")
     assert (failure["study"], failure["text"], failure["attempts"]) == ("tp", "out of memory", 2)
-    first, second = ask("select t.*, engine from telemetry t join trials using (run) order by at_ns")
-    assert [first[name] for name in ("at_ns", "source", "index", "name", "value", "engine")] == [
-        5, "nvml", 0, "power_w", 312.5, "fast",
+    rows = ask("select t.*, engine from telemetry t join trials using (run) where name = 'power_w' order by at_ns")
+    assert [row["throttle"] for row in rows] == [None, ["heat"]]
+    assert [rows[0][name] for name in ("at_ns", "source", "index", "value", "engine")] == [
+        5, "accelerator", 1, 312.5, "fast",
     ]  # fmt: skip
-    assert (second["value"], json.loads(second["json"])) == (None, {"at_ns": 6, "other": [1]})
+    assert ask("select count(*) as n from telemetry") == [{"n": 4}]
+
+
+def test_ctrl_c_ends_a_query_at_once(home: Path) -> None:
+    endless = "select count(*) from range(10000000000) a, range(100) b where a.range + b.range <> 3"
+    process = subprocess.Popen([sys.executable, "-m", "dyno", "sql", endless], stderr=subprocess.PIPE)
+    while sum(psutil.Process(process.pid).cpu_times()[:2]) < 2:  # well past its start
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (-signal.SIGINT, b"")
+
+
+def test_what_a_result_has_besides_its_summary_is_flat_too(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Host(msgspec.Struct):
+        cores: float | None = None
+
+    class More(msgspec.Struct):
+        energy_j: float | None
+        host: Host | None
+        parts: list[Host]
+
+    class Result(msgspec.Struct):
+        summary: Summary
+        telemetry: More | None = None
+
+    monkeypatch.setattr("dyno.store.sql.Result", Result)
+    path = home / "runs/a [run] it's/summary.json"
+    more = {"energy_j": 5.5, "host": {"cores": 1.5}, "parts": [{"cores": 1}]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "telemetry": more}))
+    rows = ask("select telemetry_energy_j, telemetry_host_cores, telemetry_parts from trials order by run")
+    assert list(rows[0].values()) == [5.5, 1.5, '[{"cores":1}]']
+    assert set(rows[1].values()) == {None}
 
 
 def test_counting_trials_reads_no_record(ask: Ask, home: Path) -> None:

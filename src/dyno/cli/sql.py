@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import math
+import signal
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs.is_dir():
         print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
 
+    from dyno.experiment.signals import lent
     from dyno.store.sql import Tables
 
     tables = Tables(options.runs)
@@ -52,7 +54,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"dyno: left out: {words}", file=sys.stderr)
     if query is None:
         print(_tables(tables))
-    else:
+        return 0
+    # Python hears of a Ctrl-C when DuckDB is done. Nothing is written, so the process may end on the spot.
+    with lent((signal.SIGINT,), signal.SIG_DFL):
         _print(tables.ask(query), options.how)
     return 0
 

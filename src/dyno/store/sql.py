@@ -24,7 +24,7 @@ TABLES = {
     "trials": "one row a run: what was measured, with what settings, on what, and every number of its summary",
     "requests": "one row a request, from records.jsonl; times in ns since the load began",
     "findings": "one row a finding",
-    "telemetry": "one row a line of telemetry.jsonl",
+    "telemetry": "one row a value of a sample, from telemetry.jsonl",
     "failures": "one row a trial of a study that couldn't be measured",
 }
 
@@ -39,6 +39,7 @@ _NAMED: dict[str, _Column] = {
     "state": ("VARCHAR", "", "done, running, cut off, failed, no measurement"),
     "tags": ("VARCHAR[]", "", "words from `dyno runs tag`"),
     "started": ("TIMESTAMP", "trial.started", "wall time, UTC"),
+    "start_ns": ("BIGINT", "client.start_ns", "the zero of the requests' times, on telemetry's clock"),
     "kind": ("VARCHAR", "trial.trial.kind", "serve, or an offline procedure"),
     "label": ("VARCHAR", "trial.trial.label", "from --label"),
     "study": ("VARCHAR", "trial.place.study", "its study's name"),
@@ -85,6 +86,13 @@ _REQUESTS = """
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 _FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
+_TELEMETRY = {
+    "at_ns": "BIGINT",
+    "source": "VARCHAR",
+    "index": "BIGINT",
+    "values": "MAP(VARCHAR, DOUBLE)",
+    "throttle": "VARCHAR[]",
+}
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
 _MEANINGS = {
     "run": "its folder; the same in every table",
@@ -150,11 +158,11 @@ _MEANINGS = {
     "study": "its study",
     "attempts": "to measure it",
     "when": "wall time",
-    "at_ns": "since the load began",
-    "source": "who told",
-    "name": "of the value",
-    "value": "where it is a number",
-    "json": "the whole line",
+    "at_ns": "on the clock on which the load began at the trial's start_ns",
+    "source": "accelerator, host, engine",
+    "throttle": "why clocks were held down at that moment",
+    "name": "of the value, its unit last",
+    "value": "counters run on from before the load",
 }
 _OF = {
     "workload_": "a setting of the workload",
@@ -170,6 +178,9 @@ _OF = {
     "p": "ms, a percentile",
     "": "see METHOD.md",
 }
+
+
+_FILES = ("trial", "client", "engine", "summary", "failed")
 
 
 class Answer(msgspec.Struct):
@@ -233,7 +244,7 @@ class Tables:
         trials, findings, failures = [], [], []
         for folder in folders:
             try:
-                files = {name: _json(folder / f"{name}.json") for name in ("trial", "summary", "engine", "failed")}
+                files = {name: _json(folder / f"{name}.json") for name in _FILES}
                 trials += [_trial(folder, files)] if files["trial"] else []
             except StoreError as e:
                 self.unreadable.append(str(e))
@@ -261,11 +272,11 @@ class Tables:
         self._db.execute(f"CREATE VIEW requests AS SELECT {run} AS run, {own}, {_REQUESTS} FROM {source}")
 
     def _view_telemetry(self, files: list[Path]) -> None:
-        source = _lines(files, {"json": "JSON"}, records=False)
+        # Lines without values, such as the sampler's own facts, give no row.
         self._db.execute(
-            f"CREATE VIEW telemetry AS SELECT {_folder('telemetry.jsonl')} AS run, (json->>'at_ns')::BIGINT AS at_ns, "
-            "json->>'source' AS source, (json->>'index')::BIGINT AS index, json->>'name' AS name, "
-            f"TRY_CAST(json->>'value' AS DOUBLE) AS value, json FROM {source}"
+            f"CREATE VIEW telemetry AS SELECT * EXCLUDE (entry), entry.key AS name, entry.value AS value "
+            f"FROM (SELECT {_folder('telemetry.jsonl')} AS run, at_ns, source, index, throttle, "
+            f"unnest(map_entries(values)) AS entry FROM {_lines(files, _TELEMETRY)})"
         )
 
 
@@ -389,7 +400,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _lines(files: list[Path], columns: dict[str, str], records: bool = True) -> str:
+def _lines(files: list[Path], columns: dict[str, str]) -> str:
     """The files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for."""
     if not files:
         nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
@@ -397,7 +408,7 @@ def _lines(files: list[Path], columns: dict[str, str], records: bool = True) -> 
     names = ", ".join(_quoted(str(f)) for f in files)
     types = ", ".join(f"{_quoted(name)}: {_quoted(kind)}" for name, kind in columns.items())
     return (
-        f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, records = {str(records).lower()}, "
+        f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, "
         "filename = true, maximum_object_size = 1073741824)"
     )
 
