@@ -148,7 +148,7 @@ def test_findings_failures_and_telemetry_join_by_run(ask: Ask) -> None:
 def test_ctrl_c_ends_a_query_at_once(home: Path) -> None:
     endless = "select count(*) from range(10000000000) a, range(100) b where a.range + b.range <> 3"
     process = subprocess.Popen([sys.executable, "-m", "dyno", "sql", endless], stderr=subprocess.PIPE)
-    while sum(psutil.Process(process.pid).cpu_times()[:2]) < 2:  # well past its start
+    while sum(psutil.Process(process.pid).cpu_times()[:2]) < 1.2:  # well past its start
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
@@ -299,7 +299,7 @@ def test_the_names_of_a_joins_columns_stay_apart(ask: Ask) -> None:
     assert row["run"] == row["run_1"]
 
 
-def test_a_thousand_trials_are_asked_within_seconds(home: Path, measured: Path) -> None:
+def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path) -> None:
     manifest, result = (measured / "trial.json").read_bytes(), (measured / "summary.json").read_bytes()
     for i in range(300):
         folder = home / f"many/{i}"
