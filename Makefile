@@ -24,9 +24,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format src tests bench
 	$(BIN)/ruff check --fix src tests bench
 
-# dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it.
+# dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then how dyno
+# bears size: a study of a thousand trials, a trial of a million tokens.
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
+	$(BIN)/python bench/scale.py
 
 # vLLM's, GuideLLM's and AIPerf's clients, each in an environment of its own (several GB).
 bench-peers:

@@ -419,6 +419,7 @@ def test_showing_a_folder_that_is_no_run_says_so(dyno: Callable[..., Done]) -> N
 
 def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
     commands = ["", "demo", "bench", "bench serve", "runs", "runs show", "engines", "engines start fake", "doctor"]
+    commands += [f"runs {verb}" for verb in ("list", "tag", "delete", "pack", "unpack")] + ["sql"]
     for words in commands:
         done = dyno(*words.split(), "--help")
         assert done.code == 0
@@ -428,7 +429,7 @@ def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from dyno.cli.main import _parser; _parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp"} & set(loaded)
+    assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 
 
 def test_the_command_line_names_all_backends_and_datasets_there_are() -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dyno import __version__
-from dyno.cli import demo, doctor, engines, run, runs, serve
+from dyno.cli import demo, doctor, engines, run, runs, serve, sql
 from dyno.errors import DynoError
 
 Command = Callable[[argparse.Namespace], int]
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add(bench)
     run.add(commands)
     runs.add(commands)
+    sql.add(commands)
     engines.add(commands)
     doctor.add(commands)
     return parser

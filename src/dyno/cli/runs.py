@@ -1,86 +1,314 @@
-"""`dyno runs`: what was measured here; shows a run again, also one that was cut off."""
+"""`dyno runs`: what was measured here. Lists, shows, tags, deletes and packs runs and studies."""
 
 import argparse
+import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dyno.errors import StoreError
+from dyno.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from dyno.store.shelf import RunLine, StudyLine
+
+_EXAMPLES = """examples:
+  dyno runs                                          what is under ./runs
+  dyno runs list runs/my-study                       a study's trials
+  dyno runs show 3f2a                                a run by its path, its name, or an end of its name
+  dyno runs tag my-study --add published --remove draft
+  dyno runs pack my-study -o my-study.tar.zst        `dyno runs unpack` is the way back"""
 
 
 def add(commands: Any) -> None:
-    p = commands.add_parser("runs", help="list runs, or show one again")
+    p = commands.add_parser(
+        "runs",
+        help="list, show, tag, delete and pack runs and studies",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
-    p.set_defaults(command=list_)
-    verbs = p.add_subparsers(metavar="VERB")
-    show = verbs.add_parser("show", help="a run's result; decodes it first if dyno was killed while it ran")
-    show.add_argument("run", type=Path, help="its folder")
-    show.add_argument("--json", action="store_true")
-    show.set_defaults(command=show_)
+    _list_flags(p)
+    p.set_defaults(command=list_, paths=[])
+    verbs = p.add_subparsers(title="verbs", metavar="VERB")
+
+    def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
+        v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+        # Said before or after the verb; unsaid here, it doesn't undo what was said before.
+        v.add_argument("--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="default: runs")
+        v.set_defaults(command=command)
+        return v
+
+    v = verb("list", "single runs and studies, or the trials of a study", list_)
+    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder to look through")
+    _list_flags(v, default=argparse.SUPPRESS)
+    v = verb("show", "a result again; decodes it first if dyno was killed while it ran", show)
+    v.add_argument("run", metavar="RUN", help="a run or a study")
+    v.add_argument("--json", action="store_true")
+    v = verb("tag", "give words to runs, or take them away", tag)
+    v.add_argument("run", nargs="+", metavar="RUN")
+    v.add_argument("--add", nargs="+", default=[], metavar="WORD")
+    v.add_argument("--remove", nargs="+", default=[], metavar="WORD")
+    v = verb("delete", "remove runs, whole studies or single trials from the disk", delete)
+    v.add_argument("run", nargs="+", metavar="RUN")
+    v.add_argument("--yes", action="store_true", help="don't ask")
+    v = verb("pack", "one archive of runs and studies, to be sent or kept", pack)
+    v.add_argument("run", nargs="+", metavar="RUN")
+    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: NAME.tar.zst, here")
+    v.add_argument(
+        "--no-prompts", action="store_true",
+        help="without prompts and answers: no requests.jsonl, engine logs or raw bytes, no text and no server's words "
+        "in records.jsonl. Settings, addresses and paths in the facts stay",
+    )  # fmt: skip
+    v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
+    v.add_argument("file", type=Path, metavar="FILE")
+
+
+def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
+    p.add_argument("--all", action="store_true", default=default, help="every trial of every study")
+    p.add_argument("--tag", metavar="WORD", default=default, help="only those that bear it")
+    p.add_argument("--json", action="store_true", default=default)
 
 
 def list_(options: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.table import Table
+    from dyno.store.shelf import Shelf, find, kind_of, look, look_around, look_at_study
 
-    from dyno.store.run import listed, not_begun
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, side in (
-        ("run", "left"),
-        ("done", "right"),
-        ("failed", "right"),
-        ("tok/s", "right"),
-        ("verdict", "left"),
-    ):
-        table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
-    runs = listed(options.runs)
-    for run in not_begun(options.runs):
-        table.add_row(str(run.path), "-", "-", "-", "no measurement: see its engine.log")
-    for run in runs:
-        if run.whole:
-            result = run.result()
-            s = result.summary
-            table.add_row(str(run.path), str(s.completed), str(s.failed), f"{s.output_throughput:,.1f}", result.verdict)
-        else:
-            cut = "cut off: `dyno runs show` decodes it" if run.spool_path.exists() else "no measurement"
-            state = "running" if run.running() else cut
-            table.add_row(str(run.path), "-", "-", "-", state)
-    if table.row_count:
-        console = Console()
-        console.width = max(console.width, 160)  # a folder's name that is broken over lines can't be copied
-        console.print(table)
-    else:
-        print(f"No runs in {options.runs}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
+    shelf, opened = Shelf(), set()
+    for path in options.paths or [options.runs]:
+        path = Path(path)
+        if options.paths and kind_of(path) is None and not path.is_dir():
+            path = find(str(path), options.runs)
+        if options.paths and kind_of(path) == "study":
+            opened.add(path)
+        found = look_around(path)
+        for name in Shelf.__struct_fields__:
+            getattr(shelf, name).extend(getattr(found, name))
+    studies = [look_at_study(path) for path in shelf.studies]
+    runs = [look(path) for path in shelf.runs]
+    if options.tag:
+        runs, studies = [r for r in runs if options.tag in r.tags], _tagged(studies, options.tag)
+    opened |= {Path(s.study) for s in studies} if options.all else set()
+    for words in shelf.unreadable:
+        print(f"dyno: {words}", file=sys.stderr)
+    if options.json:
+        print(_as_json(runs, studies, opened, shelf.foreign))
+        return 0
+    _print_list(runs, studies, opened)
+    if not runs and not studies:
+        where = ", ".join(map(str, options.paths or [options.runs]))
+        which = f" with the tag {options.tag}" if options.tag else ""
+        print(f"No runs{which} in {where}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
+    if shelf.foreign:
+        some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
+        print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
     return 0
 
 
-def show_(options: argparse.Namespace) -> int:
+def _tagged(studies: "list[StudyLine]", tag: str) -> "list[StudyLine]":
+    """Those that bear it whole, and of the others the trials that do."""
+    import msgspec
+
+    out = []
+    for study in studies:
+        if tag in study.tags:
+            out.append(study)
+        elif trials := [t for t in study.trials if tag in t.tags]:
+            out.append(msgspec.structs.replace(study, trials=trials))
+    return out
+
+
+def _as_json(
+    runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path], foreign: list[Path]
+) -> str:  # fmt: skip
+    import msgspec
+
+    told = []
+    for study in studies:
+        values = msgspec.to_builtins(study)
+        if Path(study.study) not in opened:
+            del values["trials"]
+        told.append(values)
+    return json.dumps({"runs": msgspec.to_builtins(runs), "studies": told, "foreign": [str(p) for p in foreign]})
+
+
+def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path]) -> None:
+    from dyno.report.columns import aligned
+
+    closed = [s for s in studies if Path(s.study) not in opened]
+    parts = []
+    if closed:
+        titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
+        parts.append(aligned([titles, *map(_study_row, closed)], right=(1, 2, 3, 4)))
+    for study in studies:
+        if Path(study.study) in opened:
+            head = f"{study.name}: {_study_words(study)}"
+            parts.append([head, *_run_lines(study.trials)])
+    if runs:
+        parts.append(_run_lines(runs))
+    print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
+
+
+def _study_row(s: "StudyLine") -> list[str]:
+    if s.why:
+        return [s.study, "-", "-", "-", "-", "-", f"unreadable: {s.why}", " ".join(s.tags)]
+    last = s.last_started[:16].replace("T", " ") if s.last_started else "-"
+    counts = [f"{s.done}/{s.planned}", str(s.failed), str(s.doubtful), str(s.void)]
+    return [s.study, *counts, last, "running" if s.running else "", " ".join(s.tags)]
+
+
+def _study_words(s: "StudyLine") -> str:
+    if s.why:
+        return f"unreadable: {s.why}"
+    words = [f"{s.done} of {s.planned} trials done", f"{s.failed} failed", f"{s.doubtful} doubtful", f"{s.void} void"]
+    return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
+
+
+def _run_lines(lines: "list[RunLine]") -> list[str]:
+    from dyno.report.columns import aligned
+
+    rows = [["run", "done", "failed", "tok/s", "verdict", "tags"]]
+    for line in lines:
+        numbers = (line.completed, line.failed, line.output_throughput)
+        done, failed, speed = ("-" if n is None else f"{n:,.1f}" if isinstance(n, float) else str(n) for n in numbers)
+        rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
+    return aligned(rows, right=(1, 2, 3))
+
+
+def _verdict(line: "RunLine") -> str:
+    if line.state == "done":
+        return line.verdict or "-"
+    why = line.why if len(line.why) <= 100 else line.why[:99] + "…"
+    return f"{line.state}: {why}".replace("\n", " ") if why else line.state
+
+
+def show(options: argparse.Namespace) -> int:
     from dyno.cli.serve import result_file
     from dyno.cli.values import METRICS
     from dyno.experiment.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run
+    from dyno.store.shelf import find, kind_of
+    from dyno.store.study import failure_of
 
-    run = Run(options.run)
-    if not run.manifest_path.exists() and run.engine_path.exists():
-        raise StoreError(
-            f"{options.run} holds no measurement: its engine didn't come up, or was not what was asked for. "
-            "engine.json there has the command, engine.log what came of it."
-        )
-    if not run.manifest_path.exists():
-        raise StoreError(f"{options.run} is no run folder: it has no trial.json. `dyno runs` lists those there are.")
+    path = find(options.run, options.runs)
+    if kind_of(path) == "study":
+        return _show_study(path, options.json)
+    run = Run(path)
     if run.whole:
         outcome = Outcome(run, run.manifest(), run.result())
+    elif (failure := failure_of(run)) is not None:
+        raise StoreError(f"{path} holds no measurement. It failed after {failure.attempts} attempts: {failure.text}")
     elif run.running():
-        raise StoreError(f"{options.run} is still running. It shows its result when it ends; Ctrl-C there ends it now.")
+        raise StoreError(f"{path} is still running. It shows its result when it ends; Ctrl-C there ends it now.")
+    elif not run.manifest_path.exists():
+        raise StoreError(
+            f"{path} holds no measurement: its engine didn't come up, or was not what was asked for. "
+            "engine.json there has the command, engine.log what came of it."
+        )
     elif run.spool_path.exists():
         outcome = finish(run, keep_raw=True)
     else:
-        raise StoreError(f"{options.run} holds no measurement: dyno was stopped before the load began.")
+        raise StoreError(f"{path} holds no measurement: dyno was stopped before the load began.")
     if options.json:
-        import json
-
         print(json.dumps(result_file(outcome, detailed=False)))
     else:
         print(block(outcome.result, outcome.manifest.trial, list(METRICS[:4])))
+    return 0
+
+
+def _show_study(path: Path, as_json: bool) -> int:
+    from rich.console import Console
+
+    from dyno.cli.serve import result_file
+    from dyno.experiment.trial import Outcome
+    from dyno.report.table import comparison
+    from dyno.store.run import Run
+    from dyno.store.shelf import look_at_study
+
+    study = look_at_study(path)
+    if study.why:
+        raise StoreError(study.why)
+    runs = [Run(Path(line.run)) for line in study.trials if line.state == "done"]
+    outcomes = [Outcome(run, run.manifest(), run.result()) for run in runs]
+    if as_json:
+        print(json.dumps({"study": study.name, "trials": [result_file(o, detailed=False) for o in outcomes]}))
+        return 0
+    print(f"{study.name}: {_study_words(study)}")
+    if outcomes:
+        rows = [(_label(o), o.result) for o in outcomes]
+        console = Console()
+        console.width = max(console.width, 160)  # a label that is cut tells nothing
+        comparison(["trial", "repeat"], rows, console)
+    rest = [line for line in study.trials if line.state not in ("done", "not begun")]
+    for line in rest:
+        print(f"{Path(line.run).name}: {_verdict(line)}")
+    return 0
+
+
+def _label(outcome: Any) -> list[str]:
+    place = outcome.manifest.place
+    return [outcome.run.path.name, "-"] if place is None else [place.label, f"{place.repeat}/{place.repeats}"]
+
+
+def tag(options: argparse.Namespace) -> int:
+    from dyno.store.shelf import find
+    from dyno.store.tags import checked, retag
+
+    if not options.add and not options.remove:
+        raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
+    paths = [find(word, options.runs) for word in options.run]
+    for word in options.add:
+        checked(word)  # before the first file is written
+    for path in paths:
+        print(f"{path}: {' '.join(retag(path, options.add, options.remove)) or 'no tags'}")
+    return 0
+
+
+def delete(options: argparse.Namespace) -> int:
+    from dyno.store.remove import remove, weigh
+    from dyno.store.shelf import find
+    from dyno.units import human_bytes
+
+    paths = list(dict.fromkeys(find(word, options.runs) for word in options.run))
+    weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
+    for path, weight in zip(paths, weights, strict=True):
+        trials = f", a study with {weight.trials} trials" if weight.trials is not None else ""
+        print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
+        print(
+            f"Delete {'it' if len(paths) == 1 else f'these {len(paths)}'}? [y/N] ", end="", file=sys.stderr, flush=True
+        )
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("Nothing was deleted.", file=sys.stderr)
+            return 1
+    for path in paths:
+        remove(path)
+    print(f"Deleted {len(paths)}.")
+    return 0
+
+
+def pack(options: argparse.Namespace) -> int:
+    from dyno.store import pack as packing
+    from dyno.store.shelf import find, in_use
+    from dyno.units import human_bytes
+
+    paths = list(dict.fromkeys(find(word, options.runs) for word in options.run))
+    for path in paths:
+        if why := in_use(path):
+            raise StoreError(f"{path} is not packed: {why}. Wait until it is over.")
+    name = paths[0].absolute().name if len(paths) == 1 else "runs"
+    archive: Path = options.output or Path(f"{name}.tar.zst")
+    packed = packing.pack(paths, archive, words=not options.no_prompts)
+    for left in packed.left_out:
+        print(f"Left out, since it is no plain file: {left}", file=sys.stderr)
+    print(f"{archive}: {packed.files} files, {human_bytes(archive.stat().st_size)}")
+    return 0
+
+
+def unpack(options: argparse.Namespace) -> int:
+    from dyno.store import pack as packing
+
+    for path in packing.unpack(options.file, options.runs):
+        print(path)
     return 0

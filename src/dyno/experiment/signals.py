@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def lent(numbers: tuple[signal.Signals, ...], handler: Callable[[int, object], None]) -> Iterator[None]:
+def lent(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[int, object], None] | signal.Handlers
+) -> Iterator[None]:
     try:
         before = {number: signal.signal(number, handler) for number in numbers}
     except ValueError:  # not the main thread: whoever runs us sees to it

@@ -1,6 +1,7 @@
 """A rig as text: what is known in columns, what isn't by name."""
 
 from dyno.facts.rig import Accelerator, Rig
+from dyno.report.columns import aligned
 from dyno.units import human_bytes
 
 UNKNOWN = "unknown"
@@ -98,5 +99,4 @@ def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  " + line for line in aligned(rows)]

@@ -83,15 +83,8 @@ class Run:
             return [decoder.decode(line) for line in file]
 
     def running(self) -> bool:
-        """A live process holds the spool."""
-        if not self.spool_path.exists():
-            return False
-        with self.spool_path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
+        """A live process holds a spool."""
+        return locked(self.spool_path) or locked(self.warmup_path)
 
     def write_engine(self, engine: EngineFacts) -> None:
         write(self.engine_path, pretty(engine))
@@ -166,10 +159,16 @@ def listed(runs: Path) -> list[Run]:
     return [Run(p.parent) for p in sorted(runs.glob("**/trial.json"))] if runs.is_dir() else []
 
 
-def not_begun(runs: Path) -> list[Run]:
-    """Those whose engine failed before there was anything to measure."""
-    found = [Run(p.parent) for p in sorted(runs.glob("**/engine.json"))] if runs.is_dir() else []
-    return [run for run in found if not run.manifest_path.exists()]
+def locked(path: Path) -> bool:
+    """A live process holds the file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def pretty(value: Any) -> bytes:

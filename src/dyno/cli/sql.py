@@ -1,0 +1,120 @@
+"""`dyno sql`: questions about all runs at once."""
+
+import argparse
+import csv
+import itertools
+import json
+import math
+import signal
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyno.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from dyno.store.sql import Answer, Tables
+
+_WIDEST = 100  # of a cell in the terminal; other forms have it whole
+_EXAMPLES = """examples:
+  dyno sql "select engine, load_max_concurrency, avg(output_throughput), max(p99_ttft_ms)
+            from trials where verdict <> 'void' group by all order by all"
+  dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests where error is null group by run" --csv"""
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "sql",
+        help="query all runs and studies with SQL",
+        description="Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
+        "tables and nothing else.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
+    p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
+    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    how = p.add_mutually_exclusive_group()
+    for name in ("csv", "json", "markdown"):
+        how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
+    p.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    query = _query(options)
+    if not options.runs.is_dir():
+        print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
+
+    from dyno.experiment.signals import lent
+    from dyno.store.sql import Tables
+
+    tables = Tables(options.runs)
+    for words in tables.unreadable:
+        print(f"dyno: left out: {words}", file=sys.stderr)
+    if query is None:
+        print(_tables(tables))
+        return 0
+    # Python hears of a Ctrl-C when DuckDB is done. Nothing is written, so the process may end on the spot.
+    with lent((signal.SIGINT,), signal.SIG_DFL):
+        _print(tables.ask(query), options.how)
+    return 0
+
+
+def _query(options: argparse.Namespace) -> str | None:
+    if options.file is not None:
+        if options.query is not None:
+            raise UsageError("A query and --file: give one of them.")
+        try:
+            return str(options.file.read_text())
+        except (OSError, UnicodeDecodeError) as e:
+            raise StoreError(f"{options.file} can't be read: {e}.") from None
+    return sys.stdin.read() if options.query == "-" else options.query
+
+
+def _tables(tables: "Tables") -> str:
+    from dyno.report.columns import aligned
+    from dyno.store.sql import TABLES
+
+    parts = []
+    for table, columns in itertools.groupby(tables.columns(), key=lambda row: row[0]):
+        rows = [["  " + column, kind, meaning] for _, column, kind, meaning in columns]
+        parts.append("\n".join([f"{table}: {TABLES[table]}", *aligned(rows)]))
+    return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
+
+
+def _print(answer: "Answer", how: str | None) -> None:
+    if how == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(answer.columns)
+        writer.writerows(answer.rows)
+    elif how == "json":
+        between = "["
+        for row in answer.rows:
+            values = {name: _plain(value) for name, value in zip(answer.columns, row, strict=True)}
+            print(between + json.dumps(values, default=str, ensure_ascii=False), end="")
+            between = ",\n"
+        print("[]" if between == "[" else "]")
+    else:
+        from dyno.report.columns import aligned, markdown
+
+        rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
+        if how is None:
+            rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
+        print("\n".join((aligned if how is None else markdown)(rows, answer.numbers)))
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which has neither decimals nor NaN and infinity."""
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float | Decimal):
+        number = float(value)
+        return f"{number:.1f}" if 1000 <= abs(number) < 1e15 else f"{number:.5g}"
+    return " ".join(str(value).split())

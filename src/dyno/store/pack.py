@@ -1,0 +1,184 @@
+"""Packing: runs and studies as one archive that can be sent, and back. Both ways stream: memory doesn't grow."""
+
+import contextlib
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import msgspec
+
+from dyno.errors import StoreError, UsageError
+from dyno.store.shelf import kind_of, look, look_at_study
+
+_LEVEL = 9
+# What may hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
+_WORDS = (".spool", ".log")
+
+
+class Packed(msgspec.Struct, frozen=True):
+    files: int
+    left_out: list[str]  # links and the like
+
+
+def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
+    """Without `words`: no prompt, no answer, and nothing that may quote them."""
+    by_name: dict[str, Path] = {}
+    for folder in folders:
+        name = folder.absolute().name
+        if by_name.setdefault(name, folder).absolute() != folder.absolute():
+            raise UsageError(f"{by_name[name]} and {folder} have the same name: pack them into two archives.")
+        if not words:
+            _refuse_undecoded(folder)
+    if archive.exists():
+        raise UsageError(f"{archive} exists. Choose another name with -o FILE.")
+    partial = archive.with_name(archive.name + ".partial")
+    count, left_out = 0, []
+    try:
+        with _compressed(partial) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for name, folder in sorted(by_name.items()):
+                for path in sorted(folder.rglob("*")):
+                    inside = path.relative_to(folder)
+                    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                        left_out.append(str(path))
+                    elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
+                        _add(tar, path, f"{name}/{inside.as_posix()}", words)
+                        count += 1
+        partial.replace(archive)
+    except OSError as e:
+        raise StoreError(f"{archive} can't be written: {e.strerror or e}. Choose another place with -o FILE.") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return Packed(count, left_out)
+
+
+def _passing(path: Path) -> bool:
+    return path.name == ".lock" or path.suffix == ".partial"
+
+
+def _has_words(path: Path) -> bool:
+    return path.name == "requests.jsonl" or path.suffix in _WORDS
+
+
+def _refuse_undecoded(folder: Path) -> None:
+    lines = look_at_study(folder).trials if kind_of(folder) == "study" else [look(folder)]
+    for line in lines:
+        if line.state == "cut off":
+            raise UsageError(
+                f"{line.run} was cut off: all it has are raw bytes, with the answers in them. "
+                f"`dyno runs show {line.run}` decodes it first."
+            )
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str, words: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(path.open("rb"))
+        if not words and path.name in _WITHOUT_WORDS:
+            file = stack.enter_context(_without_words(file, path))
+        info = tarfile.TarInfo(name)  # no owner, and no mode of its own
+        info.size = file.seek(0, 2)
+        info.mtime = int(path.stat().st_mtime)
+        file.seek(0)
+        tar.addfile(info, file)
+
+
+@contextlib.contextmanager
+def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """On disk, since a tar's header tells the size first and records may be long."""
+    with tempfile.TemporaryFile() as out:
+        encode = msgspec.json.Encoder().encode
+        try:
+            if path.suffix == ".jsonl":
+                for line in file:
+                    out.write(encode({**msgspec.json.decode(line), "text": "", "error_detail": ""}) + b"\n")
+            else:
+                value: dict[str, Any] = msgspec.json.decode(file.read())
+                examples = value["summary"].get("failure_examples", {})
+                value["summary"]["failure_examples"] = dict.fromkeys(examples, "")
+                out.write(encode(value))
+        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as e:
+            raise StoreError(f"{path} can't be read, so its texts can't be taken out: {e}.") from None
+        yield out
+
+
+_WITHOUT_WORDS = ("records.jsonl", "summary.json")
+
+
+def unpack(archive: Path, runs: Path) -> list[Path]:
+    """All of it or nothing. What an archive may bring is plain files in folders of runs, and nothing that is there is
+    overwritten."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as text:
+            folder = Path(text)
+            _extract(archive, folder)
+            return _put(folder, runs, archive)
+    except OSError as e:
+        raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    try:
+        with _decompressed(archive) as data, tarfile.open(fileobj=data, mode="r|") as tar:
+            for member in tar:
+                if member.isdir():
+                    continue
+                parts = PurePosixPath(member.name).parts
+                if not member.isreg() or len(parts) < 2 or parts[0] == "/" or ".." in parts:
+                    raise StoreError(
+                        f"{archive} holds {member.name!r}, which `dyno runs pack` would not have written (a link, or a "
+                        "path that leads elsewhere). Nothing was unpacked."
+                    )
+                source = tar.extractfile(member)
+                assert source is not None  # of a regular file
+                path = folder.joinpath(*parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as out:
+                    shutil.copyfileobj(source, out, 1 << 20)
+    except (tarfile.TarError, EOFError, _zstd_error()) as e:
+        raise StoreError(f"{archive} is damaged, or not an archive by `dyno runs pack`: {e}.") from None
+    except FileExistsError as e:
+        raise StoreError(f"{archive} holds {e.filename!r} twice. Nothing was unpacked.") from None
+
+
+def _put(folder: Path, runs: Path, archive: Path) -> list[Path]:
+    names = sorted(p.name for p in folder.iterdir())
+    for name in names:
+        if kind_of(folder / name) is None and not (folder / name / "failed.json").exists():
+            raise StoreError(f"{archive} holds {name}, which is no run and no study. Nothing was unpacked.")
+        if (runs / name).exists():
+            raise StoreError(f"{runs / name} is there already. Unpack elsewhere with --runs DIR; nothing was changed.")
+    if not names:
+        raise StoreError(f"{archive} is empty.")
+    for name in names:
+        (folder / name).rename(runs / name)
+    return [runs / name for name in names]
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+
+    def _compressed(path: Path) -> IO[bytes]:
+        return zstd.open(path, "wb", level=_LEVEL)
+
+    def _decompressed(path: Path) -> IO[bytes]:
+        return zstd.open(path, "rb")
+
+    def _zstd_error() -> type[Exception]:
+        return zstd.ZstdError
+else:
+    import zstandard
+
+    def _compressed(path: Path) -> IO[bytes]:
+        file: IO[bytes] = zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=_LEVEL))
+        return file
+
+    def _decompressed(path: Path) -> IO[bytes]:
+        file: IO[bytes] = zstandard.open(path, "rb")
+        return file
+
+    def _zstd_error() -> type[Exception]:
+        return zstandard.ZstdError

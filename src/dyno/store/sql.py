@@ -1,0 +1,417 @@
+"""Runs as SQL tables, in DuckDB: no server, nothing kept. The small files are read at once, the long ones (records,
+telemetry) by the query itself where it asks for them. A query reads these tables and nothing else, and can't write."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+from msgspec import inspect
+
+from dyno.errors import StoreError, UsageError
+from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
+from dyno.facts.study import Price
+from dyno.facts.summary import Distribution, Result, Summary
+from dyno.facts.workload import WorkloadSpec
+from dyno.store.run import read
+from dyno.store.shelf import look, look_around, trial_folders
+
+TABLES = {
+    "trials": "one row a run: what was measured, with what settings, on what, and every number of its summary",
+    "requests": "one row a request, from records.jsonl; times in ns since the load began",
+    "findings": "one row a finding",
+    "telemetry": "one row a value of a sample, from telemetry.jsonl",
+    "failures": "one row a trial of a study that couldn't be measured",
+}
+
+_SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
+_TEXTS = (inspect.StrType, inspect.LiteralType)
+
+# Of a trial: column → (SQL type, where it lies in the files, its meaning). The rest is every field of the workload, the
+# load, the engine's setting and the summary, by its own name.
+_Column = tuple[str, str, str]
+_NAMED: dict[str, _Column] = {
+    "run": ("VARCHAR", "", "its folder; the same in every table"),
+    "state": ("VARCHAR", "", "done, running, cut off, failed, no measurement"),
+    "tags": ("VARCHAR[]", "", "words from `dyno runs tag`"),
+    "started": ("TIMESTAMP", "trial.started", "wall time, UTC"),
+    "start_ns": ("BIGINT", "client.start_ns", "the zero of the requests' times, on telemetry's clock"),
+    "kind": ("VARCHAR", "trial.trial.kind", "serve, or an offline procedure"),
+    "label": ("VARCHAR", "trial.trial.label", "from --label"),
+    "study": ("VARCHAR", "trial.place.study", "its study's name"),
+    "trial": ("VARCHAR", "trial.place.id", "its id in the study: the same id, the same measurement"),
+    "engine": ("VARCHAR", "trial.place.engine", "by its name in the study, else its kind"),
+    "workload": ("VARCHAR", "trial.place.workload", "by its name in the study, else its dataset"),
+    "load": ("VARCHAR", "trial.place.load", "by its name in the study"),
+    "settings": ("JSON", "trial.place.settings", "what varies among the study's trials: settings->>'engine.dtype'"),
+    "repeat": ("BIGINT", "trial.place.repeat", "from 1"),
+    "repeats": ("BIGINT", "trial.place.repeats", "how many there are to be"),
+    "engine_kind": ("VARCHAR", "trial.trial.engine.kind", "vllm, llamacpp, …"),
+    "engine_version": ("VARCHAR", "engine.version", "of the program, else as the server says"),
+    "model": ("VARCHAR", "trial.target.model", "as sent in each request"),
+    "quantization": ("VARCHAR", "trial.target.quantization", "as the server says, else as asked for"),
+    "backend": ("VARCHAR", "trial.trial.target.backend", "the protocol"),
+    "url": ("VARCHAR", "trial.trial.target.base_url", "of the server, or of its first copy"),
+    "ready_s": ("DOUBLE", "engine.ready_s", "the engine's start, to a completed generation"),
+    "system": ("VARCHAR", "trial.rig.system", "the machine's distribution"),
+    "kernel": ("VARCHAR", "trial.rig.kernel", "the machine's kernel"),
+    "cpu": ("VARCHAR", "trial.rig.cpu", "the machine's processor"),
+    "cores": ("BIGINT", "trial.rig.cores", "that dyno could use"),
+    "memory_bytes": ("BIGINT", "trial.rig.memory_bytes", "of the machine"),
+    "accelerator": ("VARCHAR", "", "the name of the first"),
+    "accelerators": ("BIGINT", "", "how many"),
+    "driver": ("VARCHAR", "", "of the first accelerator"),
+    "rig": ("VARCHAR", "trial.place.rig", "by its name in the study"),
+    "workload_sha256": ("VARCHAR", "trial.workload_sha256", "the same value, the same prompts"),
+    "dyno_version": ("VARCHAR", "trial.dyno", "by which it was measured"),
+    "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),
+}
+_PARTS: tuple[tuple[str, str, type], ...] = (
+    ("workload_", "trial.trial.workload", WorkloadSpec),
+    ("load_", "trial.trial.load", LoadSpec),
+    ("engine_", "trial.trial.engine", EngineSpec),
+    ("price_", "trial.place.price", Price),
+    ("", "summary.summary", Summary),
+)
+
+# By measure/timing.py; a test holds the two against each other.
+_REQUESTS = """
+    CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
+    CASE WHEN output_tokens > 1 THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - 1) / 1e6 END AS tpot_ms,
+    (chunk_ns[-1] - sent_ns) / 1e6 AS e2el_ms,
+    (sent_ns - due_ns) / 1e6 AS queue_ms
+"""
+_FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
+_TELEMETRY = {
+    "at_ns": "BIGINT",
+    "source": "VARCHAR",
+    "index": "BIGINT",
+    "values": "MAP(VARCHAR, DOUBLE)",
+    "throttle": "VARCHAR[]",
+}
+_FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
+_MEANINGS = {
+    "run": "its folder; the same in every table",
+    "duration_s": "from the start of the load to the end of the last response",
+    "planned": "requests that were to be sent",
+    "sent": "requests",
+    "completed": "requests",
+    "failed": "requests; completed + failed = sent",
+    "failures": "requests by kind of failure",
+    "failure_examples": "what the server said, by kind",
+    "outcome": "complete, interrupted, server gone",
+    "end_at_once": "completed with the end token alone",
+    "resent": "sent a second time, after the server closed a kept connection",
+    "total_input_tokens": "of completed requests",
+    "total_output_tokens": "of completed requests",
+    "wanted_output_tokens": "asked for by the completed requests",
+    "planned_input_tokens": "of completed requests, by the workload's tokenizer",
+    "cached_input_tokens": "from the server's prefix cache, where it tells",
+    "tokens_by": "how output tokens were counted: usage, tokenizer, chunks",
+    "chunks": "events with tokens",
+    "empty_chunks": "events without",
+    "reasoning": "whether, or how many requests, came with reasoning text",
+    "finish_reasons": "requests by reason",
+    "models_answered": "requests by the name that the answer bears",
+    "request_throughput": "requests/s over the whole run",
+    "output_throughput": "output tokens/s over the whole run",
+    "total_token_throughput": "input and output tokens/s over the whole run",
+    "goodput": "requests/s that met every --goodput target",
+    "peak_output_tokens_per_s": "the best whole second",
+    "at_once": "requests whose chunks all came together",
+    "replicas": "what each copy of the server did",
+    "index": "of the request in its workload; of the thing that was looked at",
+    "due_ns": "when the plan wanted it sent",
+    "sent_ns": "just before its first byte went out",
+    "end_ns": "when the exchange was over",
+    "prompt_tokens_planned": "by the workload's tokenizer",
+    "output_tokens_wanted": "at most so many were asked for",
+    "connecting_ns": "from due to sent, spent on opening a connection",
+    "replica": "which of the URLs",
+    "status": "HTTP's; 0: no response",
+    "chunk_ns": "when each chunk came",
+    "chunk_tokens": "tokens in each chunk, where the server tells",
+    "late_ns_max": "read − kernel stamp, the latest read",
+    "late_ns_sum": "of all reads",
+    "reads": "from the socket",
+    "unseen": "chunks whose arrival is not known",
+    "prompt_tokens": "as the server counted",
+    "cached_tokens": "of the prompt, from the server's prefix cache",
+    "output_tokens": "see tokens_by",
+    "text": "the answer; of a finding or a failure, the sentence",
+    "finish_reason": "stop, length, …",
+    "done": "the stream's own end mark was seen",
+    "model": "the name that the answer bears",
+    "error": "the kind of failure; null: completed",
+    "error_detail": "in the server's words",
+    "ttft_ms": "first chunk − sent; null where its arrival is not known",
+    "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1)",
+    "e2el_ms": "last chunk − sent",
+    "queue_ms": "sent − due",
+    "code": "family.name, as in METHOD.md",
+    "level": "note, doubt, void",
+    "advice": "what to do about it",
+    "study": "its study",
+    "attempts": "to measure it",
+    "when": "wall time",
+    "at_ns": "on the clock on which the load began at the trial's start_ns",
+    "source": "accelerator, host, engine",
+    "throttle": "why clocks were held down at that moment",
+    "name": "of the value, its unit last",
+    "value": "counters run on from before the load",
+}
+_OF = {
+    "workload_": "a setting of the workload",
+    "load_": "a setting of the load",
+    "engine_": "a setting of the engine; null: as it does by itself",
+    "price_": "as the study states it",
+    "steady_": "of the steady window",
+    "wait_": "from due to the last token, of those due first and last",
+    "client_": "how well the client kept up",
+    "mean_": "ms, see METHOD.md",
+    "median_": "ms, see METHOD.md",
+    "std_": "ms, the standard deviation",
+    "p": "ms, a percentile",
+    "": "see METHOD.md",
+}
+
+
+_FILES = ("trial", "client", "engine", "summary", "failed")
+
+
+class Answer(msgspec.Struct):
+    columns: list[str]
+    numbers: set[int]  # which of them hold numbers
+    rows: Iterator[Sequence[Any]]
+
+
+class Tables:
+    """`unreadable` tells, in words, which runs are left out."""
+
+    def __init__(self, runs: Path) -> None:
+        self.unreadable: list[str] = []
+        shelf = look_around(runs)
+        folders = [*shelf.runs, *(trial for study in shelf.studies for trial in trial_folders(study))]
+        self._db = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "temp_directory": "",  # else it would make one in the working directory
+            }
+        )
+        self._fill(folders)
+        long = [f / name for f in folders for name in ("records.jsonl", "telemetry.jsonl") if (f / name).exists()]
+        self._view_requests([p for p in long if p.name == "records.jsonl"])
+        self._view_telemetry([p for p in long if p.name == "telemetry.jsonl"])
+        self._db.execute("SET allowed_paths = $paths", {"paths": [str(p.absolute()) for p in long]})
+        self._db.execute("SET enable_external_access = false")
+        self._db.execute("SET lock_configuration = true")
+
+    def ask(self, query: str) -> Answer:
+        try:
+            statements = self._db.extract_statements(query)
+            if len(statements) != 1:
+                raise UsageError(f"One query at a time, please: this is {len(statements)}.")
+            # Files that may be read may be written too, as far as DuckDB's own settings go.
+            if statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError(
+                    f"A query may only read (select, describe, summarize); this is {statements[0].type.name.lower()}. "
+                    "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
+                )
+            result = self._db.execute(statements[0])
+        except duckdb.Error as e:
+            raise UsageError(f"The query can't be answered. {e}") from None
+        numbers = {i for i, d in enumerate(result.description) if str(d[1]).startswith(_NUMBERS)}
+        return Answer(_distinct([d[0] for d in result.description]), numbers, _rows(result))
+
+    def columns(self) -> Iterator[tuple[str, str, str, str]]:
+        """(table, column, type, meaning), in order."""
+        rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
+        told = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
+        for table, column, kind in told:
+            if table == "trials" and column in _NAMED:
+                meaning = _NAMED[column][2]
+            else:
+                family = next(prefix for prefix in _OF if column.startswith(prefix))
+                meaning = _MEANINGS.get(column, _OF[family])
+            yield table, column, kind, meaning
+
+    def _fill(self, folders: list[Path]) -> None:
+        trials, findings, failures = [], [], []
+        for folder in folders:
+            try:
+                files = {name: _json(folder / f"{name}.json") for name in _FILES}
+                trials += [_trial(folder, files)] if files["trial"] else []
+            except StoreError as e:
+                self.unreadable.append(str(e))
+                continue
+            findings += [{"run": str(folder), **f} for f in _at(files, "summary.findings") or []]
+            if failed := files["failed"]:
+                failures.append({"run": str(folder), "study": folder.parent.parent.name, **failed})
+        self._insert("trials", _trial_columns(trials), trials)
+        self._insert("findings", _FINDINGS, findings)
+        self._insert("failures", _FAILURES, failures)
+
+    def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
+        # As one JSON text, cut into rows first: ten times as fast as in one step, and a hundred times as INSERTs.
+        self._db.execute(
+            f"CREATE TABLE {table} AS SELECT unnest(from_json(row, $shape)) "
+            "FROM (SELECT unnest(from_json($rows::JSON, '[\"JSON\"]')) AS row)",
+            {"rows": msgspec.json.encode(rows).decode(), "shape": msgspec.json.encode(columns).decode()},
+        )
+
+    def _view_requests(self, files: list[Path]) -> None:
+        columns = {f.encode_name: _sql_type(f.type) for f in _fields(Record)}
+        own = ", ".join(f'"{name}"' for name in columns)
+        source = _lines(files, columns)
+        run = _folder("records.jsonl")
+        self._db.execute(f"CREATE VIEW requests AS SELECT {run} AS run, {own}, {_REQUESTS} FROM {source}")
+
+    def _view_telemetry(self, files: list[Path]) -> None:
+        # Lines without values, such as the sampler's own facts, give no row.
+        self._db.execute(
+            f"CREATE VIEW telemetry AS SELECT * EXCLUDE (entry), entry.key AS name, entry.value AS value "
+            f"FROM (SELECT {_folder('telemetry.jsonl')} AS run, at_ns, source, index, throttle, "
+            f"unnest(map_entries(values)) AS entry FROM {_lines(files, _TELEMETRY)})"
+        )
+
+
+_NUMBERS = ("BIGINT", "DOUBLE", "HUGEINT", "INTEGER", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT", "TINYINT", "UINTEGER")
+
+
+def _rows(result: Any) -> Iterator[Sequence[Any]]:
+    try:
+        while rows := result.fetchmany(1000):
+            yield from rows
+    except duckdb.Error as e:
+        raise UsageError(f"The query can't be answered to its end. {e}") from None
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """A join may give two columns one name, and an object of JSON would lose one of them."""
+    return [f"{name}_{n}" if (n := names[:i].count(name)) else name for i, name in enumerate(names)]
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    return read(path, dict[str, Any]) if path.exists() else None
+
+
+def _at(value: Any, where: str) -> Any:
+    for name in where.split(".") if where else ():
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
+    line = look(folder)
+    accelerators = _at(files, "trial.rig.accelerators") or []
+    first = accelerators[0] if accelerators else {}
+    row: dict[str, Any] = {name: _at(files, where) for name, (_, where, _) in _NAMED.items() if where}
+    row |= {"run": str(folder), "state": line.state, "tags": line.tags}
+    row |= {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
+    row["engine_kind"] = row["engine_kind"] or _at(files, "trial.target.kind")
+    row["engine"] = row["engine"] or row["engine_kind"]
+    row["engine_version"] = row["engine_version"] or _at(files, "trial.target.version")
+    row["quantization"] = row["quantization"] or _at(files, "trial.trial.engine.quantization")
+    row["workload"] = row["workload"] or _at(files, "trial.trial.workload.dataset")
+    for prefix, where, kind in _all_parts():
+        row = {**_flat(kind, _at(files, where), prefix), **row}
+    return row
+
+
+def _all_parts() -> Iterator[tuple[str, str, type]]:
+    yield from _PARTS
+    for field in _fields(Result):  # what else a result has besides its summary
+        kind = _plain(field.type)
+        if field.name != "summary" and isinstance(kind, inspect.StructType):
+            yield f"{field.name}_", f"summary.{field.name}", kind.cls
+
+
+def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
+    columns = {name: kind for name, (kind, _, _) in _NAMED.items()}
+    for prefix, _, kind in _all_parts():
+        for name, sql in _flat_types(kind, prefix).items():
+            columns.setdefault(name, sql)
+    # Which percentiles there are, the runs tell.
+    return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[inspect.Field, ...]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return info.fields
+
+
+def _plain(kind: inspect.Type) -> inspect.Type:
+    """Without its None."""
+    if isinstance(kind, inspect.UnionType):
+        return next(t for t in kind.types if not isinstance(t, inspect.NoneType))
+    return kind
+
+
+def _sql_type(kind: inspect.Type) -> str:
+    kind = _plain(kind)
+    if isinstance(kind, inspect.ListType) and (inner := _SCALARS.get(type(kind.item_type))):
+        return f"{inner}[]"
+    return _SCALARS.get(type(kind)) or ("VARCHAR" if isinstance(kind, _TEXTS) else "JSON")
+
+
+def _flat_types(kind: type, prefix: str) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for field in _fields(kind):
+        inner, name = _plain(field.type), prefix + field.encode_name
+        if isinstance(inner, inspect.StructType) and inner.cls is Distribution:
+            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
+        elif isinstance(inner, inspect.StructType):
+            columns |= _flat_types(inner.cls, f"{name}_")
+        else:
+            columns[name] = _sql_type(inner)
+    return columns
+
+
+def _flat(kind: type, value: Any, prefix: str) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    if not isinstance(value, dict):
+        return row
+    for field in _fields(kind):
+        inner, name, part = _plain(field.type), prefix + field.encode_name, value.get(field.encode_name)
+        if isinstance(inner, inspect.StructType) and inner.cls is Distribution:
+            row |= _distribution(name, part) if part and part.get("count") else {}
+        elif isinstance(inner, inspect.StructType):
+            row |= _flat(inner.cls, part, f"{name}_")
+        else:
+            row[name] = part
+    return row
+
+
+def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    """By the names of the result file: mean_ttft_ms, p99_ttft_ms."""
+    percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
+    parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
+    return {f"{part}_{name.removeprefix('client_')}_ms": v for part, v in parts.items()}
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _lines(files: list[Path], columns: dict[str, str]) -> str:
+    """The files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for."""
+    if not files:
+        nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+        return f"(SELECT {nothing}, NULL::VARCHAR AS filename WHERE false)"
+    names = ", ".join(_quoted(str(f)) for f in files)
+    types = ", ".join(f"{_quoted(name)}: {_quoted(kind)}" for name, kind in columns.items())
+    return (
+        f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, "
+        "filename = true, maximum_object_size = 1073741824)"
+    )
+
+
+def _folder(name: str) -> str:
+    return f"left(filename, length(filename) - {len(name) + 1})"

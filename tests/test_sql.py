@@ -1,0 +1,311 @@
+"""`dyno sql` over real folders: what the tables hold, what a query may not do, and how answers are printed."""
+
+import csv
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from dyno.cli.main import main
+from dyno.engines.fake import Fake, FakeSpec
+from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.record import Record
+from dyno.facts.rig import Accelerator
+from dyno.facts.study import Place, PlannedTrial, Price, Study
+from dyno.facts.summary import Summary
+from dyno.measure import timing
+from dyno.report.result_json import build
+from dyno.store.run import Run
+from dyno.store.sql import TABLES, Tables
+from dyno.store.study import Failure, StudyFolder, write_failure
+from dyno.units import NS_PER_MS
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured")
+    with Fake.start(FakeSpec(first_ms=2, gap_ms=1, faults={"500": 5}), folder / "log") as fake:
+        words = ["bench", "serve", "--base-url", fake.base_url, "--num-prompts", "12", "--max-concurrency", "3"]
+        words += ["--random-input-len", "20", "--random-output-len", "4", "--metric-percentiles", "50,99,99.9"]
+        assert main([*words, "--disable-tqdm", "--runs", str(folder / "runs")]) == 0
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A single run with a space in its name, and a study with one trial done and one failed."""
+    shutil.copytree(measured, tmp_path / "runs/a [run] it's")
+    manifest = Run(measured).manifest()
+    price = Price(accelerator_hour=2.5, source="an invoice")
+    settings = {"engine.tensor_parallel": 4, "load.max_concurrency": 3}
+    done = Place("tp", "id1", "fast", "short", "closed", settings, 2, 3, "big", price)
+    lost = Place("tp", "id2", "slow", "short", "closed")
+    study = StudyFolder(tmp_path / "runs/tp")
+    study.write(Study("tp", [PlannedTrial(place, manifest.trial) for place in (done, lost)]), "")
+    run = study.run(done)
+    shutil.copytree(measured, run.path)
+    trial = msgspec.structs.replace(manifest.trial, engine=EngineSpec("vllm", tensor_parallel=4, quantization="fp8"))
+    rig = msgspec.structs.replace(manifest.rig, accelerators=[Accelerator(i, "H200", "nvidia") for i in range(4)])
+    run.write_manifest(msgspec.structs.replace(manifest, place=done, trial=trial, rig=rig))
+    run.write_engine(EngineFacts("vllm", "0.32.0", [], ready_s=12.5))
+    sample = {"type": "sample", "at_ns": 5, "source": "accelerator", "index": 1, "values": {"power_w": 312.5, "use": 9}}
+    lines = [{"type": "sampler", "at_ns": 1, "interval_s": 0.2}, sample, {**sample, "at_ns": 6, "throttle": ["heat"]}]
+    (run.path / "telemetry.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_failure(study.fresh(lost), Failure("out of memory", 2, "2026-01-01T00:00:00+00:00"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(home: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    def call(query: str) -> list[dict[str, Any]]:
+        assert main(["sql", query, "--json"]) == 0
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return rows
+
+    return call
+
+
+# ---- what the tables hold ----
+
+
+def test_a_trial_has_its_place_its_settings_and_its_rig(ask: Ask) -> None:
+    (row,) = ask("select * from trials where study = 'tp'")
+    assert row["engine"] == "fast"
+    told = [
+        row[name] for name in ("engine_kind", "engine_version", "quantization", "engine_tensor_parallel", "ready_s")
+    ]
+    assert told == ["vllm", "0.32.0", "fp8", 4, 12.5]
+    assert [row[name] for name in ("workload", "load", "repeat", "repeats", "rig")] == ["short", "closed", 2, 3, "big"]
+    assert [row[name] for name in ("accelerator", "accelerators", "price_accelerator_hour")] == ["H200", 4, 2.5]
+    assert [row[name] for name in ("workload_input_len", "load_max_concurrency", "state")] == [20, 3, "done"]
+    assert json.loads(row["settings"])["engine.tensor_parallel"] == 4
+    assert ask("select settings->>'engine.tensor_parallel' as tp from trials where study = 'tp'") == [{"tp": "4"}]
+
+
+def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, home: Path) -> None:
+    (row,) = ask("select * from trials where study is null")
+    assert row["run"] == "runs/a [run] it's"
+    run = Run(Path(row["run"]))
+    m = run.manifest()
+    told = build(run.result(), m.trial, m.target, m.tokenizer, m.workload_sha256, run.path, m.started)
+    shared = {name: value for name, value in told.items() if name in row}
+    assert {"completed", "failed", "output_throughput", "mean_ttft_ms", "p99_tpot_ms", "p99.9_itl_ms"} <= set(shared)
+    assert {name: row[name] for name in shared} == shared
+    assert row["client_kernel_stamps"] is True
+    assert row["verdict"] == run.result().verdict
+
+
+def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, home: Path) -> None:
+    run = home / "runs/a [run] it's"
+    odd = [
+        Record(100, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], unseen=[0], output_tokens=3),  # the first was not seen
+        Record(101, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], unseen=[1], output_tokens=3),
+        Record(102, 5, 10, 99, 3, 4, chunk_ns=[20], output_tokens=1),
+        Record(103, 5, 10, 99, 3, 4, error="http_500", error_detail="said 'no'\nand more"),
+        Record(104, 5, 10, 99, 3, 4, chunk_ns=[20, 30], chunk_tokens=[1, 1]),
+    ]
+    with (run / "records.jsonl").open("ab") as file:
+        file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in odd))
+    rows = {row["index"]: row for row in ask("select * from requests where run like '%it''s'")}
+    records = list(Run(run).records())
+    assert len(rows) == len(records) == 12 + 5
+    functions = (timing.ttft_ns, timing.tpot_ns, timing.e2el_ns, timing.queue_ns)
+    for record in records:
+        row = rows[record.index]
+        assert {name: row[name] for name in Record.__struct_fields__} == msgspec.to_builtins(record)
+        for name, of in zip(("ttft_ms", "tpot_ms", "e2el_ms", "queue_ms"), functions, strict=True):
+            true = of(record)
+            assert row[name] == (None if true is None else pytest.approx(true / NS_PER_MS)), (name, record)
+
+
+def test_findings_failures_and_telemetry_join_by_run(ask: Ask) -> None:
+    codes = ask("select distinct code from findings join trials using (run) where study = 'tp'")
+    assert {"code": "requests.failed"} in codes
+    (failure,) = ask("from failures")
+    assert (failure["study"], failure["text"], failure["attempts"]) == ("tp", "out of memory", 2)
+    rows = ask("select t.*, engine from telemetry t join trials using (run) where name = 'power_w' order by at_ns")
+    assert [row["throttle"] for row in rows] == [None, ["heat"]]
+    assert [rows[0][name] for name in ("at_ns", "source", "index", "value", "engine")] == [
+        5, "accelerator", 1, 312.5, "fast",
+    ]  # fmt: skip
+    assert ask("select count(*) as n from telemetry") == [{"n": 4}]
+
+
+def test_ctrl_c_ends_a_query_at_once(home: Path) -> None:
+    endless = "select count(*) from range(10000000000) a, range(100) b where a.range + b.range <> 3"
+    process = subprocess.Popen([sys.executable, "-m", "dyno", "sql", endless], stderr=subprocess.PIPE)
+    while sum(psutil.Process(process.pid).cpu_times()[:2]) < 1.2:  # well past its start
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (-signal.SIGINT, b"")
+
+
+def test_what_a_result_has_besides_its_summary_is_flat_too(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Host(msgspec.Struct):
+        cores: float | None = None
+
+    class More(msgspec.Struct):
+        energy_j: float | None
+        host: Host | None
+        parts: list[Host]
+
+    class Result(msgspec.Struct):
+        summary: Summary
+        telemetry: More | None = None
+
+    monkeypatch.setattr("dyno.store.sql.Result", Result)
+    path = home / "runs/a [run] it's/summary.json"
+    more = {"energy_j": 5.5, "host": {"cores": 1.5}, "parts": [{"cores": 1}]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "telemetry": more}))
+    rows = ask("select telemetry_energy_j, telemetry_host_cores, telemetry_parts from trials order by run")
+    assert list(rows[0].values()) == [5.5, 1.5, '[{"cores":1}]']
+    assert set(rows[1].values()) == {None}
+
+
+def test_counting_trials_reads_no_record(ask: Ask, home: Path) -> None:
+    for path in home.glob("runs/**/records.jsonl"):
+        path.write_text("{ not read")
+    assert ask("select count(*) as n from trials") == [{"n": 2}]
+    assert main(["sql", "select count(ttft_ms) from requests"]) == 2
+
+
+def test_no_runs_are_empty_tables_with_all_their_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for table in TABLES:
+        assert main(["sql", f"select * from {table}", "--json", "--runs", str(tmp_path / "absent")]) == 0
+        told = capsys.readouterr()
+        assert (told.out, "no folder" in told.err) == ("[]\n", True)
+    assert main(["sql", "select avg(p99_ttft_ms), max(output_throughput) from trials", "--runs", str(tmp_path)]) == 0
+
+
+def test_broken_files_are_told_and_the_rest_is_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, data in (
+        ("half", "{ half"),
+        ("list", "[1, 2]"),
+        ("odd", '{"started": 5, "rig": 7, "place": {"repeat": "x"}}'),
+    ):
+        (home / "runs" / name).mkdir()
+        (home / "runs" / name / "trial.json").write_text(data)
+    assert main(["sql", "select count(*) from trials", "--csv"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1] == "3"
+    assert "left out: runs/half/trial.json" in told.err and "left out: runs/list/trial.json" in told.err
+
+
+def test_without_a_query_tables_and_columns_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sql"]) == 0
+    out = capsys.readouterr().out
+    for words in (*TABLES, "p99_ttft_ms", "chunk_ns", 'dyno sql "select'):
+        assert words in out
+    assert not [row for row in Tables(home / "runs").columns() if not row[3]], "a column without a word about it"
+
+
+# ---- how it is printed ----
+
+
+def test_the_same_answer_in_four_forms(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select run, 1234567.891 as speed, null as nothing, 'a|b' as text from trials order by run limit 1"
+
+    def say(*how: str) -> str:
+        assert main(["sql", query, *how]) == 0
+        return capsys.readouterr().out
+
+    assert say().splitlines() == [
+        "run                    speed  nothing  text",
+        "runs/a [run] it's  1234567.9           a|b",
+    ]
+    assert list(csv.reader(io.StringIO(say("--csv"))))[1] == ["runs/a [run] it's", "1234567.891", "", "a|b"]
+    row = {"run": "runs/a [run] it's", "speed": 1234567.891, "nothing": None, "text": "a|b"}
+    assert json.loads(say("--json")) == [row]
+    assert say("--markdown").splitlines()[1:] == [
+        "| --- | ---: | --- | --- |", "| runs/a [run] it's | 1234567.9 |  | a\\|b |",
+    ]  # fmt: skip
+
+
+def test_a_query_from_a_file_or_from_standard_input(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "q.sql").write_text("-- how many\nselect count(*) as n from trials;\n")
+    assert main(["sql", "--file", "q.sql", "--csv"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("select count(*) as n from trials"))
+    assert main(["sql", "-", "--csv"]) == 0
+    assert capsys.readouterr().out == "n\n2\n" * 2
+    assert main(["sql", "--file", "absent.sql"]) == 1
+    assert main(["sql", "select 1", "--file", "q.sql"]) == 2
+
+
+# ---- what a query can't do ----
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "selec 1",
+        "",
+        "select nonsense from trials",
+        "select 1; select 2",
+        "copy trials to 'stolen.csv'",
+        "copy (select 1) to '{records}' (use_tmp_file false)",
+        "explain analyze copy (select 1) to '{records}' (use_tmp_file false)",
+        "create table t as select 1",
+        "drop table trials",
+        "attach 'new.db'",
+        "export database 'out'",
+        "install httpfs",
+        "load httpfs",
+        "set enable_external_access = true",
+        "set allowed_directories = ['/']",
+        "pragma database_list",
+        "from '/etc/passwd'",
+        "from read_text('/etc/passwd')",
+        "from read_csv('q.sql')",
+        "from glob('/etc/*')",
+        "from 'https://example.com/a.csv'",
+        "from read_json('{trial}')",
+        "select 1 / 'x'::int from trials",
+    ],
+)
+def test_a_mistake_or_a_mischief_is_refused_in_words(
+    home: Path, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    (home / "q.sql").write_text("a,b\n")
+    records = next(home.glob("runs/tp/trials/*/records.jsonl"))
+    before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file()}
+    code = main(["sql", query.format(records=records, trial=records.with_name("trial.json"))])
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, ""), told
+    assert told.err.startswith("dyno: ")
+    assert {p: p.read_bytes() for p in home.rglob("*") if p.is_file()} == before
+
+
+def test_the_names_of_a_joins_columns_stay_apart(ask: Ask) -> None:
+    (row,) = ask("select a.run, b.run from trials a join trials b using (run) where a.study = 'tp'")
+    assert row["run"] == row["run_1"]
+
+
+def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path) -> None:
+    manifest, result = (measured / "trial.json").read_bytes(), (measured / "summary.json").read_bytes()
+    for i in range(300):
+        folder = home / f"many/{i}"
+        folder.mkdir(parents=True)
+        (folder / "trial.json").write_bytes(manifest)
+        (folder / "summary.json").write_bytes(result)
+    before = time.process_time()
+    assert list(Tables(home / "many").ask("select count(*) from trials").rows) == [(300,)]
+    assert time.process_time() - before < 3
