@@ -220,7 +220,7 @@ def _show_study(path: Path, as_json: bool) -> int:
 
     from dyno.cli.serve import result_file
     from dyno.experiment.trial import Outcome
-    from dyno.report.table import comparison
+    from dyno.report.study import table
     from dyno.store.run import Run
     from dyno.store.shelf import look_at_study
 
@@ -233,20 +233,11 @@ def _show_study(path: Path, as_json: bool) -> int:
         print(json.dumps({"study": study.name, "trials": [result_file(o, detailed=False) for o in outcomes]}))
         return 0
     print(f"{study.name}: {_study_words(study)}")
-    if outcomes:
-        rows = [(_label(o), o.result) for o in outcomes]
-        console = Console()
-        console.width = max(console.width, 160)  # a label that is cut tells nothing
-        comparison(["trial", "repeat"], rows, console)
+    table([(o.manifest.place, o.result) for o in outcomes if o.manifest.place], Console())
     rest = [line for line in study.trials if line.state not in ("done", "not begun")]
     for line in rest:
         print(f"{Path(line.run).name}: {_verdict(line)}")
     return 0
-
-
-def _label(outcome: Any) -> list[str]:
-    place = outcome.manifest.place
-    return [outcome.run.path.name, "-"] if place is None else [place.label, f"{place.repeat}/{place.repeats}"]
 
 
 def tag(options: argparse.Namespace) -> int:

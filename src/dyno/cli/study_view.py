@@ -12,7 +12,9 @@ from dyno.cli.progress import Rates, bar, clock, share_done, writable
 from dyno.experiment.study import StudyWatcher, Told
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
+from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
+from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Run
 from dyno.study.estimate import trial_s
 
@@ -30,6 +32,7 @@ class StudyView(StudyWatcher):
         self._trial = ""
         self._phase = ""
         self._rates = Rates()
+        self._sampler: Sampler | None = None
         self._next = 0.0
         self._drawn = 0  # lines
 
@@ -69,10 +72,16 @@ class StudyView(StudyWatcher):
         self._rates.see(now, progress)
         width = max(min(shutil.get_terminal_size().columns - 16, 60), 5)
         share = share_done(progress)
-        self._draw([f"       {self._rates.text(progress)}", f"       {bar(share, width)} {share:.0%}"])
+        sampled = self._sampler.latest() if self._sampler else []
+        told = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
+        self._draw([*told, f"       {bar(share, width)} {share:.0%}"])
+
+    def sampling(self, sampler: Sampler) -> None:
+        self._sampler = sampler
 
     def over(self) -> None:
         self._rates.clear()
+        self._sampler = None
 
     def close(self) -> None:
         self._wipe()
@@ -109,6 +118,29 @@ class StudyView(StudyWatcher):
             sys.stderr.write(f"\x1b[{self._drawn}A\x1b[J")
             sys.stderr.flush()
             self._drawn = 0
+
+
+def _telemetry(samples: Sequence[Sample]) -> list[str]:
+    """A line of what the engine says, and one of the accelerators, where there are such."""
+    out = []
+    engines = [s.values for s in samples if s.source == "engine"]
+    if engines:
+        names = {"running_requests": "running", "waiting_requests": "waiting"}
+        told = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
+        if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
+            told.append(f"KV cache {max(shares):.0%}")
+        out.append("engine: " + ", ".join(told))
+    units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
+    cards = []
+    for s in sorted((s for s in samples if s.source == "accelerator"), key=lambda s: s.index):
+        told = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
+        cards.append(f"{s.index}: {' '.join(told)}")
+    if cards:
+        out.append("accelerators: " + ", ".join(cards))
+    elif host := next((s.values for s in samples if s.source == "host"), None):
+        if "cpu_busy_cores" in host:
+            out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+    return [line for line in out if not line.endswith(": ")]
 
 
 def _in_words(result: Result) -> str:

@@ -17,6 +17,7 @@ from dyno.engines.kinds import kind_of
 from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
+from dyno.experiment.idle import until_idle
 from dyno.experiment.trial import Outcome, Watcher, finish, fitting, look_at, on_fleet, on_server
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -170,6 +171,7 @@ class Conductor:
 
     def _on_fleet(self, planned: PlannedTrial, fleet: Fleet, start: Path, ready: dict[str, int]) -> Outcome | None:
         headers = self.headers(planned)
+        until_idle(fleet.urls, headers, cpu_s=fleet.cpu_s)
         run = self.folder.fresh(planned.place)
         run.write_engine(fleet.facts)
         before = _sizes(start)
@@ -185,6 +187,7 @@ class Conductor:
         headers = self.headers(planned)
         trial = planned.trial
         target = look_at(trial, headers, self.watcher)
+        until_idle(trial.target.urls, headers, trial.target.insecure)
         work = fitting(trial, target, headers, self.watcher)
         run = self.folder.fresh(planned.place)
         tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, place=planned.place)
