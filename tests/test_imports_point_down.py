@@ -13,7 +13,7 @@ ROWS: list[set[str]] = [
     {"units", "clock", "errors", "http", "secrets"},
     {"facts"},
     {"measure"},
-    {"workload", "load", "engines", "probe", "imports", "store"},
+    {"study", "workload", "load", "engines", "probe", "imports", "store"},
     {"experiment", "report"},
     {"cli"},
     {"__main__"},

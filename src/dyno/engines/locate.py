@@ -13,13 +13,15 @@ from dyno.facts.version import is_of
 
 
 def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
-    """In a dry run an engine that isn't here is let pass: its command can be shown all the same."""
-    program = _named(kind, spec) or _found(kind, spec)
-    if program is None:
-        if not dry:
-            raise UsageError(missing(kind, spec))
+    """In a dry run an engine that isn't here, in this version, is let pass: its command can be shown all the same."""
+    named = _named(kind, spec)
+    program = named or _found(kind, spec)
+    other = program and spec.version and program.version and not is_of(program.version, spec.version)
+    if dry and (program is None or (other and named is None)):
         return Program([kind.programs[0]], spec.version, where="not on this machine")
-    if spec.version and program.version and not is_of(program.version, spec.version):
+    if program is None:
+        raise UsageError(missing(kind, spec))
+    if other:
         raise UsageError(
             f"version = {spec.version!r} is asked for, and {kind.title} at {program.where} is {program.version}. "
             f"Install it with `dyno engines install {kind.name} --version {spec.version}`, or leave the version out."

@@ -32,7 +32,11 @@ class EnginePlan:
         self.spec = spec = self.kind.prepare(_absolute(spec))
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
-        self.model = _model(spec)
+        # In a dry run for another machine a model that isn't here is a problem to be told, and the command still shown.
+        self.absent = _absent(spec)
+        if self.absent and not dry:
+            raise UsageError(self.absent)
+        self.model = None if self.absent else _model(spec)
         self.limits: Limits = self.kind.limits(spec, self.model, self.program.version)
         present = allowed([a.index for a in rig.accelerators], _vendor_of(rig), os.environ)
         if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
@@ -102,7 +106,7 @@ class EnginePlan:
         unsaid = self.kind.unsaid_quantization(self.spec, self.program.version)
         found = list(preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices, from_files=unsaid))
         too_long = preflight.length_problem(needed, self.limits)
-        return [too_long, *found] if too_long else found
+        return [first for first in (self.absent, too_long) if first] + found
 
     def notes(self, concurrency: int | None) -> list[str]:
         """What is allowed and will be a finding."""
@@ -151,12 +155,16 @@ def _absolute(spec: EngineSpec) -> EngineSpec:
     return msgspec.structs.replace(spec, model=str(path.absolute())) if path.exists() else spec
 
 
+def _absent(spec: EngineSpec) -> str | None:
+    if spec.model is None or not model_files.looks_local(spec.model) or Path(spec.model).expanduser().exists():
+        return None
+    return f"The model {spec.model} isn't there. Check the path."
+
+
 def _model(spec: EngineSpec) -> ModelShape | None:
     if spec.model is None or not model_files.looks_local(spec.model):
         return None
     path = Path(spec.model).expanduser()
-    if not path.exists():
-        raise UsageError(f"The model {spec.model} isn't there. Check the path.")
     shape = model_files.read(path)
     if shape is None and (path.is_dir() or path.suffix == ".gguf"):
         what = "has no config.json and no *.gguf" if path.is_dir() else "can't be read as a GGUF file (cut off?)"

@@ -7,6 +7,8 @@ import msgspec
 from dyno.facts.trial import TrialSpec
 
 OnFailure = Literal["carry_on", "retry", "stop"]
+# engines: each repeat goes round all engines. trials: each engine is started once, its repeats follow one another.
+Interleave = Literal["engines", "trials"]
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +73,7 @@ class Study(msgspec.Struct, frozen=True):
     about: str | None = None
     seed: int = 0
     repeats: int = 1
-    restarts: bool = True  # a repeat is measured on an engine of its own start, in turn with the other engines
+    interleave: Interleave = "engines"
     on_failure: OnFailure = "retry"
     stop: StopRule | None = None
     rigs: dict[str, RigWanted] = {}
@@ -86,5 +88,5 @@ def short(value: Any) -> str:
     if isinstance(value, list):
         return "+".join(map(short, value)) or "none"
     if isinstance(value, dict):
-        return ",".join(f"{k}:{short(v)}" for k, v in value.items())
+        return ",".join(f"{k}:{short(v)}" for k, v in value.items()) or "none"
     return str(value).rstrip("/").rpartition("/")[2]

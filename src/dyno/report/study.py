@@ -1,0 +1,85 @@
+"""A study's results in one table. Repeats are one row: their mean, and how far they lie apart."""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from rich.console import Console
+from rich.table import Table
+
+from dyno.facts.study import Place, short
+from dyno.facts.summary import Distribution, Result
+from dyno.report.table import STYLE, findings
+
+_VERDICTS = ("sound", "doubtful", "void")
+_SHORT = {
+    "max_concurrency": "streams", "request_rate_rps": "offered/s", "quantization": "weights", "input_len": "input",
+    "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
+}  # fmt: skip
+_NAMES = ("rig", "engine", "workload", "load")
+
+
+def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
+    if not done:
+        return
+    titles = columns([place for place, _ in done])
+    rows: dict[tuple[str, ...], list[Result]] = {}
+    for place, result in done:
+        rows.setdefault(tuple(_cell(place, title) for title in titles), []).append(result)
+    out = Table(header_style="bold", pad_edge=False, box=None, padding=(0, 1, 0, 0))
+    for title in titles:
+        key = title.rpartition(".")[2]
+        out.add_column(_SHORT.get(key, key), overflow="fold", min_width=min(len(_SHORT.get(key, key)), 12))
+    repeats = max(len(row) for row in rows.values()) > 1
+    for title in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s", "TTFT p50", "TTFT p99", "TPOT p50"):
+        out.add_column(title, justify="right", no_wrap=True)
+    out.add_column("verdict")
+    for names, results in rows.items():
+        failed = sum(r.summary.failed for r in results)
+        verdict = max((r.verdict for r in results), key=_VERDICTS.index)
+        out.add_row(
+            *names,
+            *([str(len(results))] if repeats else []),
+            str(sum(r.summary.completed for r in results)),
+            f"[red]{failed}[/]" if failed else "0",
+            _spread([r.summary.request_throughput for r in results], 2),
+            _spread([r.summary.output_throughput for r in results], 1),
+            _latency([r.summary.ttft for r in results], None),
+            _latency([r.summary.ttft for r in results], "99"),
+            _latency([r.summary.tpot for r in results], None),
+            f"[{STYLE[verdict]}]{verdict}[/]",
+        )
+    console.print(out)
+    console.print(
+        "tok/s: output tokens, over the whole run. Latencies in ms, from sending."
+        + (" Of n repeats: sums of done and failed, means ± standard deviation." if repeats else ""),
+        style="dim",
+    )
+    findings([result for _, result in done], console)
+
+
+def columns(places: Sequence[Place]) -> list[str]:
+    """What tells these trials apart: names, then settings. Of one trial alone, its engine."""
+    titles = [name for name in _NAMES if len({getattr(p, name) for p in places}) > 1]
+    keys = dict.fromkeys(key for p in places for key in p.settings)
+    titles += [key for key in keys if len({_cell(p, key) for p in places}) > 1]
+    return sorted(titles or ["engine"], key=lambda t: [*_NAMES, ""].index(t.partition(".")[0]))
+
+
+def _cell(place: Place, title: str) -> str:
+    if title in _NAMES:
+        return str(getattr(place, title) or "")
+    return short(place.settings[title]) if title in place.settings else "-"
+
+
+def _spread(values: list[float], digits: int) -> str:
+    apart = f" ±{stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{apart}"
+
+
+def _latency(distributions: list[Distribution], percentile: str | None) -> str:
+    values = [
+        d.median if percentile is None else d.percentiles[percentile]
+        for d in distributions
+        if not d.empty and (percentile is None or percentile in d.percentiles)
+    ]
+    return f"{mean(values):.1f}" if values else "-"

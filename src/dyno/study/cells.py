@@ -1,0 +1,98 @@
+"""The cells of a study's tables: which keys a table has, what a key takes, and whether a value is a list of choices."""
+
+import types
+import typing
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.study.document import Document, Path
+
+Hints = dict[str, Any]
+
+
+def _hints(struct: type, *but: str) -> Hints:
+    return {name: hint for name, hint in typing.get_type_hints(struct).items() if name not in but}
+
+
+SERVING = _hints(LoadSpec, "seed")
+OFFLINE = _hints(OfflineSpec, "kind")
+
+# What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.
+CELLS: dict[str, Hints] = {
+    "engine": {**_hints(EngineSpec), "base_url": str | list[str], "api_key_env": str, "backend": str, "endpoint": str},
+    "workload": _hints(WorkloadSpec),
+    "load": {
+        "kind": Literal["serve", "throughput", "latency", "micro"],
+        **SERVING,
+        **OFFLINE,
+        "num_prompts": int,  # goes before the workload's: how many are sent often depends on how fast
+        "num_warmups": int,
+        "requests_per_stream": float,  # num_prompts = this × max_concurrency
+    },
+    "trial": {
+        **_hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
+        "cache": Literal["empty", "keep"],
+    },
+}
+
+_LEAST: dict[str, float] = {
+    "num_prompts": 1, "num_warmups": 0, "input_len": 0, "output_len": 0, "prefix_len": 0, "max_concurrency": 1,
+    "batch_size": 1, "iterations": 1, "warmup_iterations": 0, "tensor_parallel": 1, "pipeline_parallel": 1,
+    "replicas": 1, "max_model_len": 1, "max_num_seqs": 1, "max_batched_tokens": 1, "draft_tokens": 1, "repeats": 1,
+    "seed": 0,
+}  # fmt: skip
+_ABOVE_ZERO = (
+    "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "ramp_end_rps", "requests_per_stream",
+    "memory_fraction", "ready_timeout_s",
+)  # fmt: skip
+
+
+def choices(hint: Any, value: Any) -> list[Any] | None:
+    """The values of a list that stands for several trials; None where it is one value."""
+    if not isinstance(value, list):
+        return None
+    if _takes_list(hint):
+        return value if value and all(isinstance(v, list) for v in value) else None
+    return value
+
+
+def _takes_list(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_takes_list(part) for part in get_args(hint))
+    return get_origin(hint) is list
+
+
+def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
+    """The value as the key's type; what is wrong with it is a mistake at the path."""
+    name = str(path[-1])
+    try:
+        value = msgspec.convert(value, type=hint)
+    except msgspec.ValidationError as e:
+        inside = str(e).partition(" - at `$.")[2].strip("`")
+        document.mistake(path, f"should be {_words(hint)}, and is {value!r}" + (f" (at {inside})" if inside else "."))
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name in _LEAST and value < _LEAST[name] and not (name == "output_len" and value == -1):
+            document.mistake(path, f"must be at least {_LEAST[name]:g}, and is {value:g}.")
+        if name in _ABOVE_ZERO and not value > 0:
+            document.mistake(path, f"must be above 0, and is {value:g}.")
+        if name == "memory_fraction" and value > 1:
+            document.mistake(path, f"is a share, at most 1, and is {value:g}.")
+    return value
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_words(part) for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if get_origin(hint) is list:
+        return f"a list of {_words(get_args(hint)[0]).removeprefix('a ')}s"
+    simple = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return simple.get(hint, "a table")

@@ -1,0 +1,94 @@
+"""A TOML text, and where in it each thing stands: so that a mistake can be told with its line."""
+
+import re
+import tomllib
+from difflib import get_close_matches
+from typing import Any
+
+from dyno.errors import UsageError
+
+Path = tuple[str | int, ...]
+
+_HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+class Document:
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        try:
+            self.tree: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as e:
+            raise UsageError(f"{name} is no TOML: {e}.") from None
+        self._lines = _lines(text)
+        self._mistakes: list[tuple[int, str]] = []
+
+    def line(self, path: Path) -> int:
+        """Of the path, or of the nearest thing around it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 1)
+
+    def mistake(self, path: Path, text: str) -> None:
+        """Kept until `check`: all of them are told at once."""
+        where = ".".join(f"#{p + 1}" if isinstance(p, int) else p for p in path)
+        entry = (self.line(path), f"{where}: {text}" if where else text)
+        if entry not in self._mistakes:  # the same cell is met in many trials
+            self._mistakes.append(entry)
+
+    def unknown(self, path: Path, known: list[str], what: str = "setting") -> None:
+        word = str(path[-1])
+        word = word.lower().replace("-", "_")
+        near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word in name]
+        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+        self.mistake(path, f"there is no such {what}. {hint}")
+
+    def check(self) -> None:
+        if not self._mistakes:
+            return
+        told = [f"  line {line}: {text}" for line, text in sorted(self._mistakes)]
+        count = f"{len(told)} mistakes" if len(told) > 1 else "a mistake"
+        raise UsageError("\n".join([f"{self.name} has {count}, and nothing was started:", *told]))
+
+
+def _lines(text: str) -> dict[Path, int]:
+    found: dict[Path, int] = {}
+    table: Path = ()
+    arrays: dict[Path, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _within(_parts(header[2]), arrays)
+            if header[1] == "[[":
+                arrays[table] = arrays.get(table, -1) + 1
+                table = (*table, arrays[table])
+            for end in range(1, len(table) + 1):
+                found.setdefault(table[:end], number)
+        elif key := _KEY.match(line):
+            parts = _parts(key[1])
+            for end in range(1, len(parts) + 1):  # a dotted key is a table's line, too
+                found.setdefault((*table, *parts[:end]), number)
+            for inner in re.finditer(r"[{,]\s*([A-Za-z0-9_-]+)\s*=", line[key.end() :]):  # an inline table's keys
+                found.setdefault((*table, *parts, inner[1]), number)
+    return found
+
+
+def _within(path: Path, arrays: dict[Path, int]) -> Path:
+    """[include.engine] belongs to the last [[include]]."""
+    out: Path = ()
+    for part in path[:-1]:
+        out = (*out, part)
+        if out in arrays:
+            out = (*out, arrays[out])
+    return (*out, *path[-1:])
+
+
+def _parts(dotted: str) -> Path:
+    try:
+        tree: Any = tomllib.loads(f"{dotted} = 0")
+    except tomllib.TOMLDecodeError:
+        return (dotted,)
+    parts: list[str] = []
+    while isinstance(tree, dict):
+        key, tree = next(iter(tree.items()))
+        parts.append(key)
+    return tuple(parts)

@@ -1,0 +1,271 @@
+"""From a study's text to its trials. Everything that is wrong with it is told at once, before anything runs."""
+
+import functools
+import hashlib
+import re
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+import msgspec
+
+from dyno.errors import UsageError
+from dyno.facts.study import Place, PlannedTrial, RigWanted, StopRule, Study
+from dyno.facts.trial import TrialSpec
+from dyno.study.cells import CELLS, converted
+from dyno.study.document import Document
+from dyno.study.grid import Cell, Section, expand
+from dyno.study.tables import Parts, Tables
+from dyno.study.trials import Known, Trials
+
+_TOP: dict[str, Any] = {
+    "name": str,
+    "about": str,
+    "seed": int,
+    "repeats": int,
+    "interleave": Literal["engines", "trials"],
+    "on_failure": Literal["carry_on", "retry", "stop"],
+}
+_TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
+_PARTS = ("engine", "workload", "load")
+_MANY = 100_000  # trials: more is a slip of the pen
+
+
+def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
+    """`given`: variables set from outside, as text."""
+    document = Document(text, str(path))
+    return _Reader(document, known, path.absolute().parent).study(path.stem, given or {})
+
+
+class _Reader:
+    def __init__(self, document: Document, known: Known, folder: FilePath) -> None:
+        self.doc, self.tables, self.trials = document, Tables(document), Trials(document, known, folder)
+
+    def study(self, stem: str, given: Mapping[str, str]) -> Study:
+        tree = self.doc.tree
+        for key in tree:
+            if key not in _TOP and key not in _TABLES:
+                self.doc.unknown((key,), [*_TOP, *_TABLES], "key")
+        top = {k: converted(self.doc, (k,), hint, tree[k]) for k, hint in _TOP.items() if k in tree}
+        name = str(top.get("name") or stem)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            self.doc.mistake(("name",), f"{name!r} names a folder: letters, digits, '.', '_' and '-' only.")
+        variables = self._variables(given)
+        rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
+        stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
+        parts = self.tables.parts(list(rigs))
+        self.doc.check()
+        seed, repeats = top.get("seed", 0), top.get("repeats", 1)
+        trials: dict[str, PlannedTrial] = {}
+        for place, trial, api_key in self._grid(parts, variables, rigs):
+            for repeat in range(1, repeats + 1):
+                planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
+                trials.setdefault(planned.place.id, planned)
+            if len(trials) > _MANY:
+                self.doc.mistake((), f"The grid has more than {_MANY:,} trials.")
+                break
+        self.doc.check()
+        if not trials:
+            self.doc.mistake((), "There is no trial: a study needs engines, workloads and loads.")
+        self.doc.check()
+        return Study(
+            name=name,
+            about=top.get("about"),
+            trials=list(trials.values()),
+            seed=seed,
+            repeats=repeats,
+            interleave=top.get("interleave", "engines"),
+            on_failure=top.get("on_failure", "retry"),
+            stop=stop,
+            rigs=rigs,
+        )
+
+    def _variables(self, given: Mapping[str, str]) -> dict[str, Any]:
+        variables = self.doc.tree.get("variables", {})
+        if not isinstance(variables, dict):
+            self.doc.mistake(("variables",), "is a table: write [variables], and NAME = VALUE below it.")
+            return {}
+        for name, text in given.items():
+            if name not in variables:
+                known = ", ".join(variables) or "none"
+                raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. There are: {known}.")
+            variables = {**variables, name: _value(text)}
+        out = dict(variables)
+        for _ in range(len(out)):  # one may name another
+            out = {k: _from_others(v, out) for k, v in out.items()}
+        return out
+
+    def _grid(
+        self, parts: Parts, variables: dict[str, Any], rigs: dict[str, RigWanted]
+    ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
+        excluding = self._choosers("exclude", parts)
+        matched = set()
+        for rig in [*rigs, *([] if rigs else [None])]:
+            for names in self._trios(parts, rig):
+                for place, cell, trial, key in self._trials(names, parts, variables, rig, rigs):
+                    out = {i for i, rule in enumerate(excluding) if _matches(rule, names, cell)}
+                    matched |= out
+                    if not out:
+                        yield place, trial, key
+            for i, rule in enumerate(self._choosers("include", parts)):
+                yield from self._included(i, rule, parts, variables, rig, rigs)
+        for i in sorted({*range(len(excluding))} - matched):
+            self.doc.mistake(("exclude", i), "excludes nothing: no trial is like this.")
+
+    def _trios(self, parts: Parts, rig: str | None) -> Iterator[tuple[str, str, str]]:
+        for engine in parts.engines:
+            of_engine = parts.rules[f"engine {engine}"]
+            if rig not in of_engine.get("rigs", [rig]):
+                continue
+            for workload in of_engine.get("workloads", parts.workloads):
+                for load in parts.rules[f"workload {workload}"].get("loads", parts.loads):
+                    if load in of_engine.get("loads", parts.loads):
+                        yield engine, workload, load
+
+    def _trials(
+        self,
+        names: tuple[str, str, str],
+        parts: Parts,
+        variables: dict[str, Any],
+        rig: str | None,
+        rigs: dict[str, RigWanted],
+        extra: dict[str, Section] | None = None,
+    ) -> Iterator[tuple[Place, Cell, TrialSpec, str | None]]:
+        engine, workload, load = names
+        own = parts.engines[engine]
+        sections = [
+            own["engine"],
+            _merged(parts.workloads[workload], own["workload"]),
+            _merged(parts.loads[load], own["load"]),
+            _merged(parts.trial, own["trial"]),
+        ]
+        sections = [_merged(s, extra[s.part]) if extra and s.part in extra else s for s in sections]
+        for cell in expand(self.doc, sections, variables):
+            trial = self.trials.trial({s.part: s for s in sections}, cell)
+            if trial is not None:
+                price = rigs[rig].price if rig else None
+                place = Place("", "", engine, workload, load, cell.varying, rig=rig, price=price)
+                yield place, cell, trial, cell.sections["engine"].get("api_key_env")
+
+    def _choosers(self, name: str, parts: Parts) -> list[dict[str, dict[str, Any]]]:
+        """Each rule as part → key → values; 'name' is the table's own. `engine = 'vllm'` is short for its name."""
+        rules = self.doc.tree.get(name, [])
+        if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
+            self.doc.mistake((name,), f"is a list of tables: write [[{name}]].")
+            return []
+        tables: dict[str, Any] = {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
+        out = []
+        for i, rule in enumerate(rules):
+            made: dict[str, dict[str, Any]] = {}
+            for part, wanted in rule.items():
+                if part not in tables:
+                    self.doc.unknown((name, i, part), [*tables], "part of a trial")
+                    continue
+                cells = wanted if isinstance(wanted, dict) else {"name": wanted}
+                for key, value in cells.items():
+                    if key == "name":
+                        for one in value if isinstance(value, list) else [value]:
+                            if one not in tables[part]:
+                                self.doc.unknown((name, i, part, str(one)), list(tables[part]), part)
+                    elif key not in CELLS[part]:
+                        self.doc.unknown((name, i, part, key), ["name", *CELLS[part]])
+                made[part] = cells
+            out.append(made)
+        self.doc.check()
+        return out
+
+    def _included(
+        self,
+        index: int,
+        rule: dict[str, dict[str, Any]],
+        parts: Parts,
+        variables: dict[str, Any],
+        rig: str | None,
+        rigs: dict[str, RigWanted],
+    ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
+        """Trials beside the grid: the named tables, with the keys that the rule says otherwise."""
+        known: dict[str, Any] = {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
+        names = []
+        for part in _PARTS:
+            named = rule.get(part, {}).get("name", list(known[part]))
+            names.append(named if isinstance(named, list) else [named])
+        extra = {}
+        for part, cells in rule.items():
+            own = {k: v for k, v in cells.items() if k != "name"}
+            extra[part] = Section(part, own, {k: ("include", index, part, k) for k in own}, [])
+        for engine in names[0]:
+            if rig not in parts.rules[f"engine {engine}"].get("rigs", [rig]):
+                continue
+            for workload in names[1]:
+                for load in names[2]:
+                    trio = (engine, workload, load)
+                    for place, _, trial, key in self._trials(trio, parts, variables, rig, rigs, extra):
+                        said = {f"{p}.{k}": v for p, cells in rule.items() for k, v in cells.items() if k != "name"}
+                        yield msgspec.structs.replace(place, settings={**said, **place.settings}), trial, key
+
+
+def _merged(section: Section, over: Section) -> Section:
+    """The second goes before the first; what it says replaces an axis, too."""
+    cells, paths = {**section.cells, **over.cells}, {**section.paths, **over.paths}
+    zipped = [g for g in section.zipped if not {*g} & {*over.cells}] + over.zipped
+    return Section(section.part, cells, paths, zipped)
+
+
+def _matches(rule: dict[str, dict[str, Any]], names: tuple[str, str, str], cell: Cell) -> bool:
+    for part, name in zip(_PARTS, names, strict=True):
+        for key, wanted in rule.get(part, {}).items():
+            actual = name if key == "name" else cell.sections[part].get(key)
+            if actual != wanted and not (isinstance(wanted, list) and actual in wanted):
+                return False
+    return True
+
+
+def _placed(
+    place: Place, trial: TrialSpec, key: str | None, study: str, seed: int, repeat: int, repeats: int
+) -> PlannedTrial:
+    """Each repeat with prompts of its own, the same for every engine: a comparison is then of pairs."""
+    w, load = trial.workload, trial.load
+    if w.seed == 0:
+        shape = f"{seed} {repeat} {place.workload} {place.load} {_canonical(w)} {_canonical(load)} {trial.offline}"
+        own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
+        w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
+        trial = msgspec.structs.replace(trial, workload=w, load=load)
+    identity = [place.engine, _canonical(trial), place.rig, repeat]  # by name: the same setting twice is A against A
+    number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
+    place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
+    return PlannedTrial(place, trial, key)
+
+
+def _canonical(value: Any) -> Any:
+    """Without what is at its default: a later dyno that knows more settings finds the same trial."""
+    if not isinstance(value, msgspec.Struct):
+        return value
+    told = ((name, getattr(value, name), default) for name, default in _defaults(type(value)).items())
+    return {name: _canonical(own) for name, own, default in told if own != default}
+
+
+@functools.cache
+def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(struct)
+    return {f.name: f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory() for f in fields}
+
+
+def _value(text: str) -> Any:
+    """As TOML would read it; a plain word is a text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _from_others(value: Any, variables: Mapping[str, Any]) -> Any:
+    if not isinstance(value, str):
+        return value
+    for name, other in variables.items():
+        if isinstance(other, str | int | float) and other is not value:
+            value = other if value == f"${{{name}}}" else value.replace(f"${{{name}}}", str(other))
+            if not isinstance(value, str):
+                break
+    return value

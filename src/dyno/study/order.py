@@ -1,0 +1,95 @@
+"""The order of a study's trials: few starts of engines, and no side of a comparison favoured by drift.
+
+Each repeat goes round all engine settings, in an order that the seed has shuffled and that the next repeat turns
+round (A B, B A): what changes slowly, such as heat, then meets both sides alike. Where the same setting ends one
+round and begins the next, it goes on running.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.facts.study import PlannedTrial, Study
+
+
+class Session(NamedTuple):
+    """Trials that share one start of an engine, in order."""
+
+    name: str
+    trials: list[PlannedTrial]
+
+
+def sessions(study: Study) -> list[Session]:
+    found: list[Session] = []
+    last = None
+    for key, trials in _rounds(study):
+        if key == last:
+            found[-1].trials.extend(trials)
+        else:
+            found.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
+        last = key
+    return found
+
+
+def setting_key(planned: PlannedTrial) -> bytes:
+    """Trials with the same one can share an engine."""
+    t = planned.trial
+    # What isn't served runs in a process of its own: a throughput trial has no server to share.
+    shared = planned.place.id if t.offline else ""
+    return msgspec.json.encode([planned.place.rig, t.engine, t.target.urls, t.target.backend, shared])
+
+
+def _rounds(study: Study) -> Iterator[tuple[bytes, list[PlannedTrial]]]:
+    rng = random.Random(study.seed)
+    settings: dict[bytes, list[PlannedTrial]] = {}
+    for planned in study.trials:
+        settings.setdefault(setting_key(planned), []).append(planned)
+    order = list(settings)
+    if study.interleave == "trials":
+        rng.shuffle(order)
+        for key in order:
+            yield key, [p for repeat in _repeats(study) for p in _shuffled(settings[key], repeat, study, rng)]
+        return
+    for repeat in _repeats(study):
+        if repeat % 2:
+            rng.shuffle(order)
+        else:
+            order.reverse()
+        for key in order:
+            if trials := _shuffled(settings[key], repeat, study, rng):
+                yield key, trials
+
+
+def _repeats(study: Study) -> range:
+    return range(1, study.repeats + 1)
+
+
+def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random) -> list[PlannedTrial]:
+    """One repeat's. With a stop rule the loads of a series rise: it is the only way to know when to stop."""
+    mine = [p for p in trials if p.place.repeat == repeat]
+    if study.stop is None:
+        rng.shuffle(mine)
+        return mine
+    series: dict[tuple[str, ...], list[PlannedTrial]] = {}
+    for planned in mine:
+        series.setdefault(series_key(planned), []).append(planned)
+    groups = list(series.values())
+    rng.shuffle(groups)
+    return [p for group in groups for p in sorted(group, key=level)]
+
+
+def series_key(planned: PlannedTrial) -> tuple[str, ...]:
+    """Trials that differ by how much load there is, and by nothing else. The prompts' number and seed go with it."""
+    w = msgspec.structs.replace(planned.trial.workload, num_prompts=1, num_warmups=0, seed=0)
+    place = planned.place
+    key = setting_key(planned).decode(), msgspec.json.encode(w).decode(), place.load, str(place.repeat)
+    return (*key, place.id) if planned.trial.offline else key
+
+
+def level(planned: PlannedTrial) -> tuple[float, float]:
+    """How much load: by rate, then by concurrency. No limit is the most."""
+    load = planned.trial.load
+    rate = load.request_rate_rps or load.ramp_end_rps
+    return (rate if rate else float("inf"), load.max_concurrency or float("inf"))
