@@ -137,9 +137,8 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
         cards.append(f"{s.index}: {' '.join(told)}")
     if cards:
         out.append("accelerators: " + ", ".join(cards))
-    elif host := next((s.values for s in samples if s.source == "host"), None):
-        if "cpu_busy_cores" in host:
-            out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+    elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
+        out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
     return [line for line in out if not line.endswith(": ")]
 
 

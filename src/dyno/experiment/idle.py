@@ -27,8 +27,8 @@ def until_idle(
         while busy := _busy(clients, cpu_s):
             if time.monotonic() > deadline:
                 raise TargetError(
-                    f"{urls[0]} is not idle: {busy}, {within_s:g} s after the last of dyno's requests was answered. Does "
-                    "somebody else use it?"
+                    f"{urls[0]} is not idle: {busy}, {within_s:g} s after the last of dyno's requests was answered. "
+                    "Does somebody else use it?"
                 )
             time.sleep(_LOOK_S)
     finally:

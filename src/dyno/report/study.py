@@ -1,4 +1,4 @@
-"""A study's results in one table. Repeats are one row: their mean, and how far they lie apart."""
+"""A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -6,11 +6,12 @@ from statistics import mean, stdev
 from rich.console import Console
 from rich.table import Table
 
+from dyno.facts.finding import Finding, worst_first
 from dyno.facts.study import Place, short
 from dyno.facts.summary import Distribution, Result
-from dyno.report.table import STYLE, findings
 
 _VERDICTS = ("sound", "doubtful", "void")
+_STYLE = {"sound": "green", "doubtful": "yellow", "void": "red"}
 _SHORT = {
     "max_concurrency": "streams", "request_rate_rps": "offered/s", "quantization": "weights", "input_len": "input",
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
@@ -46,7 +47,7 @@ def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
             _latency([r.summary.ttft for r in results], None),
             _latency([r.summary.ttft for r in results], "99"),
             _latency([r.summary.tpot for r in results], None),
-            f"[{STYLE[verdict]}]{verdict}[/]",
+            f"[{_STYLE[verdict]}]{verdict}[/]",
         )
     console.print(out)
     console.print(
@@ -54,7 +55,7 @@ def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
         + (" Of n repeats: sums of done and failed, means ± standard deviation." if repeats else ""),
         style="dim",
     )
-    findings([result for _, result in done], console)
+    _findings([result for _, result in done], console)
 
 
 def columns(places: Sequence[Place]) -> list[str]:
@@ -83,3 +84,16 @@ def _latency(distributions: list[Distribution], percentile: str | None) -> str:
         if not d.empty and (percentile is None or percentile in d.percentiles)
     ]
     return f"{mean(values):.1f}" if values else "-"
+
+
+def _findings(results: Sequence[Result], console: Console) -> None:
+    """Each code once, with how many rows it is about: the same note six times over would hide the one doubt."""
+    first: dict[str, Finding] = {}
+    count: dict[str, int] = {}
+    for result in results:
+        for finding in result.findings:
+            first.setdefault(finding.code, finding)
+            count[finding.code] = count.get(finding.code, 0) + 1
+    for finding in worst_first(first.values()):
+        rows = f"{count[finding.code]} of {len(results)} rows"
+        console.print(f"{finding.level} {finding.code} ({rows}), first: {finding.text}", markup=False, highlight=False)
