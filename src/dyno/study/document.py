@@ -39,7 +39,7 @@ class Document:
     def unknown(self, path: Path, known: list[str], what: str = "setting") -> None:
         word = str(path[-1])
         near = get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known) or 'none'}."
         self.mistake(path, f"there is no such {what}. {hint}")
 
     def check(self) -> None:
