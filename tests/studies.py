@@ -12,26 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dyno.engines.kinds import KINDS
+from dyno.experiment.study_plan import known
 from dyno.facts.study import Study
-from dyno.load.plan import prompts_needed
-from dyno.load.protocols import PROTOCOLS
 from dyno.study.file import read
-from dyno.study.trials import Known
-from dyno.workload import DATASETS
 
 FOLDER = Path(__file__).parent.parent / "studies"
 SHIPPED = sorted(FOLDER.glob("*.toml"))
 REPORTS = [path for path in SHIPPED if path.stem != "demo"]
-
-KNOWN = Known(
-    backends={name: kind.backend for name, kind in KINDS.items()},
-    attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
-    paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
-    fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
-    datasets=list(DATASETS),
-    prompts_needed=prompts_needed,
-)
 
 Tree = dict[str, Any]
 
@@ -59,7 +46,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def study(text: str, path: Path, given: Mapping[str, str] | None = None) -> Study:
-    return read(text, path, KNOWN, given)
+    return read(text, path, known(), given)
 
 
 def shipped(name: str, given: Mapping[str, str] | None = None) -> Study:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dyno import __version__
-from dyno.cli import demo, doctor, engines, runs, serve
+from dyno.cli import demo, doctor, engines, run, runs, serve
 from dyno.errors import DynoError
 
 Command = Callable[[argparse.Namespace], int]
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         title="benchmarks", required=True, metavar="WHAT"
     )
     serve.add(bench)
+    run.add(commands)
     runs.add(commands)
     engines.add(commands)
     doctor.add(commands)

@@ -7,9 +7,59 @@ import time
 
 from dyno.experiment.trial import Watcher
 from dyno.load.progress import Progress
-from dyno.units import seconds
+from dyno.units import NS_PER_MS, seconds
 
 _EVERY_S = 0.2
+
+
+class Rates:
+    """Over the last few seconds, from what the wire tells. For the eye, not for results."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int, float, int, int]] = []  # time, ended, tokens, firsts, their ns
+
+    def see(self, now: float, p: Progress) -> None:
+        self._seen.append((now, p.ended, p.tokens_estimate, p.firsts, p.first_ns))
+        del self._seen[:-15]
+
+    def clear(self) -> None:
+        self._seen.clear()
+
+    def text(self, p: Progress) -> str:
+        (t0, ended0, tokens0, firsts0, ns0), (t1, ended1, tokens1, firsts1, ns1) = self._seen[0], self._seen[-1]
+        span = t1 - t0 or 1.0
+        firsts, first_ns = (firsts1 - firsts0, ns1 - ns0) if firsts1 > firsts0 else (firsts1, ns1)
+        ttft = f", TTFT ~{first_ns / firsts / NS_PER_MS:,.0f} ms" if firsts else ""
+        total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
+        return (
+            f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
+            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s{ttft}, {clock(_left_s(p))} left"
+        )
+
+
+def share_done(p: Progress) -> float:
+    done = p.ended / p.count if p.until_s is None else seconds(p.elapsed_ns) / p.until_s
+    return min(1.0, max(done, 0.0))
+
+
+def _left_s(p: Progress) -> float:
+    share, elapsed = share_done(p), seconds(p.elapsed_ns)
+    return elapsed / share - elapsed if share > 0 else 0.0
+
+
+def bar(share: float, width: int) -> str:
+    filled = round(width * share)
+    return f"[{'#' * filled}{'.' * (width - filled)}]"
+
+
+def clock(s: float) -> str:
+    hours, minutes = divmod(int(s) // 60, 60)
+    return f"{hours}:{minutes:02d}:{int(s) % 60:02d}" if hours else f"{minutes}:{int(s) % 60:02d}"
+
+
+def writable() -> bool:
+    """A terminal that was stopped with Ctrl-S must not stop the load."""
+    return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
 class Line(Watcher):
@@ -17,7 +67,7 @@ class Line(Watcher):
         self._bar = bar and sys.stderr.isatty()
         self._drawn = False
         self._next = 0.0
-        self._before: list[tuple[float, int, float]] = []  # time, ended, tokens: for rates over the last seconds
+        self._rates = Rates()
 
     def phase(self, text: str) -> None:
         self._wipe()
@@ -26,43 +76,28 @@ class Line(Watcher):
 
     def over(self) -> None:
         self._wipe()
-        self._before.clear()
+        self._rates.clear()
 
     def progress(self, p: Progress) -> None:
         now = time.monotonic()
         if not self._bar or now < self._next:
             return
         self._next = now + _EVERY_S
-        self._before.append((now, p.ended, p.tokens_estimate))
-        del self._before[:-15]
-        # A terminal that was stopped with Ctrl-S must not stop the load.
-        if select.select([], [sys.stderr], [], 0)[1]:
+        self._rates.see(now, p)
+        if writable():
             self._drawn = True
             sys.stderr.write("\r" + self._text(p, shutil.get_terminal_size().columns) + "\x1b[K")
             sys.stderr.flush()
 
     def _text(self, p: Progress, columns: int) -> str:
-        (t0, ended0, tokens0), (t1, ended1, tokens1) = self._before[0], self._before[-1]
-        span = t1 - t0 or 1.0
-        elapsed = seconds(p.elapsed_ns)
-        share = min(1.0, p.ended / p.count if p.until_s is None else max(elapsed / p.until_s, 0))
-        left = elapsed / share - elapsed if share > 0 else 0.0
-        total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
-        text = (
-            f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
-            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s, {_clock(left)} left"
-        )
+        text = self._rates.text(p)
+        share = share_done(p)
         width = min(30, columns - len(text) - 9)  # the bar takes what room there is
-        filled = round(width * share)
-        bar = f" [{'#' * filled}{'.' * (width - filled)}]" if width >= 5 else ""
-        return f"{share:4.0%}{bar} {text}"[: columns - 1]
+        drawn = f" {bar(share, width)}" if width >= 5 else ""
+        return f"{share:4.0%}{drawn} {text}"[: columns - 1]
 
     def _wipe(self) -> None:
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._drawn = False
-
-
-def _clock(s: float) -> str:
-    return f"{int(s) // 60}:{int(s) % 60:02d}"

@@ -256,7 +256,8 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     from dyno.load.plan import prompts_needed
     from dyno.load.protocols import PROTOCOLS
 
-    if _starting(o):
+    starting = _starting(o)
+    if starting:
         from dyno.engines.kinds import kind_of
 
         o.backend = o.backend or kind_of(o.engine).backend
@@ -337,7 +338,7 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         ready_check_timeout_s=o.ready_check_timeout_sec,
         label=o.label,
         metadata=pairs(o.metadata, "--metadata"),
-        reset_cache=o.reset_prefix_cache,
+        reset_cache=o.reset_prefix_cache or starting,
         engine=engine.spec(o.engine, o) if o.engine else None,
     )
     return trial, headers

@@ -23,6 +23,7 @@ from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.request import Request
+from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -89,17 +90,11 @@ def serve(
                 raise
             raise _not_summed_up(run) from None
     else:
-        if trial.ready_check_timeout_s:
-            watcher.phase("Waiting for the server")
-            for url in trial.target.urls:
-                _wait_until_ready(trial, Url(url), headers)
-        target = _look(trial, headers)
+        target = look_at(trial, headers, watcher)
         work = fitting(trial, target, headers, watcher)
-        tokenizer = work.counter
         run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
         before = sent_before(runs, work.workload.sha256, trial.target)
-        empty = _emptier(trial, target, headers) if trial.reset_cache else None
-        measure(run, trial, target, work.workload, headers, watcher, stop, empty, before)
+        tokenizer = on_server(run, trial, target, headers, watcher, stop, work, before)
     watcher.phase("Decoding")
     try:
         return finish(run, tokenizer, keep_raw, headers)
@@ -126,14 +121,42 @@ def on_fleet(
     watcher: Watcher,
     stop: Stop,
     work: "Prompts | None" = None,
+    place: Place | None = None,
 ) -> Tokenizer | None:
     """One of the trials on an engine that dyno has started."""
     trial = aimed(trial, fleet)
     work = work or fitting(trial, fleet.target, headers, watcher)
     _check_context(work.lengths, fleet.target)
+    empty = fleet.empty_cache if trial.reset_cache else None
     measure(
-        run, trial, fleet.target, work.workload, headers, watcher, stop, fleet.empty_cache, engine_cpu_s=fleet.cpu_s
+        run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place
     )
+    return work.counter
+
+
+def look_at(trial: TrialSpec, headers: dict[str, str], watcher: Watcher) -> TargetFacts:
+    """A server that runs: waited for where that is asked for, then what it says of itself."""
+    if trial.ready_check_timeout_s:
+        watcher.phase("Waiting for the server")
+        for url in trial.target.urls:
+            _wait_until_ready(trial, Url(url), headers)
+    return _look(trial, headers)
+
+
+def on_server(
+    run: Run,
+    trial: TrialSpec,
+    target: TargetFacts,
+    headers: dict[str, str],
+    watcher: Watcher,
+    stop: Stop,
+    work: "Prompts",
+    before: str | None = None,
+    place: Place | None = None,
+) -> Tokenizer | None:
+    """One of the trials on a server that somebody else has started."""
+    empty = _emptier(trial, target, headers) if trial.reset_cache else None
+    measure(run, trial, target, work.workload, headers, watcher, stop, empty, before, place=place)
     return work.counter
 
 
@@ -192,6 +215,7 @@ def measure(
     empty_cache: Callable[[], bool] | None = None,
     sent: str | None = None,
     engine_cpu_s: Callable[[], float | None] | None = None,
+    place: Place | None = None,
 ) -> None:
     """Puts the load on. What it met lies in the run's folder then."""
     urls = [Url(url) for url in trial.target.urls]
@@ -208,6 +232,7 @@ def measure(
         repeated_prompts=work.repeated,
         sent_before=sent,
         rig=rig.look(trial.target.urls),
+        place=place,
     )
     run.write_manifest(manifest, work.requests)
 
@@ -293,6 +318,7 @@ def finish(
             engine=run.engine(),
             summary=summary,
             rig=manifest.rig,
+            repeats=manifest.place.repeats if manifest.place else 1,
         )
     )
     result = Result(summary, findings, verdict(findings))

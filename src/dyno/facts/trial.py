@@ -26,5 +26,5 @@ class TrialSpec(msgspec.Struct, frozen=True):
     metadata: dict[str, str] = {}
     kind: str = "serve"
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
-    reset_cache: bool = False  # empty a running server's prefix cache first; of an engine that dyno starts, always
+    reset_cache: bool = False  # empty the server's prefix cache before the load
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be

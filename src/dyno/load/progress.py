@@ -16,6 +16,8 @@ class Progress(msgspec.Struct):
     failed: int = 0  # by the wire's knowledge: errors inside a stream are found in decoding
     in_flight: int = 0
     reads: int = 0
+    firsts: int = 0  # responses whose body has begun …
+    first_ns: int = 0  # … and the sum of their times from sent: near the time to the first token
     tokens_ended: int = 0  # by the usage at the end of finished responses, where it was there
 
     @property

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.client import ClientFacts
@@ -297,7 +298,9 @@ class Wire:
             if head.chunked:
                 stream.framing = http1.Chunked()
                 if stream.tls is None:
-                    stream.ended = stream.framing.ended
+                    stream.ended = stream.framing.ended if data else partial(self._first_of_body, stream)
+                if data:
+                    self._count_first(stream, stamp)
                 try:
                     if data and stream.framing.ended(data):
                         self._ended(stream, data, stamp)
@@ -312,6 +315,17 @@ class Wire:
             stream.left -= len(data)
             if stream.left <= 0:
                 self._ended(stream, data, stamp)
+
+    def _first_of_body(self, stream: Connection, data: bytes) -> bool:
+        """For the live figure alone: a server may send its head long before the first token."""
+        assert stream.framing is not None
+        stream.ended = stream.framing.ended
+        self._count_first(stream, NO_STAMP)
+        return stream.framing.ended(data)
+
+    def _count_first(self, stream: Connection, stamp: bytes) -> None:
+        self.progress.firsts += 1
+        self.progress.first_ns += self._arrival(stamp) - stream.sent_ns
 
     def _arrival(self, stamp: bytes) -> int:
         seconds, ns = TIMES.unpack(stamp)

@@ -21,6 +21,7 @@ class Evidence(msgspec.Struct, frozen=True):
     rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
     cache_emptied: bool | None = None  # None: not tried
     engine: EngineFacts | None = None  # that dyno started
+    repeats: int = 1  # of this trial, in a study
 
     @property
     def can_ignore_eos(self) -> bool:

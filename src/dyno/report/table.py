@@ -8,7 +8,7 @@ from rich.table import Table
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.summary import Distribution, Result
 
-_STYLE = {"sound": "green", "doubtful": "yellow", "void": "red"}
+STYLE = {"sound": "green", "doubtful": "yellow", "void": "red"}
 
 
 def comparison(labels: Sequence[str], rows: Sequence[tuple[Sequence[str], Result]], console: Console) -> None:
@@ -29,11 +29,11 @@ def comparison(labels: Sequence[str], rows: Sequence[tuple[Sequence[str], Result
             _median(s.ttft),
             _p90(s.ttft),
             _median(s.tpot),
-            f"[{_STYLE[result.verdict]}]{result.verdict}[/]",
+            f"[{STYLE[result.verdict]}]{result.verdict}[/]",
         )
     console.print(table)
     console.print("tok/s: output tokens, over the whole run. Latencies in ms, from sending.", style="dim")
-    _findings([result for _, result in rows], console)
+    findings([result for _, result in rows], console)
 
 
 def _median(d: Distribution) -> str:
@@ -44,7 +44,7 @@ def _p90(d: Distribution) -> str:
     return "-" if d.empty or "90" not in d.percentiles else f"{d.percentiles['90']:.1f}"
 
 
-def _findings(results: Sequence[Result], console: Console) -> None:
+def findings(results: Sequence[Result], console: Console) -> None:
     """Each code once, with how many rows it is about: the same note six times over would hide the one doubt."""
     first: dict[str, Finding] = {}
     count: dict[str, int] = {}

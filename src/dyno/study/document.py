@@ -38,7 +38,8 @@ class Document:
 
     def unknown(self, path: Path, known: list[str], what: str = "setting") -> None:
         word = str(path[-1])
-        near = get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.5)
+        word = word.lower().replace("-", "_")
+        near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word in name]
         hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known) or 'none'}."
         self.mistake(path, f"there is no such {what}. {hint}")
 
@@ -60,7 +61,8 @@ def _lines(text: str) -> dict[Path, int]:
             if header[1] == "[[":
                 arrays[table] = arrays.get(table, -1) + 1
                 table = (*table, arrays[table])
-            found.setdefault(table, number)
+            for end in range(1, len(table) + 1):
+                found.setdefault(table[:end], number)
         elif key := _KEY.match(line):
             parts = _parts(key[1])
             for end in range(1, len(parts) + 1):  # a dotted key is a table's line, too

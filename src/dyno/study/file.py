@@ -1,5 +1,6 @@
 """From a study's text to its trials. Everything that is wrong with it is told at once, before anything runs."""
 
+import functools
 import hashlib
 import re
 import tomllib
@@ -238,7 +239,7 @@ def _placed(
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
         w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
         trial = msgspec.structs.replace(trial, workload=w, load=load)
-    identity = [_canonical(trial), place.rig, repeat]
+    identity = [place.engine, _canonical(trial), place.rig, repeat]  # by name: the same setting twice is A against A
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
     return PlannedTrial(place, trial, key)
@@ -246,15 +247,16 @@ def _placed(
 
 def _canonical(value: Any) -> Any:
     """Without what is at its default: a later dyno that knows more settings finds the same trial."""
-    if isinstance(value, msgspec.Struct):
-        out = {}
-        for field in msgspec.structs.fields(value):
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            own = getattr(value, field.name)
-            if own != default:
-                out[field.name] = _canonical(own)
-        return out
-    return value
+    if not isinstance(value, msgspec.Struct):
+        return value
+    told = ((name, getattr(value, name), default) for name, default in _defaults(type(value)).items())
+    return {name: _canonical(own) for name, own, default in told if own != default}
+
+
+@functools.cache
+def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(struct)
+    return {f.name: f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory() for f in fields}
 
 
 def _value(text: str) -> Any:

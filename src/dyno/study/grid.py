@@ -50,6 +50,8 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 axis = f"{section.part}." + "+".join(group)
                 on_axis[section.part, key] = axis
                 _add(document, axes, axis, len(several), section.paths[key])
+    if 0 in axes.values():
+        return  # told
     for point in itertools.product(*(range(n) for n in axes.values())):
         at = dict(zip(axes, point, strict=True))
         chosen = {name: v[at[f"${{{name}}}"]] if f"${{{name}}}" in at else v for name, v in variables.items()}
@@ -69,6 +71,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
 
 def _add(document: Document, axes: dict[str, int], axis: str, count: int, path: Path) -> None:
     if not count:
+        axes[axis] = 0
         document.mistake(path, "is an empty list: there would be no trial.")
     elif axes.setdefault(axis, count) != count:
         document.mistake(path, f"has {count} values, and what it is zipped with has {axes[axis]}. They walk together.")

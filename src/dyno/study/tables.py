@@ -36,10 +36,11 @@ class Tables:
         return table
 
     def rig(self, path: Path, table: Any) -> RigWanted:
-        price = table.get("price") if isinstance(table, dict) else None
-        if isinstance(price, dict):
-            self.struct((*path, "price"), Price, price)
-        return self.struct(path, RigWanted, table)
+        price = None
+        if isinstance(table.get("price"), dict):
+            price = self.struct((*path, "price"), Price, table["price"])
+            table = {k: v for k, v in table.items() if k != "price"}
+        return msgspec.structs.replace(self.struct(path, RigWanted, table), price=price)
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):

@@ -38,7 +38,7 @@ def no_steady_window(e: Evidence) -> Iterator[Finding]:
 
 
 def single_run(e: Evidence) -> Iterator[Finding]:
-    if e.summary.completed:
+    if e.summary.completed and e.repeats < 2:
         yield Finding(
             "statistics.single_run",
             "note",

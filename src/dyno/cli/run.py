@@ -1,0 +1,224 @@
+"""`dyno run`: a study from one file. The same command goes on where the last one stopped."""
+
+import argparse
+import fnmatch
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyno.cli.values import pairs
+from dyno.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from dyno.facts.rig import Rig
+    from dyno.facts.study import PlannedTrial, Study
+    from dyno.store.study import StudyFolder
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "run",
+        help="a whole comparison from one file; stopped, it goes on with the same command",
+        epilog="The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo.",
+    )
+    p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
+    p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
+    p.add_argument("--only", action="append", default=[], metavar="PATTERN",
+                   help="trials whose name holds this, or matches it with * and ?; repeatable")  # fmt: skip
+    p.add_argument("--limit", type=int, metavar="N", help="at most so many trials now")
+    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a variable")
+    p.add_argument("--rig", metavar="NAME", help="which of the study's rigs this machine is")
+    p.add_argument("--any-rig", action="store_true", help="also on a machine that the study isn't meant for")
+    p.add_argument("--extend", action="store_true", help="the file has changed: go on in the same folder")
+    p.add_argument("--new", action="store_true", help="the file has changed: begin a new folder")
+    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
+    p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    p.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from dyno.experiment import study_plan
+    from dyno.probe import rig
+
+    if options.new and options.extend:
+        raise UsageError("--new and --extend: one of them.")
+    if options.limit is not None and options.limit < 1:
+        raise UsageError("--limit must be at least 1.")
+    study, text = study_plan.read(_found(options.study), pairs(options.set, "--set"))
+    found = rig.look()
+    if options.dry_run:
+        name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
+        return _dry_run(study, _wanted(study, name, options), found)
+    name = study_plan.choose_rig(study, found, options.rig, options.any_rig)
+    wanted = _wanted(study, name, options)
+    folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
+    with folder.held():
+        return _conduct(study, text, folder, wanted, found, options)
+
+
+def _conduct(
+    study: "Study",
+    text: str,
+    folder: "StudyFolder",
+    wanted: "list[PlannedTrial]",
+    found: "Rig",
+    options: argparse.Namespace,
+) -> int:
+    from dyno.cli.study_view import StudyView
+    from dyno.experiment import study_plan
+    from dyno.experiment.study import Conductor
+    from dyno.load.progress import Stop
+    from dyno.store.study import trial_name
+
+    done = folder.done()
+    left = [p for p in wanted if trial_name(p.place) not in done and not p.trial.offline]
+    before = sum(trial_name(p.place) in done for p in wanted)
+    left = _in_order(study, left)[: options.limit]
+    if wrong := study_plan.problems(left, found, dry=False):
+        raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
+    if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
+        raise UsageError(
+            f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
+            "could not be compared. --any-rig goes on all the same, --runs DIR begins elsewhere."
+        )
+    folder.write(study, text)
+    if before and left:
+        print(f"{before} of {len(wanted)} trials are done; going on in {folder.path}.", file=sys.stderr)
+    stop = Stop()
+    view = StudyView(study.name, left, before, live=not options.plain)
+    try:
+        Conductor(study, folder, _headers, view, stop, options.keep_raw).conduct(left)
+    except KeyboardInterrupt:
+        stop.requested = True
+    finally:
+        view.close()
+    return _conclude(study, folder, wanted, stop.requested, options)
+
+
+def _conclude(
+    study: "Study", folder: "StudyFolder", wanted: "list[PlannedTrial]", stopped: bool, options: argparse.Namespace
+) -> int:
+    from rich.console import Console
+
+    from dyno.report.study import table
+    from dyno.store.study import failure_of
+
+    done = [(p, run.result()) for p in wanted if (run := folder.run(p.place)).whole]
+    table(done, Console())
+    failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
+    for p, failure in failed:
+        print(f"failed: {p.place.label}: {failure.text}", file=sys.stderr)
+    offline = sum(p.trial.offline is not None for p in wanted)
+    if offline:
+        print(
+            f"{offline} offline trials are in the study and weren't run: this version of dyno can't yet.",
+            file=sys.stderr,
+        )
+    print(f"Study: {folder.path}", file=sys.stderr)
+    if stopped:
+        command = " ".join(["dyno run", options.study, *(f"--set {s}" for s in options.set)])
+        print(f"dyno: interrupted. What is done is kept; `{command}` goes on.", file=sys.stderr)
+        return 130
+    return 1 if failed or not (done or offline) else 0
+
+
+def _found(name: str) -> Path:
+    """A file, or one that comes with dyno."""
+    import dyno
+
+    path = Path(name)
+    if path.exists() or "/" in name or path.suffix:
+        return path
+    shipped = Path(dyno.__file__).parent / "studies"
+    if (shipped / f"{name}.toml").exists():
+        return shipped / f"{name}.toml"
+    names = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
+    raise UsageError(f"There is no file {name}, and no study of that name comes with dyno. There are: {names}.")
+
+
+def _wanted(study: "Study", rig: str | None, options: argparse.Namespace) -> "list[PlannedTrial]":
+    trials = [p for p in study.trials if rig is None or p.place.rig == rig]
+    if options.only:
+        trials = [p for p in trials if any(_matches(p.place.label, pattern) for pattern in options.only)]
+        if not trials:
+            raise UsageError(
+                f"--only {' '.join(options.only)}: no trial has such a name. --dry-run lists them, such as "
+                f"{study.trials[0].place.label!r}."
+            )
+    return trials
+
+
+def _matches(label: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(label, pattern if any(c in pattern for c in "*?") else f"*{pattern}*")
+
+
+def _in_order(study: "Study", trials: "list[PlannedTrial]") -> "list[PlannedTrial]":
+    """As they will be run: then --limit takes the first of them."""
+    from dyno.study.order import sessions
+
+    ids = {p.place.id for p in trials}
+    return [p for session in sessions(study) for p in session.trials if p.place.id in ids]
+
+
+def _headers(planned: "PlannedTrial") -> dict[str, str]:
+    """Keys come from the environment, and go nowhere but into requests."""
+    if planned.api_key_env and planned.api_key_env not in os.environ:
+        raise StoreError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
+    key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _dry_run(study: "Study", wanted: "list[PlannedTrial]", found: "Rig") -> int:
+    from dyno.cli.progress import clock
+    from dyno.experiment import study_plan
+    from dyno.experiment.engine_plan import EnginePlan
+    from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, trial_s
+    from dyno.study.order import sessions
+
+    ids = {p.place.id for p in wanted}
+    groups = [(s.name, [p for p in s.trials if p.place.id in ids]) for s in sessions(study)]
+    groups = [(name, trials) for name, trials in groups if trials]
+    print(f"# {study.name}: {len(wanted)} trials, {len(groups)} starts of engines")
+    for i, (name, trials) in enumerate(groups, 1):
+        print(f"\n{i}. {name}")
+        for p in trials:
+            repeat = f" r{p.place.repeat}" if p.place.repeats > 1 else ""
+            where = f"[{p.place.rig}] " if p.place.rig else ""
+            print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
+    print("\n# The commands")
+    start_s: dict[str, float] = {}
+    for plan, mine in study_plan.plans(wanted, found, dry=True):
+        embedded = isinstance(plan, EnginePlan) and plan.program.embedded
+        start_s |= {p.place.id: OWN_START_S if embedded else START_S if plan else 0.0 for p in mine}
+        print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
+        if isinstance(plan, EnginePlan):
+            print("\n".join(plan.lines()))
+            for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
+                print(f"# {note}")
+        elif plan is None:
+            print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
+    total = sum(trial_s(p.trial) for p in wanted) + sum(start_s[trials[0].place.id] for _, trials in groups)
+    print(
+        f"\n# About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {START_S:g} s a start; once trials are "
+        "done, they correct it."
+    )
+    wrong = study_plan.problems(wanted, found, dry=True)
+    for problem in wrong:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if wrong else 0
+
+
+def _asked(planned: "PlannedTrial") -> str:
+    """The load in a few words."""
+    t = planned.trial
+    w, load = t.workload, t.load
+    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    if t.offline:
+        batch = f", batch {t.offline.batch_size}" if t.offline.batch_size else ""
+        return f"{t.offline.kind}, {w.num_prompts} × {lengths}{batch}"
+    rate = f", {load.request_rate_rps:g}/s" if load.request_rate_rps else ", ramp" if load.ramp else ""
+    streams = f", {load.max_concurrency} at once" if load.max_concurrency else ""
+    how = rate + streams or ", all at once"
+    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"

@@ -1,0 +1,248 @@
+"""A study, from its file to the last of its trials. Stopped at any moment, it goes on where it was.
+
+What is done is known by the folders alone: a trial with a summary.json is done, any other is run again from its
+beginning. So there is no state that could disagree with the facts.
+"""
+
+import contextlib
+import datetime
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.engines.kinds import kind_of
+from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import Fleet, running
+from dyno.experiment.trial import Outcome, Watcher, finish, fitting, look_at, on_fleet, on_server
+from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial, Study
+from dyno.load.progress import Stop
+from dyno.measure.saturation import level_of, saturated
+from dyno.probe import rig
+from dyno.store.run import Run
+from dyno.store.study import Failure, StudyFolder, failure_of, trial_name, write_failure
+from dyno.study import order
+from dyno.workload.tokenizer import Tokenizer, choose
+
+Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
+
+
+class StudyWatcher(Watcher):
+    """Told of the trials as well; a silent one by default."""
+
+    def begins(self, planned: PlannedTrial) -> None: ...
+
+    def again(self, planned: PlannedTrial, why: str) -> None: ...
+
+    def ended(self, planned: PlannedTrial, run: Run, told: "Told") -> None: ...
+
+
+class Told(NamedTuple):
+    """What became of a trial."""
+
+    state: str  # done, failed, skipped
+    text: str = ""
+    outcome: Outcome | None = None
+
+
+class Conductor:
+    def __init__(
+        self,
+        study: Study,
+        folder: StudyFolder,
+        headers: Headers,
+        watcher: StudyWatcher | None = None,
+        stop: Stop | None = None,
+        keep_raw: bool = False,
+    ) -> None:
+        self.study, self.folder, self.headers = study, folder, headers
+        self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
+        self._attempts: Counter[str] = Counter()
+
+    def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
+        """Runs those of them that have no result yet, in the study's order."""
+        done = self.folder.done()
+        ids = {p.place.id for p in wanted}
+        found = rig.look()
+        for session in order.sessions(self.study):
+            open_ = [p for p in session.trials if p.place.id in ids and trial_name(p.place) not in done]
+            queue = deque(p for p in open_ if not p.trial.offline and not self._recovered(p))
+            while queue and not self.stop.requested:
+                self._leave_out(queue)
+                if queue:
+                    self._session(session.name, queue, found)
+
+    def _session(self, name: str, queue: deque[PlannedTrial], found: Rig) -> None:
+        """As many trials of the queue as one start of the engine is good for."""
+        first = queue[0]
+        spec, headers = first.trial.engine, self.headers(first)
+        assert spec is not None
+        try:
+            if not kind_of(spec.kind).starts:
+                self._go_through(queue, self._attached)
+                return
+            start = self.folder.engine_start(name)
+            plan = EnginePlan(spec, found)
+            with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
+                self._check_version(first, fleet)
+                ready = _sizes(start)
+                self._go_through(queue, lambda p: self._on_fleet(p, fleet, start, ready), fleet.death)
+        except (EngineError, TargetError, UsageError) as e:
+            if not queue or self.stop.requested:
+                raise
+            # It didn't come up, or isn't what was asked for: so it is for all that wait for it.
+            self._attempts[queue[0].place.id] += 1
+            if self._again(queue[0]):
+                self.watcher.again(queue[0], str(e))
+                return
+            while queue:
+                self._failed(queue.popleft(), str(e))
+
+    def _check_version(self, planned: PlannedTrial, fleet: Fleet) -> None:
+        """An engine that was upgraded between two sittings would be compared with itself."""
+        key = order.setting_key(planned)
+        for other in self.study.trials:
+            run = self.folder.run(other.place)
+            if order.setting_key(other) == key and run.whole and (before := run.engine()):
+                if before.version != fleet.facts.version:
+                    raise UsageError(
+                        f"{fleet.plan.kind.title} is {fleet.facts.version} now, and was {before.version} when "
+                        f"{run.path} was measured. Go on with that version, or begin anew with --runs DIR."
+                    )
+                return
+
+    def _go_through(
+        self,
+        queue: deque[PlannedTrial],
+        run_one: Callable[[PlannedTrial], Outcome | None],
+        death: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Until nothing is left, the engine is dead, or somebody stops it."""
+        while queue and not self.stop.requested:
+            self._leave_out(queue)
+            if not queue:
+                return
+            planned = queue[0]
+            self.watcher.begins(planned)
+            self._attempts[planned.place.id] += 1
+            why = None
+            outcome = None
+            try:
+                outcome = run_one(planned)
+            except (TargetError, UsageError, WorkloadError) as e:
+                why = str(e)
+                if isinstance(e, UsageError | WorkloadError):  # it would be the same again
+                    self._attempts[planned.place.id] += 1
+            if self.stop.requested:
+                return
+            dead = death()
+            if dead is None and outcome and outcome.result.summary.completed:
+                queue.popleft()
+                self.watcher.ended(planned, outcome.run, Told("done", outcome=outcome))
+                continue
+            why = dead or why or "none of its requests was completed."
+            if self._again(planned):
+                self.folder.fresh(planned.place)
+                self.watcher.again(planned, why)
+            else:
+                queue.popleft()
+                self._failed(planned, why)
+            if dead is not None:
+                return
+
+    def _again(self, planned: PlannedTrial) -> bool:
+        return self.study.on_failure == "retry" and self._attempts[planned.place.id] < 2
+
+    def _failed(self, planned: PlannedTrial, why: str) -> None:
+        """Its folder stays, with what there is: the log, and requests that failed."""
+        run = self.folder.run(planned.place)
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.summary_path.unlink(missing_ok=True)  # what none has completed is no result
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        write_failure(run, Failure(why, self._attempts[planned.place.id] or 1, now))
+        self.watcher.ended(planned, run, Told("failed", why))
+        if self.study.on_failure == "stop":
+            raise EngineError(f"{planned.place.label} failed, and the study stops there: {why}")
+
+    def _on_fleet(self, planned: PlannedTrial, fleet: Fleet, start: Path, ready: dict[str, int]) -> Outcome | None:
+        headers = self.headers(planned)
+        run = self.folder.fresh(planned.place)
+        run.write_engine(fleet.facts)
+        before = _sizes(start)
+        try:
+            tokenizer = on_fleet(run, planned.trial, fleet, headers, self.watcher, self.stop, place=planned.place)
+        finally:
+            _copy_logs(start, run, ready, before, fleet)
+        if (died := fleet.death()) is not None:
+            run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
+        return self._finished(run, tokenizer, headers)
+
+    def _attached(self, planned: PlannedTrial) -> Outcome | None:
+        headers = self.headers(planned)
+        trial = planned.trial
+        target = look_at(trial, headers, self.watcher)
+        work = fitting(trial, target, headers, self.watcher)
+        run = self.folder.fresh(planned.place)
+        tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, place=planned.place)
+        return self._finished(run, tokenizer, headers)
+
+    def _finished(self, run: Run, tokenizer: Tokenizer | None, headers: dict[str, str]) -> Outcome | None:
+        if self.stop.requested:
+            return None  # cut off: it is run again, as a whole
+        self.watcher.phase("Decoding")
+        return finish(run, tokenizer, self.keep_raw, headers)
+
+    def _recovered(self, planned: PlannedTrial) -> bool:
+        """A trial that was measured to its end and not summed up yet is summed up, not run again."""
+        run = self.folder.run(planned.place)
+        with contextlib.suppress(DynoError):
+            client = run.client()
+            if client is None or client.outcome != "complete" or failure_of(run) is not None:
+                return False
+            named = run.manifest().trial.tokenizer
+            outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw)
+            self.watcher.ended(planned, run, Told("done", "summed up", outcome))
+            return True
+        return False
+
+    def _leave_out(self, queue: deque[PlannedTrial]) -> None:
+        """Those at the head of the queue whose series has told all it can."""
+        while queue and (why := self._enough(queue[0])):
+            planned = queue.popleft()
+            self.watcher.ended(planned, self.folder.run(planned.place), Told("skipped", why))
+
+    def _enough(self, planned: PlannedTrial) -> str | None:
+        if self.study.stop is None:
+            return None
+        key, mine = order.series_key(planned), order.level(planned)
+        lower = [p for p in self.study.trials if order.series_key(p) == key and order.level(p) < mine]
+        levels = []
+        for p in sorted(lower, key=order.level):
+            run = self.folder.run(p.place)
+            if not run.whole:
+                continue
+            found = level_of(run.result().summary)
+            if found is not None:
+                levels.append(found)
+                if why := saturated(levels, self.study.stop):
+                    return why
+        return None
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.glob("engine*.log")}
+
+
+def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int], fleet: Fleet) -> None:
+    """What the engine said when it came up, and what it said during this trial: its folder is whole by itself."""
+    for name, size in before.items():
+        with (start / name).open("rb") as log:
+            head = log.read(ready.get(name, 0))
+            log.seek(size)
+            own = log.read()
+        text = (head + own).decode("utf-8", "replace")
+        (run.path / name).write_text(fleet.plan.clean(text))

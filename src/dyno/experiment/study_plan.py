@@ -1,0 +1,168 @@
+"""What a study comes to before it runs: its trials, the machine it is for, what is wrong with it, and its folder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from dyno import workload
+from dyno.engines.kinds import KINDS, kind_of
+from dyno.errors import StoreError, UsageError
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.trial import longest
+from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.load.plan import prompts_needed
+from dyno.load.protocols import PROTOCOLS
+from dyno.measure.checks.rig import differences as rig_differences
+from dyno.store.study import StudyFolder
+from dyno.study import file
+from dyno.study.trials import Known
+
+
+def known() -> Known:
+    return Known(
+        backends={name: kind.backend for name, kind in KINDS.items()},
+        attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
+        paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
+        fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
+        datasets=list(workload.DATASETS),
+        prompts_needed=prompts_needed,
+    )
+
+
+def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
+    """The study, and its text."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is no text"
+        raise UsageError(f"The study {path} can't be read: {why}.") from None
+    return file.read(text, path, known(), given), text
+
+
+def fits(wanted: RigWanted, found: Rig) -> bool:
+    """The machine is the one that the study is meant for, as far as it says."""
+    name = (wanted.accelerator or "").lower()
+    there = [a for a in found.accelerators if name in a.name.lower()]
+    if wanted.accelerator is None and wanted.accelerators is None:
+        return True
+    return len(there) >= (wanted.accelerators or 1)
+
+
+def choose_rig(study: Study, found: Rig, asked: str | None, anyway: bool) -> str | None:
+    """Which of the study's rigs this machine is. None: it names none."""
+    if asked is not None and asked not in study.rigs:
+        raise UsageError(f"--rig {asked}: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}.")
+    if not study.rigs:
+        return None
+    candidates = [asked] if asked else list(study.rigs)
+    here = ", ".join(a.name for a in found.accelerators) or "no accelerator"
+    fitting_ones = [name for name in candidates if anyway or fits(study.rigs[name], found)]
+    if len(fitting_ones) == 1:
+        return fitting_ones[0]
+    if fitting_ones:
+        raise UsageError(f"Several of the study's rigs fit this machine: say --rig {' or --rig '.join(fitting_ones)}.")
+    wanted = " or ".join(
+        f"{name} ({r.accelerators or 'any number'} × {r.accelerator or 'any accelerator'})"
+        for name, r in study.rigs.items()
+        if name in candidates
+    )
+    raise UsageError(
+        f"This study is meant for {wanted}, and here is {here}. --any-rig runs it all the same, --dry-run shows it."
+    )
+
+
+def problems(trials: Iterable[PlannedTrial], found: Rig, dry: bool) -> list[str]:
+    """What the engines' own checks say of each trial, before anything starts."""
+    told: dict[str, list[PlannedTrial]] = {}
+    for plan, mine in plans(trials, found, dry):
+        if isinstance(plan, UsageError):
+            told.setdefault(str(plan), []).extend(mine)
+            continue
+        for planned in mine if plan else []:
+            assert plan is not None
+            for problem in plan.problems([longest(planned.trial)]):
+                told.setdefault(problem, []).append(planned)
+    return [
+        f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
+        for text, mine in told.items()
+    ]
+
+
+def plans(
+    trials: Iterable[PlannedTrial], found: Rig, dry: bool
+) -> list[tuple[EnginePlan | UsageError | None, list[PlannedTrial]]]:
+    """For each engine setting: what would be run. None: it runs already."""
+    settings: dict[bytes, list[PlannedTrial]] = {}
+    for planned in trials:
+        settings.setdefault(msgspec.json.encode([planned.trial.engine, planned.trial.target]), []).append(planned)
+    out: list[tuple[EnginePlan | UsageError | None, list[PlannedTrial]]] = []
+    for mine in settings.values():
+        engine = mine[0].trial.engine
+        assert engine is not None
+        plan: EnginePlan | UsageError | None = None
+        if kind_of(engine.kind).starts:
+            try:
+                plan = EnginePlan(engine, found, dry=dry)
+            except UsageError as e:
+                plan = e
+        out.append((plan, mine))
+    return out
+
+
+def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:
+    """What is different about the machine since the first of these trials was measured."""
+    first = next((run for p in wanted if (run := folder.run(p.place)).whole), None)
+    if first is None:
+        return []
+    return [f.text for f in rig_differences(first.manifest().rig, found) if f.code != "rig.environment_differs"]
+
+
+def same(a: Study, b: Study) -> bool:
+    """The same trials: what else a file says of a study may change without a new one."""
+    return {p.place.id for p in a.trials} == {p.place.id for p in b.trials}
+
+
+def differences(old: Study, new: Study) -> str:
+    """Between the study that lies in a folder and the file as it is now, in words."""
+    was, now = ({p.place.id: p for p in study.trials} for study in (old, new))
+
+    def told(ids: Iterable[str], of: dict[str, PlannedTrial]) -> str:
+        labels = list(dict.fromkeys(of[i].place.label for i in ids))
+        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+        return "; ".join(labels[:3]) + more
+
+    parts = [f"{len(was.keys() & now.keys())} trials are the same"]
+    if added := [i for i in now if i not in was]:
+        parts.append(f"{len(added)} are new ({told(added, now)})")
+    if gone := [i for i in was if i not in now]:
+        parts.append(f"{len(gone)} are no longer in it ({told(gone, was)})")
+    if old.repeats != new.repeats:
+        parts.append(f"repeats were {old.repeats} and are {new.repeats}")
+    if old.seed != new.seed:
+        parts.append(f"the seed was {old.seed} and is {new.seed}")
+    return ", ".join(parts)
+
+
+def folder_for(runs: Path, study: Study, new: bool, extend: bool) -> StudyFolder:
+    """Where it goes on, or begins: NAME, or the one of NAME-2, NAME-3, … that holds these very trials."""
+    number, taken = 1, []
+    while (folder := StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))).path.exists():
+        if not folder.exists:
+            if not any(folder.path.iterdir()) or {p.name for p in folder.path.iterdir()} == {".lock"}:
+                return folder
+            raise StoreError(f"{folder.path} is there and holds no study. Choose another place with --runs DIR.")
+        if same(folder.study(), study):
+            return folder
+        taken.append(folder)
+        number += 1
+    if not taken or new:
+        return folder
+    if extend:
+        return taken[-1]
+    last = taken[-1]
+    raise UsageError(
+        f"{last.path} holds another state of this study: {differences(last.study(), study)}. `--extend` goes on there "
+        f"and keeps what is done, `--new` begins {folder.path}."
+    )

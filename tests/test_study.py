@@ -1,0 +1,452 @@
+"""`dyno run` on engines that really run: done once, stopped at any moment, and gone on with."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from conftest import StartFake
+from dyno.cli.main import main
+from dyno.store.study import StudyFolder
+
+STUDY = """
+repeats = 2
+[engines.quick]
+kind = "fake"
+args = ["first_ms=2", "gap_ms=1"]
+[engines.slow]
+kind = "fake"
+args = ["first_ms=6", "gap_ms=2"]
+[workloads.w]
+input_len = 16
+output_len = 3
+[loads.c]
+max_concurrency = [1, 2]
+requests_per_stream = 4
+"""
+ALL = 8
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return tmp_path
+
+
+def write(text: str, name: str = "s.toml") -> None:
+    Path(name).write_text(text)
+
+
+def run(*words: str) -> int:
+    return main(["run", "s.toml", *words])
+
+
+def done(folder: str = "runs/s") -> set[str]:
+    return StudyFolder(Path(folder)).done()
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dyno", "run", "s.toml", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition: object, what: str, within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_every_trial_becomes_a_folder_that_says_it_all(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY.replace("repeats = 2", "repeats = 1"))
+    assert run() == 0
+    out = capsys.readouterr()
+    assert "slow, w, c max_concurrency=2" in out.out
+    assert "[4/4]" in out.err
+    assert len(done()) == 4
+    for name in done():
+        folder = Path("runs/s/trials") / name
+        trial = json.loads((folder / "trial.json").read_text())
+        assert trial["place"]["study"] == "s" and trial["place"]["id"] in name
+        assert trial["trial"]["engine"]["kind"] == "fake" and trial["workload_sha256"] and trial["rig"]["cpu"]
+        assert json.loads((folder / "engine.json").read_text())["launches"][0]["argv"]
+        assert (folder / "engine.log").exists() and (folder / "records.jsonl").exists()
+        assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] > 0
+        assert not (folder / "exchanges.spool").exists()
+    assert len(list(Path("runs/s/engines").iterdir())) == 2, "each engine was started once"
+    assert Path("runs/s/study.toml").read_text() == Path("s.toml").read_text()
+
+
+def test_engines_are_compared_on_the_same_prompts(here: Path) -> None:
+    write(STUDY)
+    assert run() == 0
+    hashes: dict[tuple[object, ...], set[str]] = {}
+    for name in done():
+        m = json.loads((Path("runs/s/trials") / name / "trial.json").read_text())
+        key = (m["place"]["repeat"], m["trial"]["load"]["max_concurrency"])
+        hashes.setdefault(key, set()).add(m["workload_sha256"])
+    assert len(hashes) == 4 and all(len(h) == 1 for h in hashes.values())
+    assert len(set.union(*hashes.values())) == 4, "no level and no repeat gets what an earlier one has had"
+
+
+def test_the_same_command_again_keeps_everything_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY)
+    run()
+    before = {p: p.stat().st_mtime_ns for p in Path("runs").rglob("*.json*") if "trials" in str(p)}
+    assert run() == 0
+    assert {p: p.stat().st_mtime_ns for p in Path("runs").rglob("*.json*") if "trials" in str(p)} == before
+    assert capsys.readouterr().out.count("quick, w, c max_concurrency=1") == 2, "the table is shown again"
+
+
+def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
+    write(STUDY)
+    assert run("--runs", "calm") == 0
+    rng = random.Random()
+    seed = rng.randrange(10**6)
+    rng.seed(seed)  # told where it fails
+    kept: dict[str, int] = {}
+    for _ in range(20):
+        process = start()
+        with_it = time.monotonic() + rng.uniform(0.4, 1.2)
+        while process.poll() is None and time.monotonic() < with_it:
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+        now = {n: (Path("runs/s/trials") / n / "summary.json").stat().st_mtime_ns for n in done()}
+        assert kept.items() <= now.items(), f"a finished trial was lost or run again (seed {seed})"
+        kept = now
+    assert run() == 0
+    assert done() == done("calm/s"), f"seed {seed}"
+    assert len(done()) == ALL == len(list(Path("runs/s/trials").iterdir()))
+    for name in done():
+        records = (Path("runs/s/trials") / name / "records.jsonl").read_text().splitlines()
+        summary = json.loads((Path("runs/s/trials") / name / "summary.json").read_text())["summary"]
+        assert len(records) == summary["completed"] == summary["planned"]
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(here) in " ".join(p.info["cmdline"] or [])]
+    assert not left
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(here: Path) -> None:
+    write(STUDY)
+    process = start()
+    until(lambda: len(done()) >= 2, "nothing was measured")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "`dyno run s.toml` goes on" in err and "Traceback" not in err
+    kept = done()
+    assert 2 <= len(kept) < ALL
+    assert run() == 0
+    assert kept < done() and len(done()) == ALL
+
+
+def test_a_trial_that_was_measured_and_not_summed_up_is_summed_up(here: Path) -> None:
+    write(STUDY)
+    run()
+    folder = Path("runs/s/trials") / sorted(done())[0]
+    before = json.loads((folder / "summary.json").read_text())["summary"]
+    (folder / "summary.json").unlink()
+    sent = (folder / "client.json").stat().st_mtime_ns
+    assert run() == 0
+    assert (folder / "client.json").stat().st_mtime_ns == sent, "it was not run again"
+    assert json.loads((folder / "summary.json").read_text())["summary"]["ttft"] == before["ttft"]
+
+
+# ---- the file changes ----
+
+
+def test_a_changed_file_says_what_differs_and_can_extend_or_begin_anew(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = STUDY.replace("repeats = 2", "repeats = 1")
+    write(small)
+    assert run() == 0
+    first = done()
+    write(small.replace("[1, 2]", "[1, 4]"))
+    assert run() == 2
+    err = capsys.readouterr().err
+    assert "2 trials are the same, 2 are new (quick, w, c max_concurrency=4; slow, w, c max_concurrency=4)" in err
+    assert "2 are no longer in it (quick, w, c max_concurrency=2" in err
+    assert done() == first, "nothing was run"
+    assert run("--new") == 0
+    assert done() == first and len(done("runs/s-2")) == 4
+    assert run() == 0, "the changed file goes on in the folder that it made"
+    write(small.replace("[1, 2]", "[1, 2, 4]"))
+    assert run("--extend") == 0
+    assert len(done("runs/s-2")) == 6 and done() == first
+
+
+def test_words_about_a_study_may_change(here: Path) -> None:
+    write(STUDY.replace("repeats = 2", "repeats = 1"))
+    run()
+    write("about = 'Better words'\non_failure = 'stop'\n" + STUDY.replace("repeats = 2", "repeats = 1"))
+    assert run() == 0
+    assert not Path("runs/s-2").exists()
+
+
+# ---- failures ----
+
+BROKEN = STUDY.replace("repeats = 2", "repeats = 1").replace('args = ["first_ms=6", "gap_ms=2"]', "args = [ARGS]")
+
+
+def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(BROKEN.replace("ARGS", '"fault=die@1"'))
+    assert run() == 1
+    err = capsys.readouterr().err
+    assert len(done()) == 2 and all("quick" in n for n in done())
+    assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) == 2
+    failures = [json.loads(p.read_text()) for p in Path("runs/s/trials").glob("*/failed.json")]
+    assert len(failures) == 2 and all("exited with code" in f["text"] for f in failures)
+    assert "Once more" in err and "failed: slow" in err and "Traceback" not in err
+
+
+def test_failed_trials_are_tried_again_by_the_next_command(here: Path) -> None:
+    write(BROKEN.replace("ARGS", '"fault=die@1"'))
+    run()
+    folders = {p.parent.name for p in Path("runs/s/trials").glob("*/failed.json")}
+    assert run() == 1
+    assert {p.parent.name for p in Path("runs/s/trials").glob("*/failed.json")} == folders
+    assert len(list(Path("runs/s/engines").iterdir())) == 5
+
+
+def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("on_failure = 'carry_on'\n" + BROKEN.replace("ARGS", '"fault=die@1"'))
+    assert run() == 1
+    assert len(list(Path("runs/s/engines").iterdir())) == 2
+    write(
+        "name = 't'\non_failure = 'stop'\n"
+        + BROKEN.replace("ARGS", '"fault=die@1"').replace("first_ms=2", "fault=die@1")
+    )
+    capsys.readouterr()
+    assert run() == 1
+    assert "the study stops there" in capsys.readouterr().err
+    assert not done("runs/t") and len(list(Path("runs/t/engines").iterdir())) == 1
+
+
+def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path) -> None:
+    # It dies at its 20th request: some trials are done before that, and each start is good for a few more.
+    write(BROKEN.replace("ARGS", '"first_ms=1", "gap_ms=1", "fault=die@20"').replace("[1, 2]", "[1, 2, 3]"))
+    assert run() in (0, 1)
+    slow = [n for n in done() if n.startswith("slow")]
+    failed = list(Path("runs/s/trials").glob("slow*/failed.json"))
+    assert slow and len(slow) + len(failed) == 3
+    assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) > 1
+
+
+def test_a_trial_too_long_for_the_engine_is_told_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = STUDY.replace(
+        'kind = "fake"\nargs = ["first_ms=6"', 'kind = "llamacpp"\nmax_model_len = 8\nargs = ["--no-warmup"'
+    )
+    write(text.replace(', "gap_ms=2"', ""))
+    assert run() == 2
+    err = capsys.readouterr().err
+    assert "nothing was started" in err and "slow, w, c" in err
+    assert not Path("runs/s/study.json").exists()
+
+
+def test_an_engine_that_is_not_here_is_told_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(STUDY + '[engines.tgi]\nkind = "tgi"\nmodel = "some/model"\n')
+    assert run() == 2
+    err = capsys.readouterr().err
+    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "isn't here: no environment" in err
+    assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
+
+
+# ---- stopping early ----
+
+
+def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The embedded engine has one slot: from the second level on, more streams bring a queue and no throughput.
+    write("""
+[engines.one]
+kind = "llamacpp"
+max_num_seqs = 1
+max_model_len = 128
+[workloads.w]
+input_len = 8
+output_len = 8
+[loads.c]
+max_concurrency = [1, 4, 8, 16]
+requests_per_stream = 3
+num_warmups = 1
+[stop]
+throughput_gain = 0.3
+""")
+    assert run() == 0
+    names = done()
+    assert 2 <= len(names) <= 3 and not any("concurrency=16" in n for n in names)
+    err = capsys.readouterr().err
+    assert "skipped: saturated" in err
+    capsys.readouterr()
+    assert run() == 0 and done() == names, "and it stays so"
+
+
+# ---- choosing ----
+
+
+def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY)
+    assert run("--only", "quick", "--limit", "2") == 0
+    assert len(done()) == 2 and all(n.startswith("quick") for n in done())
+    assert run("--only", "slow*concurrency=2") == 0
+    assert run() == 0
+    assert len(done()) == ALL
+    capsys.readouterr()
+    assert run("--only", "fast") == 2
+    assert "no trial has such a name" in capsys.readouterr().err
+
+
+def test_a_study_meant_for_another_machine_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY + '[rigs.big]\naccelerator = "MI300X"\naccelerators = 8\n')
+    assert run() == 2
+    assert "meant for big (8 × MI300X), and here is" in capsys.readouterr().err
+    assert run("--dry-run") == 0
+    assert run("--any-rig", "--limit", "1") == 0
+    place = json.loads(next(Path("runs/s/trials").glob("*/trial.json")).read_text())["place"]
+    assert place["rig"] == "big"
+    capsys.readouterr()
+    assert run("--rig", "bigg") == 2
+    assert "no such rig. There are: big." in capsys.readouterr().err
+
+
+def test_a_study_begun_on_another_machine_is_not_gone_on_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY)
+    run("--limit", "1")
+    path = next(Path("runs/s/trials").glob("*/trial.json"))
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"rig": manifest["rig"] | {"cpu": "another"}}))
+    assert run("--limit", "1") == 2
+    assert "begun on another machine, or this one has changed" in capsys.readouterr().err
+    assert run("--limit", "1", "--any-rig") == 0
+
+
+def test_an_engine_that_was_upgraded_in_between_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY)
+    run("--limit", "1", "--only", "quick")
+    path = next(Path("runs/s/trials").glob("*/engine.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.1"}))
+    assert run("--only", "quick") == 1
+    assert "is fake now, and was 0.1 when" in capsys.readouterr().err
+    assert len(done()) == 1
+
+
+def test_two_dynos_do_not_run_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(STUDY)
+    with StudyFolder(Path("runs/s")).held():
+        assert run() == 1
+    assert f"Another dyno (process {os.getpid()}) runs the study in runs/s" in capsys.readouterr().err
+    assert run("--limit", "1") == 0
+
+
+# ---- running servers ----
+
+
+def test_a_server_that_runs_is_measured_and_its_key_stays_out_of_all_files(
+    here: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=1.0, gap_ms=1.0).base_url
+    write(f"""
+[engines.theirs]
+kind = "openai"
+base_url = "{url}"
+api_key_env = "THEIR_KEY"
+[workloads.w]
+input_len = 16
+output_len = 4
+num_prompts = 5
+[loads.c]
+max_concurrency = [1, 2]
+""")
+    assert run() == 1
+    assert "there is no such variable in the environment" in capsys.readouterr().err
+    monkeypatch.setenv("THEIR_KEY", "sk-very-secret-0123456789")
+    assert run() == 0
+    assert len(done()) == 2
+    assert not list(Path("runs/s/engines").iterdir()), "nothing was started"
+    for path in Path("runs").rglob("*"):
+        assert not path.is_file() or b"very-secret" not in path.read_bytes()
+
+
+def test_a_server_that_is_not_there_fails_its_trials_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        STUDY.replace("repeats = 2", "repeats = 1")
+        + '[engines.gone]\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\nmodel = "x"\n'
+    )
+    assert run() == 1
+    assert len(done()) == 4
+    assert len(list(Path("runs/s/trials").glob("gone*/failed.json"))) == 2
+    assert "Nothing listens at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+# ---- the dry run ----
+
+
+def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(STUDY + '[engines.vllm]\nkind = "vllm"\nmodel = "some/model"\ntensor_parallel = [1, 2]\ndevices = [0, 1]\n')
+    assert run("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "s: 16 trials" in out and "--tensor-parallel-size 2" in out
+    assert out.count("vllm tensor_parallel=2, w, c max_concurrency=2 r") == 2
+    assert "# About " in out
+    assert not Path("runs").exists()
+
+
+def test_a_study_that_comes_with_dyno_is_found_by_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "demo", "--dry-run"]) == 0
+    assert main(["run", "dmo", "--dry-run"]) == 2
+    assert "no study of that name comes with dyno. There are:" in capsys.readouterr().err
+    assert main(["run", "no/such.toml"]) == 2
+
+
+def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
+    """In a terminal of its own: lines that stay in place, with counts, rates and what is left."""
+    import pty
+
+    write(STUDY.replace("requests_per_stream = 4", "requests_per_stream = 120").replace("repeats = 2", "repeats = 1"))
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ["COLUMNS"] = "150"
+        os.execv(sys.executable, [sys.executable, "-m", "dyno", "run", "s.toml", "--limit", "2"])
+    seen = b""
+    while True:
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = seen.decode()
+    for words in ("of 2 trials done", "now    ", "req/s", "tok/s", "TTFT ~", " open, 0 failed", "[2/2]", "\x1b[J"):
+        assert words in text, words
+
+
+def test_ids_do_not_depend_on_the_process(here: Path) -> None:
+    write(STUDY)
+    code = "from dyno.experiment.study_plan import read; from pathlib import Path; s, _ = read(Path('s.toml')); "
+    code += "print([p.place.id for p in s.trials])"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1 and msgspec.json.decode(next(iter(told)).replace(b"'", b'"'))

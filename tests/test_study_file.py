@@ -1,0 +1,358 @@
+"""A study's file: what it comes to, and what is said about its mistakes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dyno.errors import UsageError
+from dyno.experiment.study_plan import known
+from dyno.facts.study import PlannedTrial, Study
+from dyno.study.file import read
+from dyno.study.order import level, sessions, setting_key
+
+WHOLE = """
+[engines.a]
+kind = "fake"
+[workloads.w]
+input_len = 16
+output_len = 4
+num_prompts = 10
+[loads.c]
+max_concurrency = 2
+"""
+
+
+def study(text: str, given: dict[str, str] | None = None, path: Path = Path("some.toml")) -> Study:
+    return read(text, path, known(), given)
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(UsageError) as e:
+        study(text)
+    return str(e.value).splitlines()
+
+
+def of(trials: list[PlannedTrial], *paths: str) -> list[tuple[Any, ...]]:
+    def at(value: Any, path: str) -> Any:
+        for part in path.split("."):
+            value = getattr(value, part)
+        return value
+
+    return [tuple(at(p.trial, path) for path in paths) for p in trials]
+
+
+# ---- the grid ----
+
+
+def test_lists_make_a_grid() -> None:
+    s = study(
+        WHOLE.replace("max_concurrency = 2", "max_concurrency = [1, 2]").replace(
+            "input_len = 16", "input_len = [16, 32, 64]"
+        )
+    )
+    assert sorted(of(s.trials, "workload.input_len", "load.max_concurrency")) == [
+        (16, 1), (16, 2), (32, 1), (32, 2), (64, 1), (64, 2),
+    ]  # fmt: skip
+    assert {p.place.settings["workload.input_len"] for p in s.trials} == {16, 32, 64}
+
+
+def test_zipped_lists_walk_together() -> None:
+    text = WHOLE.replace(
+        "input_len = 16\noutput_len = 4",
+        'input_len = [16, 32]\noutput_len = [4, 8]\nprefix_len = [0, 1]\nzip = ["input_len", "output_len"]',
+    )
+    found = of(study(text).trials, "workload.input_len", "workload.output_len", "workload.prefix_len")
+    assert sorted(found) == [(16, 4, 0), (16, 4, 1), (32, 8, 0), (32, 8, 1)]
+
+
+def test_zipped_lists_of_unequal_length_are_a_mistake() -> None:
+    text = WHOLE.replace(
+        "input_len = 16\noutput_len = 4",
+        'input_len = [16, 32, 64]\noutput_len = [4, 8]\nzip = ["input_len", "output_len"]',
+    )
+    assert any("workloads.w.output_len: has 2 values, and what it is zipped with has 3" in m for m in mistakes(text))
+
+
+def test_a_list_in_a_variable_is_one_axis_wherever_it_is_used() -> None:
+    text = "[variables]\nstreams = [1, 2, 4]\n" + WHOLE.replace(
+        'kind = "fake"', 'kind = "vllm"\nmodel = "m"\nmax_num_seqs = "${streams}"'
+    ).replace("max_concurrency = 2", 'max_concurrency = "${streams}"')
+    found = of(study(text).trials, "engine.max_num_seqs", "load.max_concurrency")
+    assert sorted(found) == [(1, 1), (2, 2), (4, 4)]
+
+
+def test_a_variable_inside_a_text_and_one_set_from_outside() -> None:
+    text = '[variables]\nroot = "/m"\nname = "llama"\nwhole = "${root}/${name}"\n' + WHOLE.replace(
+        'kind = "fake"', 'kind = "vllm"\nmodel = "${whole}-8b"'
+    )
+    assert of(study(text).trials, "engine.model") == [("/m/llama-8b",)]
+    assert of(study(text, {"name": "qwen"}).trials, "engine.model") == [("/m/qwen-8b",)]
+    with pytest.raises(UsageError, match=r"no such variable\. There are: root, name, whole"):
+        study(text, {"nmae": "qwen"})
+
+
+def test_a_list_setting_is_one_value_and_a_list_of_lists_is_an_axis() -> None:
+    one = WHOLE.replace('kind = "fake"', 'kind = "fake"\nargs = ["first_ms=1", "gap_ms=1"]')
+    assert of(study(one).trials, "engine.args") == [(["first_ms=1", "gap_ms=1"],)]
+    two = WHOLE.replace('kind = "fake"', 'kind = "fake"\nargs = [["first_ms=1"], []]')
+    assert sorted(of(study(two).trials, "engine.args")) == [([],), (["first_ms=1"],)]
+
+
+def test_an_engine_may_say_otherwise_for_itself_and_be_like_another() -> None:
+    text = (
+        WHOLE
+        + """
+[engines.b]
+like = "a"
+served_name = "b"
+[engines.b.workload]
+num_prompts = 5
+[engines.b.load]
+max_concurrency = 1
+[engines.b.trial]
+percentiles = [75]
+"""
+    )
+    found = {p.place.engine: p.trial for p in study(text).trials}
+    assert found["b"].engine and found["b"].engine.kind == "fake"
+    assert (found["b"].workload.num_prompts, found["b"].load.max_concurrency, found["b"].percentiles) == (5, 1, [75.0])
+    assert (found["a"].workload.num_prompts, found["a"].load.max_concurrency) == (10, 2)
+
+
+def test_exclude_trims_and_include_adds() -> None:
+    text = (
+        WHOLE.replace("max_concurrency = 2", "max_concurrency = [1, 2, 4]").replace(
+            "output_len = 4", "output_len = [4, 8]"
+        )
+        + """
+[[exclude]]
+workload = { output_len = 8 }
+load = { max_concurrency = [2, 4] }
+[[include]]
+engine = "a"
+workload = { name = "w", output_len = 99 }
+load = { name = "c", max_concurrency = 7 }
+"""
+    )
+    found = of(study(text).trials, "workload.output_len", "load.max_concurrency")
+    assert sorted(found) == [(4, 1), (4, 2), (4, 4), (8, 1), (99, 7)]
+
+
+def test_an_exclude_that_matches_nothing_is_a_mistake() -> None:
+    told = mistakes(WHOLE + "\n[[exclude]]\nload = { max_concurrency = 3 }\n")
+    assert told[1] == "  line 11: exclude.#1: excludes nothing: no trial is like this."
+
+
+def test_engines_workloads_and_loads_can_be_paired_by_name() -> None:
+    text = (
+        WHOLE
+        + """
+[engines.b]
+kind = "fake"
+workloads = ["other"]
+[workloads.other]
+input_len = 1
+output_len = 1
+num_prompts = 3
+loads = ["rate"]
+[loads.rate]
+request_rate_rps = 5
+"""
+    )
+    found = sorted({(p.place.engine, p.place.workload, p.place.load) for p in study(text).trials})
+    assert found == [("a", "other", "rate"), ("a", "w", "c"), ("a", "w", "rate"), ("b", "other", "rate")]
+
+
+def test_requests_per_stream_warmups_and_infinite_rates() -> None:
+    text = (
+        WHOLE.replace("num_prompts = 10\n", "")
+        + """requests_per_stream = 2.5
+[loads.all]
+request_rate_rps = inf
+num_prompts = 7
+[loads.even]
+request_rate_rps = 4.0
+burstiness = inf
+duration_s = 3
+"""
+    )
+    found = {p.place.load: p.trial for p in study(text).trials}
+    assert (found["c"].workload.num_prompts, found["c"].workload.num_warmups) == (5, 2)
+    assert (found["all"].load.request_rate_rps, found["all"].workload.num_prompts) == (None, 7)
+    assert found["all"].workload.num_warmups == 7, "never more than there are requests"
+    assert (found["even"].load.burstiness, found["even"].workload.num_prompts) == (None, 12)
+
+
+def test_rigs_multiply_and_carry_their_price() -> None:
+    text = (
+        WHOLE
+        + """
+[engines.b]
+like = "a"
+served_name = "b"
+rigs = ["h100"]
+[rigs.h100]
+accelerator = "H100"
+accelerators = 8
+price = { accelerator_hour = 2.0, source = "a page" }
+[rigs.mi300x]
+accelerator = "MI300X"
+"""
+    )
+    s = study(text)
+    assert sorted((p.place.engine, p.place.rig) for p in s.trials) == [("a", "h100"), ("a", "mi300x"), ("b", "h100")]
+    price = next(p.place.price for p in s.trials if p.place.rig == "h100")
+    assert price is not None and (price.accelerator_hour, price.currency) == (2.0, "USD")
+    assert len({p.place.id for p in s.trials}) == 3
+
+
+def test_offline_loads_are_planned() -> None:
+    text = WHOLE + '\n[loads.latency]\nkind = "latency"\nbatch_size = [1, 8]\niterations = 3\n'
+    found = [p.trial for p in study(text).trials if p.trial.offline]
+    assert sorted(t.offline.batch_size for t in found if t.offline) == [1, 8]  # type: ignore[type-var]
+    assert {t.kind for t in found} == {"latency"}
+
+
+def test_paths_with_a_dot_lie_beside_the_file(tmp_path: Path) -> None:
+    text = WHOLE.replace('kind = "fake"', 'kind = "vllm"\nmodel = "./m"')
+    trial = study(text, path=tmp_path / "x.toml").trials[0].trial
+    assert trial.engine and trial.engine.model == str(tmp_path / "m")
+
+
+# ---- who is who ----
+
+
+def test_the_same_trial_has_the_same_id_and_any_change_another() -> None:
+    first = study(WHOLE).trials[0].place.id
+    assert study("about = 'words'\n" + WHOLE).trials[0].place.id == first
+    assert study(WHOLE.replace("[loads.c]", "[loads.c]\n")).trials[0].place.id == first
+    for change in (("output_len = 4", "output_len = 5"), ('"fake"', '"fake"\nmax_model_len = 512'), ("= 10", "= 11")):
+        assert study(WHOLE.replace(*change)).trials[0].place.id != first
+    assert study("seed = 1\n" + WHOLE).trials[0].place.id != first
+
+
+def test_engines_get_the_same_prompts_and_repeats_others() -> None:
+    s = study("repeats = 2\n" + WHOLE + '[engines.b]\nlike = "a"\nserved_name = "b"\n')
+    seeds = {(p.place.engine, p.place.repeat): p.trial.workload.seed for p in s.trials}
+    assert seeds["a", 1] == seeds["b", 1] != seeds["a", 2] == seeds["b", 2]
+
+
+# ---- order ----
+
+
+def test_repeats_go_round_all_engines_there_and_back() -> None:
+    text = "repeats = 4\n" + WHOLE + "".join(f'[engines.{n}]\nlike = "a"\nserved_name = "{n}"\n' for n in "bcd")
+    rounds = [[t.place.engine for t in session.trials] for session in sessions(study(text))]
+    order = [e for session in rounds for e in session]
+    blocks = [order[i : i + 4] for i in range(0, 16, 4)]
+    assert all(sorted(b) == ["a", "b", "c", "d"] for b in blocks)
+    assert blocks[1] == blocks[0][::-1] and blocks[3] == blocks[2][::-1]
+    assert len(rounds) <= 14, "the engine that ends one round and begins the next goes on running"
+
+
+def test_the_seed_decides_the_order() -> None:
+    text = WHOLE.replace("max_concurrency = 2", f"max_concurrency = {list(range(1, 20))}")
+    order = [
+        [p.place.label for s in sessions(study(f"seed = {seed}\n" + text)) for p in s.trials] for seed in (1, 1, 2)
+    ]
+    assert order[0] == order[1] != order[2]
+    assert sorted(order[0]) == sorted(order[2])
+
+
+def test_each_engine_is_started_once_where_trials_alone_are_interleaved() -> None:
+    text = 'repeats = 3\ninterleave = "trials"\n' + WHOLE + '[engines.b]\nlike = "a"\nserved_name = "b"\n'
+    found = sessions(study(text))
+    assert len(found) == 2
+    assert [p.place.repeat for p in found[0].trials] == [1, 2, 3]
+
+
+def test_with_a_stop_rule_loads_rise_within_a_series() -> None:
+    text = (
+        WHOLE.replace("max_concurrency = 2", "max_concurrency = [8, 1, 4, 2]").replace(
+            "output_len = 4", "output_len = [4, 8]"
+        )
+        + "[stop]\n"
+    )
+    trials = sessions(study(text))[0].trials
+    for length in (4, 8):
+        levels = [level(p) for p in trials if p.trial.workload.output_len == length]
+        assert levels == sorted(levels) and len(levels) == 4
+    lengths = [p.trial.workload.output_len for p in trials]
+    assert lengths in ([4] * 4 + [8] * 4, [8] * 4 + [4] * 4), "one series after the other"
+
+
+def test_trials_share_an_engine_where_only_workload_and_load_differ() -> None:
+    s = study(WHOLE.replace("max_concurrency = 2", "max_concurrency = [1, 2]"))
+    assert len({setting_key(p) for p in s.trials}) == 1
+    assert len(sessions(s)) == 1
+
+
+# ---- mistakes ----
+
+
+NO = "there is no such"
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "told"),
+    [
+        (("max_concurrency", "max_concurency"), 8, f"max_concurency: {NO} setting. Did you mean max_concurrency?"),
+        (('kind = "fake"', 'kind = "vlm"'), 2, f"engines.a.kind.vlm: {NO} kind of engine. Did you mean vllm?"),
+        (("output_len = 4", 'output_len = "four"'), 5, "output_len: should be a whole number, and is 'four'."),
+        (("num_prompts = 10", "num_prompts = 0"), 6, "workloads.w.num_prompts: must be at least 1, and is 0."),
+        (("max_concurrency = 2", "request_rate_rps = -1"), 8, "loads.c.request_rate_rps: must be above 0, and is -1."),
+        (("max_concurrency = 2", "max_concurrency = []"), 8, "is an empty list: there would be no trial."),
+        (("max_concurrency = 2", "duration_s = 5"), 8, "duration_s: needs max_concurrency, a rate or a ramp."),
+        (("max_concurrency = 2", "batch_size = 2"), 8, "loads.c.batch_size: belongs to an offline load"),
+        (("[workloads.w]", "[worklods.w]"), 3, f"worklods: {NO} key. Did you mean workloads?"),
+        (("num_prompts = 10\n", ""), 3, "workloads.w: doesn't say how many requests"),
+        (("output_len = 4\n", ""), 3, "workloads.w: has no output_len, which random prompts need."),
+        (('kind = "fake"\n', 'model = "x"\n'), 1, "engines.a: has no kind. It is one of vllm"),
+        (('kind = "fake"', 'kind = "openai"'), 1, "is of the kind openai, a server that runs: give its base_url."),
+        (('"fake"', '"vllm"\nbase_url = "http://x"'), 3, "dyno starts vllm itself; a running one is kind = 'openai'."),
+        (('"fake"', '"fake"\nlike = "b"'), 3, f"engines.a.like.b: {NO} engine. There are: a."),
+        (('"fake"', '"fake"\nlike = "a"'), 3, "engines.a.like: goes round in a circle"),
+        (('"fake"', '"fake"\nmodel = "${modl}"'), 1, f"{NO} variable."),
+        (('"fake"', '"fake"\nworkloads = ["v"]'), 3, f"engines.a.workloads.v: {NO} workload. There are: w."),
+        (("[engines.a]", "[engines]"), 1, "engines: is a table of tables: write [engines.NAME]."),
+        (("input_len = 16", 'dataset = "shargpt"\ninput_len = 16'), 4, f"{NO} dataset. Did you mean sharegpt?"),
+        (("[loads.c]", "[stop]\ngain = 1\n[loads.c]"), 8, f"stop.gain: {NO} setting. Did you mean throughput_gain?"),
+        (("[loads.c]", "[rigs.x]\nprice = {hour = 1}\n[loads.c]"), 8, f"rigs.x.price.hour: {NO} setting. Did you mean"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line_and_the_nearest_name(change: tuple[str, str], line: int, told: str) -> None:
+    assert change[0] in WHOLE
+    found = mistakes(WHOLE.strip().replace(*change))
+    assert any(m.startswith(f"  line {line}: ") and told in m for m in found), found
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
+    text = "repeats = 'x'\n" + WHOLE.replace("input_len", "inputlen").replace("max_concurrency = 2", "max_conc = 2")
+    told = mistakes(text)
+    assert told[0] == "some.toml has 3 mistakes, and nothing was started:"
+    lines = [int(m.split()[1].rstrip(":")) for m in told[1:]]
+    assert lines == sorted(lines) and len(lines) == 3
+
+
+def test_what_is_no_toml_is_told_with_its_line() -> None:
+    with pytest.raises(UsageError, match=r"some\.toml is no TOML: .*line 2"):
+        study("a = 1\nb = = 2\n")
+
+
+def test_a_file_without_trials_says_what_is_missing() -> None:
+    assert "a study needs engines, workloads and loads" in mistakes("name = 'x'\n")[1]
+
+
+def test_keys_and_lines_are_found_in_dotted_and_inline_tables() -> None:
+    text = WHOLE.replace("[loads.c]\nmax_concurrency = 2", "loads.c = { max_concurrency = 2, max_conc = 3 }")
+    text = text.strip()
+    moved = text[text.index("loads.c") :] + "\n" + text[: text.index("loads.c")]
+    assert mistakes(moved)[1].startswith("  line 1: loads.c.max_conc: there is no such setting.")
+
+
+def test_infinity_is_a_number_and_a_sampling_default_is_greedy() -> None:
+    trial = study(WHOLE).trials[0].trial
+    assert trial.sampling == {"temperature": 0.0}
+    assert math.isinf(float("inf")) and trial.ignore_eos and trial.reset_cache
