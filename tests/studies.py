@@ -36,7 +36,6 @@ _SMALL = {
     "num_prompts": lambda rank: 3 + rank,
     "max_concurrency": lambda rank: rank,
     "request_rate_rps": lambda rank: 20 * rank,
-    "duration_s": lambda rank: 0.1 * rank,
     "requests_per_stream": lambda rank: 2,
     "batch_size": lambda rank: rank,
     "iterations": lambda rank: 1,
