@@ -403,5 +403,5 @@ def test_a_twin_needs_nothing_that_is_not_here_and_is_small(path: Path, here: Ri
     for p in small.trials:
         spec, w = p.trial.engine, p.trial.workload
         assert spec and spec.kind in ("fake", "llamacpp") and spec.model is None and spec.container is None
-        assert w.num_prompts <= 12 and w.input_len <= 24 and (w.output_len or 0) <= 8
+        assert w.num_prompts <= 20 and w.input_len <= 24 and (w.output_len or 0) <= 8
         assert EnginePlan(spec, here, dry=True).problems() == []
