@@ -72,7 +72,7 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
     """The value as the key's type; what is wrong with it is a mistake at the path."""
     name = str(path[-1])
     try:
-        value = msgspec.convert(value, type=hint)
+        value = msgspec.convert(_as_text(hint, value), type=hint)
     except msgspec.ValidationError as e:
         inside = str(e).partition(" - at `$.")[2].strip("`")
         document.mistake(path, f"should be {_words(hint)}, and is {value!r}" + (f" (at {inside})" if inside else "."))
@@ -85,6 +85,19 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
         if name == "memory_fraction" and value > 1:
             document.mistake(path, f"is a share, at most 1, and is {value:g}.")
     return value
+
+
+def _as_text(hint: Any, value: Any) -> Any:
+    """Numbers among the words of a command or the values of its environment: there they are text."""
+    if get_origin(hint) is list and get_args(hint) == (str,) and isinstance(value, list):
+        return [_number_as_text(v) for v in value]
+    if get_origin(hint) is dict and get_args(hint) == (str, str) and isinstance(value, dict):
+        return {k: _number_as_text(v) for k, v in value.items()}
+    return value
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _words(hint: Any) -> str:

@@ -40,7 +40,7 @@ class Document:
         word = str(path[-1])
         word = word.lower().replace("-", "_")
         near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word in name]
-        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known) or 'none'}."
         self.mistake(path, f"there is no such {what}. {hint}")
 
     def check(self) -> None:

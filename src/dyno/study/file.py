@@ -16,7 +16,7 @@ from dyno.facts.study import Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.study.cells import CELLS, converted
 from dyno.study.document import Document
-from dyno.study.grid import Cell, Section, expand
+from dyno.study.grid import Cell, Section, expand, used
 from dyno.study.tables import Parts, Tables
 from dyno.study.trials import Known, Trials
 
@@ -91,10 +91,17 @@ class _Reader:
             if name not in variables:
                 known = ", ".join(variables) or "none"
                 raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. There are: {known}.")
-            variables = {**variables, name: _value(text)}
+            value = _value(text)
+            # What is text in the file stays text: version=0.10 is no number.
+            is_text = isinstance(variables[name], str) and not isinstance(value, list)
+            variables = {**variables, name: text if is_text else value}
         out = dict(variables)
         for _ in range(len(out)):  # one may name another
             out = {k: _from_others(v, out) for k, v in out.items()}
+        for name, value in out.items():
+            for other in used(value):
+                if other not in out:
+                    self.doc.unknown(("variables", name, other), list(out), "variable")
         return out
 
     def _grid(
@@ -261,6 +268,8 @@ def _value(text: str) -> Any:
 
 
 def _from_others(value: Any, variables: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_from_others(v, variables) for v in value]
     if not isinstance(value, str):
         return value
     for name, other in variables.items():

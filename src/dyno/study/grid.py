@@ -37,7 +37,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
     for section in sections:
         for key, value in section.cells.items():
-            for name in dict.fromkeys(_used(value)):
+            for name in dict.fromkeys(used(value)):
                 if name not in variables:
                     document.unknown((*section.paths[key][:-1], name), sorted(variables), "variable")
                     return
@@ -63,7 +63,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
                 cells[key] = _filled(plain[at[picked_by]] if picked_by else plain, chosen)
-                names = [name for name in _used(value) if isinstance(variables[name], list)]
+                names = [name for name in used(value) if isinstance(variables[name], list)]
                 # How many are sent goes with how they are sent: it tells no trial from another.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
                 if (picked_by and axes[picked_by] > 1 and not counts) or any(axes[f"${{{n}}}"] > 1 for n in names):
@@ -80,16 +80,16 @@ def _add(document: Document, axes: dict[str, int], axis: str, count: int, path: 
         axes[axis] = min(axes[axis], count)
 
 
-def _used(value: Any) -> Iterator[str]:
+def used(value: Any) -> Iterator[str]:
     """The variables that a value names."""
     if isinstance(value, str):
         yield from _VARIABLE.findall(value)
     elif isinstance(value, list):
         for v in value:
-            yield from _used(v)
+            yield from used(v)
     elif isinstance(value, dict):
         for v in value.values():
-            yield from _used(v)
+            yield from used(v)
 
 
 def _plain(value: Any, variables: Mapping[str, Any]) -> Any:

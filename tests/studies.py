@@ -1,0 +1,166 @@
+"""Shipped studies as the tests read them, and their twins: the same file scaled down until it runs here in seconds.
+
+A twin is made from the file's own tree, so that it can't drift from it. Engines become the fake one, or the llama.cpp
+that comes with dyno; what they can't do goes into their environment (AS_TENSOR_PARALLEL=4), so that every setting is
+still one of its own. Numbers become small ones in the same order, and long axes keep their ends and their middle.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dyno.experiment.study_plan import known
+from dyno.facts.study import Study
+from dyno.study.file import read
+
+FOLDER = Path(__file__).parent.parent / "studies"
+SHIPPED = sorted(FOLDER.glob("*.toml"))
+REPORTS = [path for path in SHIPPED if path.stem != "demo"]
+
+Tree = dict[str, Any]
+
+# What an engine's table keeps; `env` takes the rest.
+_KEPT = ("like", "rigs", "workloads", "loads", "workload", "load", "trial", "env")
+_TWINS: dict[str, Tree] = {
+    "vllm": {"kind": "fake", "args": ["first_ms=5", "gap_ms=1"]},
+    "tgi": {"kind": "fake", "backend": "tgi", "args": ["first_ms=5", "gap_ms=1"]},
+    "llamacpp": {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 256},
+}
+# A number's twin, by its rank from 1 among all that the file has for this key.
+_SMALL = {
+    "input_len": lambda rank: 8 * rank,
+    "output_len": lambda rank: 2 + 2 * rank,
+    "num_prompts": lambda rank: 3 + rank,
+    "max_concurrency": lambda rank: rank,
+    "request_rate_rps": lambda rank: 20 * rank,
+    "requests_per_stream": lambda rank: 2,
+    "batch_size": lambda rank: rank,
+    "iterations": lambda rank: 1,
+    "warmup_iterations": lambda rank: 1,
+}
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def study(text: str, path: Path, given: Mapping[str, str] | None = None) -> Study:
+    return read(text, path, known(), given)
+
+
+def shipped(name: str, given: Mapping[str, str] | None = None) -> Study:
+    path = FOLDER / f"{name}.toml"
+    return study(path.read_text(), path, given)
+
+
+def twin(path: Path, keep: int = 3) -> str:
+    """The text of a study that `dyno run` can run here. `keep`: how many values of an axis stay."""
+    tree = tomllib.loads(path.read_text())
+    variables = tree.setdefault("variables", {})
+    ranks = {key: _ranks(key, tree) for key in _SMALL}
+    for name, value in variables.items():  # by the first key that takes it whole
+        keys = [key for key, cell in _cells(tree) if cell == f"${{{name}}}" and key in _SMALL]
+        small = _small(keys[0], value, ranks) if keys else value
+        variables[name] = _thinned(small, keep)
+    for name, engine in list(tree["engines"].items()):
+        tree["engines"][name] = _engine(name, engine, tree["engines"], variables, keep)
+    for part in ("workloads", "loads"):
+        for name, table in tree[part].items():
+            if table.get("dataset") == "sharegpt":
+                table = {k: v for k, v in table.items() if k not in ("dataset", "path")}
+                table |= {"input_len": 16, "output_len": 4}
+                tree[part][name] = _scaled(table, {**ranks, "input_len": {}, "output_len": {}}, keep)
+            else:
+                tree[part][name] = _scaled(table, ranks, keep)
+    for rule in (*tree.get("exclude", []), *tree.get("include", [])):
+        for part, cells in rule.items():
+            rule[part] = _scaled(cells, ranks, 999) if isinstance(cells, dict) else cells
+    for rig in tree.get("rigs", {}).values():
+        rig.pop("accelerator", None)
+        rig.pop("accelerators", None)
+    tree.get("trial", {}).pop("tokenizer", None)
+    return dumped({**tree, "name": path.stem, "repeats": 1})
+
+
+def dumped(tree: Tree) -> str:
+    """As TOML: top keys, tables of tables with their headers, and everything below them inline."""
+    tables = {k: v for k, v in tree.items() if isinstance(v, dict)}
+    rules = {k: v for k, v in tree.items() if k in ("include", "exclude")}
+    lines = [f"{k} = {_value(v)}" for k, v in tree.items() if k not in {*tables, *rules}]
+    for name, table in tables.items():
+        inner = all(isinstance(v, dict) for v in table.values())
+        for header, cells in [(f"{name}.{k}", v) for k, v in table.items()] if inner else [(name, table)]:
+            lines += ["", f"[{header}]", *(f"{k} = {_value(v)}" for k, v in cells.items())]
+    for name, several in rules.items():
+        for rule in several:
+            lines += ["", f"[[{name}]]", *(f"{k} = {_value(v)}" for k, v in rule.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+
+
+def _cells(tree: Tree) -> Iterator[tuple[str, Any]]:
+    """Every key of the file's tables and rules, with its value."""
+    own = [engine.get(part, {}) for engine in tree["engines"].values() for part in ("workload", "load")]
+    rules = [c for r in (*tree.get("exclude", []), *tree.get("include", [])) for c in r.values() if isinstance(c, dict)]
+    for table in (*tree["workloads"].values(), *tree["loads"].values(), *own, *rules):
+        yield from table.items()
+
+
+def _ranks(key: str, tree: Tree) -> dict[float, int]:
+    values: set[float] = set()
+    for name, cell in _cells(tree):
+        if name == key:
+            whole = _VARIABLE.fullmatch(cell) if isinstance(cell, str) else None
+            value = tree["variables"][whole[1]] if whole else cell
+            values |= {*(value if isinstance(value, list) else [value])}
+    return {value: rank for rank, value in enumerate(sorted(values - {0}), 1)}
+
+
+def _small(key: str, value: Any, ranks: dict[str, dict[float, int]]) -> Any:
+    if isinstance(value, list):
+        return [_small(key, v, ranks) for v in value]
+    rank = ranks.get(key, {}).get(value) if isinstance(value, int | float) else None
+    return value if rank is None else _SMALL[key](rank)
+
+
+def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int) -> Tree:
+    names = ("zip", "loads", "workloads")
+    return {k: v if k in names else _thinned(_small(k, v, ranks), keep) for k, v in table.items()}
+
+
+def _thinned(value: Any, keep: int) -> Any:
+    if not isinstance(value, list) or len(value) <= keep:
+        return value
+    return [value[0], value[(len(value) - 1) // 2], value[-1]]
+
+
+def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -> Tree:
+    """`variables` gets one for each axis that moves into the environment."""
+    moved: Tree = {}
+    for key, value in table.items():
+        if key in (*_KEPT, "kind", "zip", "backend", "container", "version"):
+            continue
+        if isinstance(value, list) and key not in ("args", "devices", "before", "after"):
+            group = table["zip"] if key in table.get("zip", []) else [key]
+            axis = f"{name}-{'-'.join(group)}"
+            columns = zip(*(table[k] for k in group), strict=True)
+            variables[axis] = _thinned([" ".join(map(str, column)) for column in columns], keep)
+            moved[f"AS_{key.upper()}"] = f"${{{axis}}}"
+        else:
+            moved[f"AS_{key.upper()}"] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    env = table.get("env", {})
+    if isinstance(env, list):
+        env = [{**one, **moved} for one in env]
+    elif "like" in table and isinstance(engines[table["like"]].get("env"), list):  # an axis there, replaced here
+        env = {**engines[table["like"]]["env"][0], **env, **moved}
+    else:
+        env = {**env, **moved}
+    own = {k: v for k, v in table.items() if k in _KEPT} | _TWINS.get(table.get("kind", ""), {})
+    return {**own, "env": env}
