@@ -187,7 +187,8 @@ def test_names_with_spaces_work_everywhere(home: Path, say: Say) -> None:
 def test_a_study_is_shown_as_a_table_with_what_failed(home: Path, say: Say) -> None:
     code, out, _ = say("runs", "show", "tp")
     assert code == 0
-    assert "vllm tensor_parallel=2, short, closed" in out
+    rows = [line.split()[:3] for line in out.splitlines()]
+    assert ["TP", "done", "failed"] in rows and ["2", "6", "0"] in rows
     assert "failed: The engine died: out of memory." in out
     shown = json.loads(say("runs", "show", "tp", "--json")[1])
     assert [trial["completed"] for trial in shown["trials"]] == [6, 6]
@@ -235,7 +236,7 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Path, say: Sa
         done = subprocess.run(command, stdin=slave, capture_output=True, text=True)
         os.close(master)
         os.close(slave)
-        assert "5 files" in done.stderr
+        assert "6 files" in done.stderr
         assert (done.returncode, run.exists()) == (1 if there else 0, there)
 
 
@@ -327,7 +328,8 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     copy = home / "copy" / run.name
     told = b"".join(p.read_bytes() for p in copy.iterdir())
     assert prompt.encode() not in told and b" tok tok" not in told
-    assert sorted(p.name for p in copy.iterdir()) == ["client.json", "records.jsonl", "summary.json", "trial.json"]
+    names = ["client.json", "records.jsonl", "summary.json", "telemetry.jsonl", "trial.json"]
+    assert sorted(p.name for p in copy.iterdir()) == names
     before, after = list(Run(run).records()), list(Run(copy).records())
     assert [r.chunk_ns for r in before] == [r.chunk_ns for r in after]
     assert say("runs", "show", copy)[0] == 0

@@ -636,7 +636,7 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
             **sampled(engine={"running_mean": 40.0, "waiting_mean": 23.0}),
         ),
         "load.engine_streams",
-        "doubt",
+        "note",
     ),
     (
         telemetry.engine_streams,

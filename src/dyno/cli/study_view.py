@@ -108,8 +108,8 @@ class StudyView(StudyWatcher):
             *load,
         ]
         columns = shutil.get_terminal_size().columns
-        self._wipe()
-        sys.stderr.write("".join(f"{line[: columns - 1]}\n" for line in lines))
+        up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""  # in one piece with the rest: nothing flickers
+        sys.stderr.write(up + "".join(f"{line[: columns - 1]}\n" for line in lines))
         sys.stderr.flush()
         self._drawn = len(lines)
 

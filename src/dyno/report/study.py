@@ -32,7 +32,7 @@ def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
         out.add_column(_SHORT.get(key, key), overflow="fold", min_width=min(len(_SHORT.get(key, key)), 12))
     repeats = max(len(row) for row in rows.values()) > 1
     for title in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s", "TTFT p50", "TTFT p99", "TPOT p50"):
-        out.add_column(title, justify="right", no_wrap=True)
+        out.add_column(title, justify="right")
     out.add_column("verdict")
     for names, results in rows.items():
         failed = sum(r.summary.failed for r in results)
@@ -42,17 +42,23 @@ def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
             *([str(len(results))] if repeats else []),
             str(sum(r.summary.completed for r in results)),
             f"[red]{failed}[/]" if failed else "0",
-            _spread([r.summary.request_throughput for r in results], 2),
+            f"{mean(r.summary.request_throughput for r in results):.2f}",
             _spread([r.summary.output_throughput for r in results], 1),
             _latency([r.summary.ttft for r in results], None),
             _latency([r.summary.ttft for r in results], "99"),
             _latency([r.summary.tpot for r in results], None),
             f"[{_STYLE[verdict]}]{verdict}[/]",
         )
+    if not console.is_terminal:
+        console.width = max(console.width, 160)  # a file has room
     console.print(out)
     console.print(
         "tok/s: output tokens, over the whole run. Latencies in ms, from sending."
-        + (" Of n repeats: sums of done and failed, means ± standard deviation." if repeats else ""),
+        + (
+            " Of n repeats: sums of done and failed, mean of the others, ± standard deviation of tok/s."
+            if repeats
+            else ""
+        ),
         style="dim",
     )
     _findings([result for _, result in done], console)
@@ -73,7 +79,7 @@ def _cell(place: Place, title: str) -> str:
 
 
 def _spread(values: list[float], digits: int) -> str:
-    apart = f" ±{stdev(values):.{digits}f}" if len(values) > 1 else ""
+    apart = f"\u00a0±{stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{apart}"
 
 
