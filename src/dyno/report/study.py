@@ -16,6 +16,7 @@ _SHORT = {
     "max_concurrency": "streams", "request_rate_rps": "offered/s", "quantization": "weights", "input_len": "input",
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
 }  # fmt: skip
+_LATENCIES = ("TTFT\np50", "TTFT\np99", "TPOT\np50")  # narrow: the whole fits a terminal
 _NAMES = ("rig", "engine", "workload", "load")
 
 
@@ -31,8 +32,8 @@ def table(done: Sequence[tuple[Place, Result]], console: Console) -> None:
         key = title.rpartition(".")[2]
         out.add_column(_SHORT.get(key, key), overflow="fold", min_width=min(len(_SHORT.get(key, key)), 12))
     repeats = max(len(row) for row in rows.values()) > 1
-    for title in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s", "TTFT p50", "TTFT p99", "TPOT p50"):
-        out.add_column(title, justify="right")
+    for title in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s", *_LATENCIES):
+        out.add_column(title, justify="right", no_wrap=True)
     out.add_column("verdict")
     for names, results in rows.items():
         failed = sum(r.summary.failed for r in results)
@@ -79,7 +80,7 @@ def _cell(place: Place, title: str) -> str:
 
 
 def _spread(values: list[float], digits: int) -> str:
-    apart = f"\u00a0±{stdev(values):.{digits}f}" if len(values) > 1 else ""
+    apart = f" ±{stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{apart}"
 
 
