@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/dyno demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once.
 test-engines: $(VENV)/.dev

@@ -1,7 +1,7 @@
 """Shipped studies as the tests read them, and their twins: the same file scaled down until it runs here in seconds.
 
-A twin is made from the file's own tree, so that it can't drift from it. Engines become the fake one, or the llama.cpp
-that comes with dyno; what they can't do goes into their environment (AS_TENSOR_PARALLEL=4), so that every setting is
+A twin is made from the file's own tree, so that it can't drift from it. Engines become the llama.cpp that comes
+with dyno; what it can't do goes into their environment (AS_TENSOR_PARALLEL=4), so that every setting is
 still one of its own. Numbers become small ones in the same order, and long axes keep their ends and their middle.
 """
 
@@ -24,11 +24,7 @@ Tree = dict[str, Any]
 
 # What an engine's table keeps; `env` takes the rest.
 _KEPT = ("like", "rigs", "workloads", "loads", "workload", "load", "trial", "env")
-_TWINS: dict[str, Tree] = {
-    "vllm": {"kind": "fake", "args": ["first_ms=5", "gap_ms=1"]},
-    "tgi": {"kind": "fake", "backend": "tgi", "args": ["first_ms=5", "gap_ms=1"]},
-    "llamacpp": {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 256},
-}
+_TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 256}  # the engine that comes with dyno
 # A number's twin, by its rank from 1 among all that the file has for this key.
 _SMALL = {
     "input_len": lambda rank: 8 * rank,
@@ -162,5 +158,5 @@ def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -
         env = {**engines[table["like"]]["env"][0], **env, **moved}
     else:
         env = {**env, **moved}
-    own = {k: v for k, v in table.items() if k in _KEPT} | _TWINS.get(table.get("kind", ""), {})
+    own = {k: v for k, v in table.items() if k in _KEPT} | (_TWIN if "kind" in table else {})
     return {**own, "env": env}

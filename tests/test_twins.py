@@ -17,10 +17,7 @@ def test_a_dry_run_shows_every_trial_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     status = main(["run", str(path), "--dry-run"])
     shown, told = capsys.readouterr()
-    # What is wrong is this machine: it has no accelerators, and not the files.
-    problems = told.splitlines()
-    assert all("accelerators are needed" in p or "isn't there" in p for p in problems)
-    assert status == (2 if problems else 0)
+    assert (status, told) == (0, ""), "the machine that it is meant for is assumed"
     for planned in study(path.read_text(), path).trials:
         assert planned.place.label in shown
     assert list(tmp_path.iterdir()) == []
@@ -36,9 +33,9 @@ def test_a_twin_runs_to_its_end(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    Path(path.name).write_text(twin(path))
+    Path(path.name).write_text(twin(path, keep=2))
     assert main(["run", path.name, "--rig", rig, "--plain"]) == 0
-    mine = [p for p in study(twin(path), path).trials if p.place.rig == rig]
+    mine = [p for p in study(twin(path, keep=2), path).trials if p.place.rig == rig]
     served = [p for p in mine if p.trial.kind == "serve"]
     folder = StudyFolder(tmp_path / "runs" / path.stem)
     assert len(folder.done()) == len(served)

@@ -100,13 +100,11 @@ def conduct(
 def _conclude(
     study: "Study", folder: "StudyFolder", wanted: "list[PlannedTrial]", stopped: bool, options: argparse.Namespace
 ) -> int:
-    from rich.console import Console
-
-    from dyno.report.study import table
+    from dyno.report.study import lines
     from dyno.store.study import failure_of
 
     done = [(p.place, run.result()) for p in wanted if (run := folder.run(p.place)).whole]
-    table(done, Console())
+    print("\n".join(lines(done)))
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
         print(f"failed: {p.place.label}: {failure.text}", file=sys.stderr)

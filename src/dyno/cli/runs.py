@@ -216,11 +216,9 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _show_study(path: Path, as_json: bool) -> int:
-    from rich.console import Console
-
     from dyno.cli.serve import result_file
     from dyno.experiment.trial import Outcome
-    from dyno.report.study import table
+    from dyno.report.study import lines
     from dyno.store.run import Run
     from dyno.store.shelf import look_at_study
 
@@ -233,7 +231,7 @@ def _show_study(path: Path, as_json: bool) -> int:
         print(json.dumps({"study": study.name, "trials": [result_file(o, detailed=False) for o in outcomes]}))
         return 0
     print(f"{study.name}: {_study_words(study)}")
-    table([(o.manifest.place, o.result) for o in outcomes if o.manifest.place], Console())
+    print("\n".join(lines([(o.manifest.place, o.result) for o in outcomes if o.manifest.place])))
     rest = [line for line in study.trials if line.state not in ("done", "not begun")]
     for line in rest:
         print(f"{Path(line.run).name}: {_verdict(line)}")

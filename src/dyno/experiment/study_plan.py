@@ -155,11 +155,15 @@ def differences(old: Study, new: Study) -> str:
         more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
         return "; ".join(labels[:3]) + more
 
-    parts = [f"{len(was.keys() & now.keys())} trials are the same"]
+    def are(count: int) -> str:
+        return f"{count} {'is' if count == 1 else 'are'}"
+
+    kept = len(was.keys() & now.keys())
+    parts = [f"{kept} trial{'' if kept == 1 else 's'} {'is' if kept == 1 else 'are'} the same"]
     if added := [i for i in now if i not in was]:
-        parts.append(f"{len(added)} are new ({told(added, now)})")
+        parts.append(f"{are(len(added))} new ({told(added, now)})")
     if gone := [i for i in was if i not in now]:
-        parts.append(f"{len(gone)} are no longer in it ({told(gone, was)})")
+        parts.append(f"{are(len(gone))} no longer in it ({told(gone, was)})")
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")
     if old.seed != new.seed:
