@@ -144,6 +144,16 @@ def test_a_stall_is_felt_by_every_request_that_was_due_during_it(scripted: Serve
     assert sum(r.sent_ns < over - 20 * NS_PER_MS for r in during) <= 4
 
 
+@pytest.mark.parametrize("burstiness", [None, 1.0])
+@pytest.mark.parametrize(("rate", "count"), [(20, 10), (21, 11)])
+def test_a_rate_for_a_duration_sends_all_that_are_due_in_it(
+    fake: StartFake, rate: float, count: int, burstiness: float | None
+) -> None:
+    load = LoadSpec(request_rate_rps=rate, burstiness=burstiness, duration_s=0.5)
+    driven = drive(fake().base_url, requests(count), load)
+    assert len(driven.records) == driven.client.sent == count
+
+
 def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartFake) -> None:
     load = LoadSpec(max_concurrency=2, duration_s=0.25)
     last_sent = []

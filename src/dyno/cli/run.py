@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--new and --extend: one of them.")
     if options.limit is not None and options.limit < 1:
         raise UsageError("--limit must be at least 1.")
-    study, text = study_plan.read(found_study(options.study), pairs(options.set, "--set"))
+    study, text = study_plan.read(found_study(options.study), _given(options.set))
     found = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
@@ -120,6 +120,12 @@ def _conclude(
         print(f"dyno: interrupted. What is done is kept; `{command}` goes on.", file=sys.stderr)
         return 130
     return 1 if failed or not (done or offline) else 0
+
+
+def _given(words: list[str]) -> dict[str, str]:
+    """Variables from the command line: a path there begins where the user stands, not where the file lies."""
+    given = pairs(words, "--set")
+    return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
 
 
 def found_study(name: str) -> Path:

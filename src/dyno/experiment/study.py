@@ -63,6 +63,11 @@ class Conductor:
         self.study, self.folder, self.headers = study, folder, headers
         self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
         self._attempts: Counter[str] = Counter()
+        # By id, once: a study may have a thousand trials, and each asks about the others.
+        self._setting = {p.place.id: order.setting_key(p) for p in study.trials}
+        self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
+        for p in study.trials if study.stop else []:
+            self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
         """Runs those of them that have no result yet, in the study's order."""
@@ -105,10 +110,10 @@ class Conductor:
 
     def _check_version(self, planned: PlannedTrial, fleet: Fleet) -> None:
         """An engine that was upgraded between two sittings would be compared with itself."""
-        key = order.setting_key(planned)
-        for other in self.study.trials:
+        key = self._setting[planned.place.id]
+        for other in (p for p in self.study.trials if self._setting[p.place.id] == key):
             run = self.folder.run(other.place)
-            if order.setting_key(other) == key and run.whole and (before := run.engine()):
+            if run.whole and (before := run.engine()):
                 if before.version != fleet.facts.version:
                     raise UsageError(
                         f"{fleet.plan.kind.title} is {fleet.facts.version} now, and was {before.version} when "
@@ -221,8 +226,8 @@ class Conductor:
     def _enough(self, planned: PlannedTrial) -> str | None:
         if self.study.stop is None:
             return None
-        key, mine = order.series_key(planned), order.level(planned)
-        lower = [p for p in self.study.trials if order.series_key(p) == key and order.level(p) < mine]
+        mine = order.level(planned)
+        lower = [p for p in self._series[order.series_key(planned)] if order.level(p) < mine]
         levels = []
         for p in sorted(lower, key=order.level):
             run = self.folder.run(p.place)

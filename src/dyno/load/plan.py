@@ -30,6 +30,8 @@ def make(load: LoadSpec, count: int) -> Plan:
             # As vLLM does: the last arrival falls on count/rate, so that the offered rate is the one asked for
             # whatever the seed. The price is a little less variance than a true Poisson process has.
             arrivals_s *= count / load.request_rate_rps / arrivals_s[-1]
+            if load.duration_s is not None:
+                arrivals_s = np.minimum(arrivals_s, load.duration_s)  # the count is rounded up
         due = np.rint(arrivals_s * NS_PER_S).astype(np.int64).tolist()
     return Plan(
         count=count,

@@ -140,6 +140,8 @@ class Wire:
                 tick = max(tick + TICK_NS, now)
                 self._tick(now)
             if stop_sending is not None and now >= stop_sending:
+                if plan.due_ns is not None:
+                    self._send_due(stop_sending)  # what was due until then: the last one is due at that very moment
                 self._stop_sending("complete")
             due = self._send_due(now)
             if self._next >= plan.count and (progress.in_flight == 0 or self._interrupted):
