@@ -377,6 +377,22 @@ max_concurrency = [1, 2]
         assert not path.is_file() or b"very-secret" not in path.read_bytes()
 
 
+def test_a_secret_in_a_setting_reaches_no_file_and_no_screen(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["hf_abcdefghijklmnop", "hf_qrstuvwxyzabcdef"]
+    small = STUDY.replace("repeats = 2", "repeats = 1")
+    envs = ", ".join(f'{{ HF_TOKEN = "{key}", WORD = "{i}" }}' for i, key in enumerate(keys))
+    write(small.replace('kind = "fake"\n', f'kind = "fake"\nenv = [{envs}]\n', 1))
+    assert run("--dry-run") == 0
+    assert run() == 0
+    assert len(done()) == 6
+    out = capsys.readouterr()
+    for path in Path("runs").rglob("*"):
+        assert not any(key in str(path) for key in keys)
+        assert not path.is_file() or not any(key.encode() in path.read_bytes() for key in keys), path
+    assert not any(key in out.out + out.err for key in keys)
+    assert "WORD:1" in out.err
+
+
 def test_a_server_that_is_not_there_fails_its_trials_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(
         STUDY.replace("repeats = 2", "repeats = 1")

@@ -83,7 +83,7 @@ def conduct(
             f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
             "could not be compared. --any-rig goes on all the same, --runs DIR begins elsewhere."
         )
-    folder.write(study, text)
+    folder.write(*study_plan.public(study, text))
     if before and left:
         print(f"{before} of {len(wanted)} trials are done; going on in {folder.path}.", file=sys.stderr)
     stop = Stop()

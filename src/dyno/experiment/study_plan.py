@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import workload
+from dyno import secrets, workload
 from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.trial import longest
@@ -139,6 +140,21 @@ def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> li
     if first is None:
         return []
     return [f.text for f in rig_differences(first.manifest().rig, found) if f.code != "rig.environment_differs"]
+
+
+def public(study: Study, text: str) -> tuple[Study, str]:
+    """As they are kept: without the secrets that a setting may hold."""
+    hidden: dict[str, None] = {}
+    trials = []
+    for planned in study.trials:
+        engine = planned.trial.engine
+        if engine is not None:
+            hidden |= dict.fromkeys(spec_secrets(engine))
+            trial = msgspec.structs.replace(planned.trial, engine=public_spec(engine))
+            planned = msgspec.structs.replace(planned, trial=trial)
+        trials.append(planned)
+    clean = "\n".join(secrets.without(hidden, text.split("\n")))
+    return msgspec.structs.replace(study, trials=trials), clean
 
 
 def same(a: Study, b: Study) -> bool:

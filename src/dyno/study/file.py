@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dyno import secrets
 from dyno.errors import UsageError
 from dyno.facts.study import Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
@@ -153,7 +154,8 @@ class _Reader:
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
                 price = rigs[rig].price if rig else None
-                place = Place("", "", engine, workload, load, cell.varying, rig=rig, price=price)
+                settings = {k: _shown(v) for k, v in cell.varying.items()}
+                place = Place("", "", engine, workload, load, settings, rig=rig, price=price)
                 yield place, cell, trial, cell.sections["engine"].get("api_key_env")
 
     def _choosers(self, name: str, parts: Parts) -> list[dict[str, dict[str, Any]]]:
@@ -209,7 +211,9 @@ class _Reader:
                 for load in names[2]:
                     trio = (engine, workload, load)
                     for place, _, trial, key in self._trials(trio, parts, variables, rig, rigs, extra):
-                        said = {f"{p}.{k}": v for p, cells in rule.items() for k, v in cells.items() if k != "name"}
+                        said = {
+                            f"{p}.{k}": _shown(v) for p, cells in rule.items() for k, v in cells.items() if k != "name"
+                        }
                         yield msgspec.structs.replace(place, settings={**said, **place.settings}), trial, key
 
 
@@ -257,6 +261,15 @@ def _canonical(value: Any) -> Any:
 def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
     fields = msgspec.structs.fields(struct)
     return {f.name: f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory() for f in fields}
+
+
+def _shown(value: Any) -> Any:
+    """A setting in a label and a folder's name: without what may be a secret."""
+    if isinstance(value, dict):
+        return {k: secrets.shown(k, v) if isinstance(v, str) else v for k, v in value.items()}
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return secrets.without(secrets.values({}, value), value)
+    return secrets.without([], [value])[0] if isinstance(value, str) else value
 
 
 def _value(text: str) -> Any:

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
+from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.http import Url
 from dyno.study.cells import CELLS, OFFLINE, SERVING, converted
 from dyno.study.document import Document, Path
 from dyno.study.grid import Cell, Section
@@ -107,6 +109,11 @@ class Trials:
         if urls and kind not in self.known.attached:
             self.doc.mistake(section.paths["base_url"], f"dyno starts {kind} itself; a running one is kind = 'openai'.")
             return None, None
+        for url in urls:
+            try:
+                Url(url)
+            except UsageError as e:
+                self.doc.mistake(section.paths["base_url"], str(e))
         endpoint = cells.pop("endpoint", self.known.paths[backend])
         base, *more = urls or [""]
         return EngineSpec(**cells), TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more)
