@@ -160,12 +160,13 @@ def test_amd_s_serving_run(here: Rig) -> None:
 
 def test_amd_s_latency_point_and_the_grid_that_it_leaves_to_the_reader(here: Rig) -> None:
     offline = [
-        (p.place.engine, p.trial.workload.input_len, p.trial.workload.output_len) for p in once("rocm-fp8-latency")
+        (p.place.engine, p.trial.workload.input_len, p.trial.workload.output_len)
+        for p in once("rocm-fp8-latency", batch="1", prompt="128", answer="2048")
     ]
     assert offline == [("fp16", 128, 2048), ("fp8", 128, 2048), ("fp8-eager", 128, 1)]
     for p in once("rocm-fp8-latency"):
         assert p.trial.kind == "latency" and p.trial.offline
-        assert (p.trial.offline.batch_size, p.trial.offline.iterations, p.trial.offline.warmup_iterations) == (1, 5, 3)
+        assert (p.trial.offline.iterations, p.trial.offline.warmup_iterations) == (5, 3)
     specs = engines("rocm-fp8-latency")
     fp16 = {
         "--distributed-executor-backend": "mp", "--dtype": "float16", "--gpu-memory-utilization": "0.9",
@@ -176,15 +177,20 @@ def test_amd_s_latency_point_and_the_grid_that_it_leaves_to_the_reader(here: Rig
     assert flags(specs["fp8"][0], here) == fp8
     assert flags(specs["fp8-eager"][0], here) == {**fp8, "--enforce-eager": ""}
     assert specs["fp8"][0].model == AMD_405B
-    grid = once("rocm-fp8-latency", batch="[1, 8, 64]", prompt="[128, 2048]")
-    assert Counter(p.place.engine for p in grid) == {"fp16": 6, "fp8": 6, "fp8-eager": 6}
+    # Eight batches, two lengths of prompt, two of answer; the first token's has one answer.
+    assert Counter(p.place.engine for p in once("rocm-fp8-latency")) == {"fp16": 32, "fp8": 32, "fp8-eager": 16}
 
 
 def test_amd_s_throughput_run_has_as_many_prompts_as_slots(here: Rig) -> None:
-    for p in once("rocm-fp8-throughput"):
-        w = p.trial.workload
-        assert (p.trial.kind, w.input_len, w.output_len, w.num_prompts) == ("throughput", 128, 2048, 2000)
-    fp8 = engines("rocm-fp8-throughput")["fp8"][0]
+    trials = list(once("rocm-fp8-throughput"))
+    assert {(p.trial.workload.input_len, p.trial.workload.output_len) for p in trials} == {
+        (a, b) for a in (128, 2048) for b in (128, 2048)
+    }
+    assert len(trials) == 16
+    for p in trials:
+        assert p.trial.kind == "throughput" and p.trial.engine
+        assert p.trial.workload.num_prompts == p.trial.engine.max_num_seqs
+    fp8 = next(e for e in engines("rocm-fp8-throughput")["fp8"] if e.max_num_seqs == 2000)
     assert flags(fp8, here) == {
         "--distributed-executor-backend": "mp", "--quantization": "fp8", "--kv-cache-dtype": "fp8",
         "--dtype": "float16", "--gpu-memory-utilization": "0.9", "--trust-remote-code": "",
@@ -192,8 +198,6 @@ def test_amd_s_throughput_run_has_as_many_prompts_as_slots(here: Rig) -> None:
         "--max-num-batched-tokens": "131072", "--max-seq-len-to-capture": "131072", "--tensor-parallel-size": "8",
         "--max-num-seqs": "2000",
     }  # fmt: skip
-    more = [(p.place.engine, p.trial.workload.num_prompts) for p in once("rocm-fp8-throughput", slots="[500, 1000]")]
-    assert more == [("fp16", 500), ("fp16", 1000), ("fp8", 500), ("fp8", 1000)]
 
 
 def test_amd_s_partition_is_made_before_and_undone_after(here: Rig) -> None:

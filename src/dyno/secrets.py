@@ -13,12 +13,13 @@ _VALUE = re.compile(
     r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
 _SHORTEST = 7  # a shorter value would star out ordinary words
 
 
 def is_secret(name: str) -> bool:
     """Of a variable."""
-    return bool(_NAME.search(name))
+    return name not in _FOLDERS and bool(_NAME.search(name))
 
 
 def shown(name: str, value: str) -> str:

@@ -50,7 +50,9 @@ def run(options: argparse.Namespace) -> int:
     found = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
-        return _dry_run(study, _wanted(study, name, options), found)
+        from dyno.cli.preview import preview
+
+        return preview(study, _wanted(study, name, options), found, options.runs)
     name = study_plan.choose_rig(study, found, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
@@ -172,58 +174,3 @@ def _headers(planned: "PlannedTrial") -> dict[str, str]:
         raise StoreError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def _dry_run(study: "Study", wanted: "list[PlannedTrial]", found: "Rig") -> int:
-    from dyno.cli.progress import clock
-    from dyno.experiment import study_plan
-    from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, trial_s
-    from dyno.study.order import sessions
-
-    ids = {p.place.id for p in wanted}
-    groups = [(s.name, [p for p in s.trials if p.place.id in ids]) for s in sessions(study)]
-    groups = [(name, trials) for name, trials in groups if trials]
-    print(f"# {study.name}: {len(wanted)} trials, {len(groups)} starts of engines")
-    for i, (name, trials) in enumerate(groups, 1):
-        print(f"\n{i}. {name}")
-        for p in trials:
-            repeat = f" r{p.place.repeat}" if p.place.repeats > 1 else ""
-            where = f"[{p.place.rig}] " if p.place.rig else ""
-            print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
-    print("\n# The commands")
-    start_s: dict[str, float] = {}
-    plans = study_plan.plans(study, wanted, found, dry=True)
-    for setting in plans:
-        mine, plan = setting.trials, setting.engine
-        own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
-        start_s |= {p.place.id: own for p in mine}
-        print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
-        if plan:
-            print("\n".join(plan.lines()))
-            for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
-                print(f"# {note}")
-        elif not setting.refused:
-            print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
-    total = sum(trial_s(p.trial) for p in wanted) + sum(start_s[trials[0].place.id] for _, trials in groups)
-    print(
-        f"\n# About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {START_S:g} s a start; once trials are "
-        "done, they correct it."
-    )
-    wrong = study_plan.problems(plans)
-    for problem in wrong:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if wrong else 0
-
-
-def _asked(planned: "PlannedTrial") -> str:
-    """The load in a few words."""
-    t = planned.trial
-    w, load = t.workload, t.load
-    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
-    if t.offline:
-        batch = f", batch {t.offline.batch_size}" if t.offline.batch_size else ""
-        return f"{t.offline.kind}, {w.num_prompts} × {lengths}{batch}"
-    rate = f", {load.request_rate_rps:g}/s" if load.request_rate_rps else ", ramp" if load.ramp else ""
-    streams = f", {load.max_concurrency} at once" if load.max_concurrency else ""
-    how = rate + streams or ", all at once"
-    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"

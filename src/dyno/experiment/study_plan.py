@@ -1,5 +1,6 @@
 """What a study comes to before it runs: its trials, the machine it is for, what is wrong with it, and its folder."""
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -185,6 +186,17 @@ def differences(old: Study, new: Study) -> str:
     if old.seed != new.seed:
         parts.append(f"the seed was {old.seed} and is {new.seed}")
     return ", ".join(parts)
+
+
+def begun(runs: Path, study: Study) -> StudyFolder | None:
+    """The folder that holds these very trials, if there is one."""
+    for number in itertools.count(1):
+        folder = StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))
+        if not folder.exists:
+            return None
+        if same(folder.study(), study):
+            return folder
+    return None
 
 
 def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False) -> StudyFolder:

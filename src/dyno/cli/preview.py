@@ -1,0 +1,77 @@
+"""What `dyno run --dry-run` shows: the trials in their order, the commands, and how long it may take."""
+
+import sys
+from pathlib import Path
+
+from dyno.cli.progress import clock
+from dyno.errors import UsageError
+from dyno.experiment import study_plan
+from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial, Study
+from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, trial_s
+from dyno.study.order import sessions
+
+
+def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) -> int:
+    ids = {p.place.id for p in wanted}
+    groups = [(s.name, [p for p in s.trials if p.place.id in ids]) for s in sessions(study)]
+    groups = [(name, trials) for name, trials in groups if trials]
+    print(f"# {study.name}: {len(wanted)} trials, {len(groups)} starts of engines")
+    for i, (name, trials) in enumerate(groups, 1):
+        print(f"\n{i}. {name}")
+        for p in trials:
+            repeat = f" r{p.place.repeat}" if p.place.repeats > 1 else ""
+            where = f"[{p.place.rig}] " if p.place.rig else ""
+            print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
+    print("\n# The commands")
+    start_s: dict[str, float] = {}
+    plans = study_plan.plans(study, wanted, found, dry=True)
+    for setting in plans:
+        mine, plan = setting.trials, setting.engine
+        own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
+        start_s |= {p.place.id: own for p in mine}
+        print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
+        if plan:
+            print("\n".join(plan.lines()))
+            for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
+                print(f"# {note}")
+        elif not setting.refused:
+            print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
+    print(f"\n# {_estimate(study, groups, start_s, runs)}")
+    wrong = study_plan.problems(plans)
+    for problem in wrong:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if wrong else 0
+
+
+def _estimate(study: Study, groups: list[tuple[str, list[PlannedTrial]]], start_s: dict[str, float], runs: Path) -> str:
+    """Of what is left. Trials that are done tell how far off the assumption is."""
+    folder = study_plan.begun(runs, study)
+    done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
+    took = sum(result.summary.duration_s for result in done.values())
+    guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in done)
+    scale = took / guessed if guessed else 1.0
+    left = [[p for p in trials if p.place.id not in done] for _, trials in groups]
+    total = sum(
+        start_s[trials[0].place.id] + scale * sum(trial_s(p.trial) for p in trials) for trials in left if trials
+    )
+    if folder and done:
+        return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
+    return (
+        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {START_S:g} s a start; once trials are "
+        "done, they correct it."
+    )
+
+
+def _asked(planned: PlannedTrial) -> str:
+    """The load in a few words."""
+    t = planned.trial
+    w, load = t.workload, t.load
+    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    if t.offline:
+        batch = f", batch {t.offline.batch_size}" if t.offline.batch_size else ""
+        return f"{t.offline.kind}, {w.num_prompts} × {lengths}{batch}"
+    rate = f", {load.request_rate_rps:g}/s" if load.request_rate_rps else ", ramp" if load.ramp else ""
+    streams = f", {load.max_concurrency} at once" if load.max_concurrency else ""
+    how = rate + streams or ", all at once"
+    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"
