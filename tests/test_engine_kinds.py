@@ -421,7 +421,8 @@ def test_devices_none_hide_them_all_and_the_users_own_choice_is_kept() -> None:
     ("name", "secret"),
     [
         ("HF_TOKEN", True), ("VLLM_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("WANDB_API_KEY", True),
-        ("NCCL_AUTH", True), ("DB_PASSWORD", True), ("DB_PWD", True), ("PWD", False), ("OLDPWD", False), ("HUGGING_FACE_HUB_TOKEN", True),
+        ("NCCL_AUTH", True), ("DB_PASSWORD", True), ("HUGGING_FACE_HUB_TOKEN", True),
+        ("DB_PWD", True), ("PWD", False), ("OLDPWD", False),
         ("TOKENIZERS_PARALLELISM", False), ("GIT_AUTHOR_NAME", False), ("MAX_BATCH_PREFILL_TOKENS", False),
         ("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", False), ("MONKEY", False),
     ],
