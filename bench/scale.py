@@ -21,7 +21,8 @@ import msgspec
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.experiment import study_plan
 from dyno.experiment.calibration import Shape, calibrate
-from dyno.experiment.trial import Watcher, finish, measure
+from dyno.experiment.trial import finish, measure
+from dyno.experiment.watcher import Watcher
 from dyno.facts.load import LoadSpec
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec

@@ -13,7 +13,8 @@ import pytest
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.errors import TargetError
-from dyno.experiment.trial import Watcher, finish, measure
+from dyno.experiment.trial import finish, measure
+from dyno.experiment.watcher import Watcher
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec

@@ -19,6 +19,7 @@ import pytest
 from conftest import Scripted, StartFake
 from dyno.clock import now_ns
 from dyno.experiment import trial
+from dyno.experiment.watcher import Watcher
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
@@ -678,7 +679,7 @@ def a_trial(**target: Any) -> TrialSpec:
 
 
 def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: Path) -> None:
-    class Seen(trial.Watcher):
+    class Seen(Watcher):
         latest: list[Sample] = []
 
         def sampling(self, sampler: Sampler) -> None:

@@ -20,7 +20,8 @@ from dyno.engines.install import environment
 from dyno.errors import EngineError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
-from dyno.experiment.trial import Watcher, finish, on_fleet, serve
+from dyno.experiment.trial import finish, on_fleet, serve
+from dyno.experiment.watcher import Watcher
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec

@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 
-from dyno.experiment.trial import Watcher
+from dyno.experiment.watcher import Watcher
 from dyno.load.progress import Progress
 from dyno.units import NS_PER_MS, seconds
 

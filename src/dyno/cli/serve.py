@@ -196,7 +196,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _dry_run(trial: "TrialSpec") -> int:
     from dyno.experiment.engine_plan import EnginePlan
-    from dyno.experiment.trial import longest
+    from dyno.experiment.prompts import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":

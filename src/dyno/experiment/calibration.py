@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from dyno.engines.fake import Fake, FakeSpec
-from dyno.experiment.trial import Outcome, Watcher, finish, measure
+from dyno.experiment.trial import Outcome, finish, measure
+from dyno.experiment.watcher import Watcher
 from dyno.facts.load import LoadSpec
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec

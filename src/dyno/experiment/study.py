@@ -18,7 +18,9 @@ from dyno.errors import DynoError, EngineError, TargetError, UsageError, Workloa
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.idle import until_idle
-from dyno.experiment.trial import Outcome, Watcher, finish, fitting, look_at, on_fleet, on_server
+from dyno.experiment.prompts import fitting
+from dyno.experiment.trial import Outcome, finish, look_at, on_fleet, on_server
+from dyno.experiment.watcher import Watcher
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.load.progress import Stop

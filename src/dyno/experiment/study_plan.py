@@ -13,7 +13,7 @@ from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.trial import longest
+from dyno.experiment.prompts import longest
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.load.plan import prompts_needed

@@ -6,18 +6,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 import dyno
-from dyno import workload
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, empty_caches, running
+from dyno.experiment.prompts import Prompts, check_context, fitting, longest, prompts
 from dyno.experiment.signals import lent
+from dyno.experiment.watcher import Watcher
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
@@ -44,22 +44,9 @@ from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.units import seconds
-from dyno.workload.tokenizer import Tokenizer, choose
+from dyno.workload.tokenizer import Tokenizer
 
 Watch = Callable[[Progress], None] | None
-
-
-class Watcher:
-    """Told what goes on; a silent one by default. Measuring never prints."""
-
-    def phase(self, text: str) -> None: ...
-
-    def sampling(self, sampler: Sampler) -> None:
-        """The load begins, and `sampler.latest()` may be asked at any time until it is over."""
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def over(self) -> None: ...
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -127,13 +114,13 @@ def on_fleet(
     headers: dict[str, str],
     watcher: Watcher,
     stop: Stop,
-    work: "Prompts | None" = None,
+    work: Prompts | None = None,
     place: Place | None = None,
 ) -> Tokenizer | None:
     """One of the trials on an engine that dyno has started."""
     trial = aimed(trial, fleet)
     work = work or fitting(trial, fleet.target, headers, watcher)
-    _check_context(work.lengths, fleet.target)
+    check_context(work.lengths, fleet.target)
     empty = fleet.empty_cache if trial.reset_cache else None
     measure(
         run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place
@@ -157,7 +144,7 @@ def on_server(
     headers: dict[str, str],
     watcher: Watcher,
     stop: Stop,
-    work: "Prompts",
+    work: Prompts,
     before: str | None = None,
     place: Place | None = None,
 ) -> Tokenizer | None:
@@ -176,39 +163,6 @@ def aimed(trial: TrialSpec, fleet: Fleet) -> TrialSpec:
     return msgspec.structs.replace(
         trial, target=target, engine=public_spec(fleet.plan.spec), tokenizer=trial.tokenizer or fleet.plan.tokenizer
     )
-
-
-class Prompts(NamedTuple):
-    workload: Workload
-    counter: Tokenizer | None  # the tokenizer, where it is one that also counts answers
-
-    @property
-    def lengths(self) -> list[int]:
-        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
-
-
-def fitting(trial: TrialSpec, target: TargetFacts, headers: dict[str, str], watcher: Watcher) -> Prompts:
-    """The prompts, by the server's own tokenizer where none is named, if the server can take them."""
-    _check_context([longest(trial)], target)  # before any time goes into making them
-    client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
-    try:
-        work = prompts(trial, watcher, client, target.model)
-    finally:
-        client.close()
-    _check_context(work.lengths, target)
-    return work
-
-
-def prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
-    tokenizer = choose(trial.tokenizer, client, model)
-    watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
-    work = workload.make(trial.workload, tokenizer)
-    if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
-        raise UsageError(
-            f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
-            "vllm or llama.cpp, or a dataset of texts."
-        )
-    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None)
 
 
 def measure(
@@ -412,27 +366,6 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
         url, headers, trial.target.endpoint, {**body, **trial.extra_body}, trial.ready_check_timeout_s,
         trial.target.insecure,
     )  # fmt: skip
-
-
-def longest(trial: TrialSpec) -> int:
-    """What a random request may need; other datasets are known when they are read."""
-    w = trial.workload
-    if w.dataset != "random":
-        return 0
-    output = int((w.output_len or 1) * (1 + w.range_ratio_output))
-    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
-
-
-def _check_context(lengths: list[int], target: TargetFacts) -> None:
-    limit = target.max_model_len
-    if limit is None:
-        return
-    over = sum(n > limit for n in lengths)
-    if over:
-        raise UsageError(
-            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), and the server's "
-            f"context is {limit}. Ask for shorter ones, or start the server with a longer context."
-        )
 
 
 def _check_warmup(run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop) -> None:
