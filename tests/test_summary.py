@@ -495,6 +495,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (engine.cache_emptied, evidence({"cached_input_tokens": 0}, cache_emptied=False), "cache.not_emptied", "note"),
     (engine.died, evidence(engine=UP), None, None),
     (engine.died, evidence(engine=msgspec.structs.replace(UP, died="Out of memory.")), "engine.died", "void"),
+    (engine.second_attempt, evidence(), None, None),
+    (engine.second_attempt, evidence(first_failure="It died."), "engine.second_attempt", "note"),
     (engine.memory_held, evidence(engine=UP), None, None),
     (
         engine.memory_held,

@@ -625,6 +625,7 @@ def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_st
         engine_at(9.9, preemptions=3, output_tokens=100, prefix_queried_tokens=50, running_requests=0),
         engine_at(11, preemptions=3, output_tokens=200, running_requests=2, kv_used_share=0.1, waiting_requests=9),
         engine_at(13, preemptions=4, output_tokens=300, running_requests=8, kv_used_share=0.5, waiting_requests=0),
+        engine_at(15, preemptions=4, output_tokens=350, running_requests=8, kv_used_share=0.7, waiting_requests=0),
         engine_at(17, preemptions=5, output_tokens=400, running_requests=8, kv_used_share=0.9, waiting_requests=0),
         engine_at(20.1, preemptions=5, output_tokens=1100, prefix_queried_tokens=950, prefix_hit_tokens=30,
                   running_requests=0, drafts=100, drafted_tokens=300, accepted_tokens=150),
@@ -635,7 +636,7 @@ def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_st
     assert (e.preemptions, e.output_tokens, e.prefix_queried_tokens) == (2, 1000, 900)
     assert e.prefix_hit_tokens == 30  # shown from its first count on
     assert (e.running_mean, e.running_peak, e.waiting_mean, e.waiting_peak) == (8.0, 8.0, 0.0, 9.0)
-    assert (e.kv_mean_share, e.kv_peak_share, e.samples) == (pytest.approx(0.7), 0.9, 3)
+    assert (e.kv_mean_share, e.kv_peak_share, e.samples) == (pytest.approx(0.7), 0.9, 4)
     assert (e.drafted_tokens, e.accepted_tokens, e.accepted_length_mean) == (300, 150, 2.5)
 
 

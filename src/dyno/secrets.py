@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 HIDDEN = "[redacted]"
 # Whole words between underscores: MAX_TOKENS_PER_RANK, TOKENIZERS_PARALLELISM and GIT_AUTHOR_NAME are none.
@@ -27,6 +28,12 @@ def shown(name: str, value: str) -> str:
     if is_secret(name):
         return HIDDEN
     return _LOGIN.sub(HIDDEN, _VALUE.sub(HIDDEN, value))
+
+
+def without_in(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of settings, such as a request's body, without what its keys or looks call a secret."""
+    out = {k: without_in(v) if isinstance(v, dict) else v for k, v in table.items()}
+    return {k: shown(k, v) if isinstance(v, str) else v for k, v in out.items()}
 
 
 def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:

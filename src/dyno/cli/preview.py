@@ -16,7 +16,7 @@ def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) ->
     ids = {p.place.id for p in wanted}
     groups = [(s.name, [p for p in s.trials if p.place.id in ids]) for s in sessions(study)]
     groups = [(name, trials) for name, trials in groups if trials]
-    print(f"# {study.name}: {len(wanted)} trials, {len(groups)} starts of engines")
+    print(f"# {study.name}: {_count(len(wanted), 'trial')}, {_count(len(groups), 'session')} with an engine")
     for i, (name, trials) in enumerate(groups, 1):
         print(f"\n{i}. {name}")
         for p in trials:
@@ -57,10 +57,15 @@ def _estimate(study: Study, groups: list[tuple[str, list[PlannedTrial]]], start_
     )
     if folder and done:
         return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
+    starts = sum(start_s[trials[0].place.id] for _, trials in groups)
     return (
-        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {START_S:g} s a start; once trials are "
-        "done, they correct it."
+        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {clock(starts)} for all starts; once trials "
+        "are done, they correct it."
     )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def _asked(planned: PlannedTrial) -> str:

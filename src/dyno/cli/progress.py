@@ -33,7 +33,7 @@ class Rates:
         total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
         return (
             f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
-            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s{ttft}, {clock(_left_s(p))} left"
+            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s{ttft}, {clock(_left_s(p)) if share_done(p) else '?'} left"
         )
 
 

@@ -3,12 +3,14 @@
 import argparse
 import fnmatch
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno import secrets
 from dyno.cli.values import pairs
-from dyno.errors import StoreError, UsageError
+from dyno.errors import UsageError
 
 if TYPE_CHECKING:
     from dyno.facts.rig import Rig
@@ -72,14 +74,15 @@ def conduct(
     from dyno.experiment import study_plan
     from dyno.experiment.study import Conductor
     from dyno.load.progress import Stop
-    from dyno.store.study import trial_name
 
     done = folder.done()
-    left = [p for p in wanted if trial_name(p.place) not in done and not p.trial.offline]
-    before = sum(trial_name(p.place) in done for p in wanted)
+    left = [p for p in wanted if p.place.id not in done and not p.trial.offline]
+    before = sum(p.place.id in done for p in wanted)
     left = _in_order(study, left)[: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, found, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
+    for planned in left:
+        _headers(planned)  # a key that is missing is told before anything starts
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
         raise UsageError(
             f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
@@ -105,11 +108,14 @@ def _conclude(
     from dyno.report.study import lines
     from dyno.store.study import failure_of
 
-    done = [(p.place, run.result()) for p in wanted if (run := folder.run(p.place)).whole]
-    print("\n".join(lines(done)))
+    done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
+    print("\n".join(lines(wanted, done)))
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
-        print(f"failed: {p.place.label}: {failure.text}", file=sys.stderr)
+        print(f"failed {p.place.label}: {failure.text}")
+    skipped = folder.skipped()
+    for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
+        print(f"left out {p.place.label}: {skipped[p.place.id]}")
     offline = sum(p.trial.offline is not None for p in wanted)
     if offline:
         print(
@@ -118,7 +124,7 @@ def _conclude(
         )
     print(f"Study: {folder.path}", file=sys.stderr)
     if stopped:
-        command = " ".join(["dyno run", options.study, *(f"--set {s}" for s in options.set)])
+        command = _command(options)
         print(f"dyno: interrupted. What is done is kept; `{command}` goes on.", file=sys.stderr)
         return 130
     return 1 if failed or not (done or offline) else 0
@@ -128,6 +134,17 @@ def _given(words: list[str]) -> dict[str, str]:
     """Variables from the command line: a path there begins where the user stands, not where the file lies."""
     given = pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
+
+
+def _command(options: argparse.Namespace) -> str:
+    """As it was given, without what may be a secret: the same command goes on."""
+    words = ["dyno", "run", options.study]
+    for name in ("set", "only"):
+        words += [word for value in getattr(options, name, []) for word in (f"--{name}", value)]
+    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
+    words += ["--rig", options.rig] if getattr(options, "rig", None) else []
+    words += ["--any-rig"] if options.any_rig and options.study != "demo" else []
+    return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
 def found_study(name: str) -> Path:
@@ -171,6 +188,6 @@ def _in_order(study: "Study", trials: "list[PlannedTrial]") -> "list[PlannedTria
 def _headers(planned: "PlannedTrial") -> dict[str, str]:
     """Keys come from the environment, and go nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
-        raise StoreError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
+        raise UsageError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -151,14 +151,20 @@ def _study_row(s: "StudyLine") -> list[str]:
     if s.why:
         return [s.study, "-", "-", "-", "-", "-", f"unreadable: {s.why}", " ".join(s.tags)]
     last = s.last_started[:16].replace("T", " ") if s.last_started else "-"
-    counts = [f"{s.done}/{s.planned}", str(s.failed), str(s.doubtful), str(s.void)]
+    counts = [f"{s.done}/{s.planned - s.left_out}", str(s.failed), str(s.doubtful), str(s.void)]
     return [s.study, *counts, last, "running" if s.running else "", " ".join(s.tags)]
 
 
 def _study_words(s: "StudyLine") -> str:
     if s.why:
         return f"unreadable: {s.why}"
-    words = [f"{s.done} of {s.planned} trials done", f"{s.failed} failed", f"{s.doubtful} doubtful", f"{s.void} void"]
+    words = [
+        f"{s.done} of {s.planned - s.left_out} trials done",
+        f"{s.failed} failed",
+        f"{s.doubtful} doubtful",
+        f"{s.void} void",
+    ]
+    words += [f"{s.left_out} more left out, since the engine was saturated"] * bool(s.left_out)
     return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
 
 
@@ -186,7 +192,7 @@ def show(options: argparse.Namespace) -> int:
     from dyno.experiment.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run
-    from dyno.store.shelf import find, kind_of
+    from dyno.store.shelf import find, kind_of, study_of
     from dyno.store.study import failure_of
 
     path = find(options.run, options.runs)
@@ -204,6 +210,8 @@ def show(options: argparse.Namespace) -> int:
             f"{path} holds no measurement: its engine didn't come up, or was not what was asked for. "
             "engine.json there has the command, engine.log what came of it."
         )
+    elif study_of(path) is not None:
+        raise StoreError(f"{path} is a study's trial that was cut off: `dyno run` measures it anew, as a whole.")
     elif run.spool_path.exists():
         outcome = finish(run, keep_raw=True)
     else:
@@ -219,19 +227,22 @@ def _show_study(path: Path, as_json: bool) -> int:
     from dyno.cli.serve import result_file
     from dyno.experiment.trial import Outcome
     from dyno.report.study import lines
-    from dyno.store.run import Run
     from dyno.store.shelf import look_at_study
+    from dyno.store.study import StudyFolder
 
     study = look_at_study(path)
     if study.why:
         raise StoreError(study.why)
-    runs = [Run(Path(line.run)) for line in study.trials if line.state == "done"]
-    outcomes = [Outcome(run, run.manifest(), run.result()) for run in runs]
+    folder = StudyFolder(path)
+    planned = folder.study().trials
+    runs = {p.place.id: run for p in planned if (run := folder.run(p.place)).whole}
     if as_json:
+        outcomes = [Outcome(run, run.manifest(), run.result()) for run in runs.values()]
         print(json.dumps({"study": study.name, "trials": [result_file(o, detailed=False) for o in outcomes]}))
         return 0
     print(f"{study.name}: {_study_words(study)}")
-    print("\n".join(lines([(o.manifest.place, o.result) for o in outcomes if o.manifest.place])))
+    rigs = {p.place.rig for p in planned if p.place.id in runs}
+    print("\n".join(lines([p for p in planned if p.place.rig in rigs], {id: run.result() for id, run in runs.items()})))
     rest = [line for line in study.trials if line.state not in ("done", "not begun")]
     for line in rest:
         print(f"{Path(line.run).name}: {_verdict(line)}")

@@ -18,7 +18,7 @@ from dyno.engines.launch import public
 from dyno.engines.process import EngineProcess, scrub
 from dyno.errors import EngineError, TargetError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.signals import lent
+from dyno.experiment.signals import interrupt, lent
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -111,7 +111,7 @@ def running(
     engines: list[Engine] = []
     facts: EngineFacts | None = None
     # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
-    with lent((signal.SIGTERM, signal.SIGHUP), _interrupt), contextlib.ExitStack() as last:
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
         last.callback(_scrub_all, folder, plan.secrets)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         try:
@@ -166,11 +166,6 @@ def running(
                     changed(msgspec.structs.replace(facts, memory_held_bytes=held))
 
 
-def _interrupt(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough
-    raise KeyboardInterrupt
-
-
 def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
     """What commands and pulls have written, too."""
     for log in folder.glob("engine*.log"):
@@ -180,6 +175,8 @@ def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
 def _what(plan: EnginePlan) -> str:
     copies = f", {plan.spec.replicas} copies" if plan.spec.replicas > 1 else ""
     version = plan.program.version or ""
+    if version == plan.kind.name:  # what is part of dyno has no version of its own
+        return plan.kind.title + copies
     return f"{plan.kind.title} {version} with {plan.served_name}{copies}".replace("  ", " ")
 
 

@@ -5,6 +5,12 @@ import signal
 from collections.abc import Callable, Iterator
 
 
+def interrupt(number: int, _: object) -> None:
+    """TERM and HUP as Ctrl-C: once is enough."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
 def lent(
     numbers: tuple[signal.Signals, ...], handler: Callable[[int, object], None] | signal.Handlers

@@ -6,6 +6,9 @@ beginning. So there is no state that could disagree with the facts.
 
 import contextlib
 import datetime
+import os
+import shutil
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +16,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno import secrets
 from dyno.engines.kinds import kind_of
+from dyno.engines.launch import spec_secrets
+from dyno.engines.process import scrub
 from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.idle import until_idle
 from dyno.experiment.prompts import fitting
+from dyno.experiment.signals import interrupt, lent
 from dyno.experiment.trial import Outcome, finish, look_at, on_fleet, on_server
 from dyno.experiment.watcher import Watcher
 from dyno.facts.rig import Rig
@@ -27,7 +34,7 @@ from dyno.load.progress import Stop
 from dyno.measure.saturation import level_of, saturated
 from dyno.probe import rig
 from dyno.store.run import Run
-from dyno.store.study import Failure, StudyFolder, failure_of, trial_name, write_failure
+from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import Tokenizer, choose
 
@@ -42,6 +49,10 @@ class StudyWatcher(Watcher):
     def again(self, planned: PlannedTrial, why: str) -> None: ...
 
     def ended(self, planned: PlannedTrial, run: Run, told: "Told") -> None: ...
+
+
+class Stopped(DynoError):
+    """A trial failed, and the study says to stop then."""
 
 
 class Told(NamedTuple):
@@ -65,19 +76,37 @@ class Conductor:
         self.study, self.folder, self.headers = study, folder, headers
         self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
         self._attempts: Counter[str] = Counter()
+        self._first_failure: dict[str, str] = {}  # of a trial that is tried once more
+        self._hopeless: set[str] = set()  # would fail alike again
+        self._skipped = folder.skipped()
+        self._start: Path | None = None  # the last one's folder
         # By id, once: a study may have a thousand trials, and each asks about the others.
-        self._setting = {p.place.id: order.setting_key(p) for p in study.trials}
+        self._alike: dict[str, list[PlannedTrial]] = {}
+        for p in study.trials:
+            self._alike.setdefault(_same_program(p), []).append(p)
         self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
         for p in study.trials if study.stop else []:
             self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
         """Runs those of them that have no result yet, in the study's order."""
+        with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
+            self._scrub()
+            self._conduct(wanted)
+
+    def _scrub(self) -> None:
+        """A dyno that was killed couldn't take secrets out of the logs that its engine wrote."""
+        hidden = {word for p in self.study.trials if p.trial.engine for word in spec_secrets(p.trial.engine)}
+        hidden |= {*secrets.values(os.environ)}
+        for log in self.folder.path.glob("*/*/engine*.log") if hidden else []:
+            scrub(log, sorted(hidden, key=len, reverse=True))
+
+    def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
         done = self.folder.done()
         ids = {p.place.id for p in wanted}
         found = rig.look()
         for session in order.sessions(self.study):
-            open_ = [p for p in session.trials if p.place.id in ids and trial_name(p.place) not in done]
+            open_ = [p for p in session.trials if p.place.id in ids and p.place.id not in done]
             queue = deque(p for p in open_ if not p.trial.offline and not self._recovered(p))
             while queue and not self.stop.requested:
                 self._leave_out(queue)
@@ -93,10 +122,10 @@ class Conductor:
             if not kind_of(spec.kind).starts:
                 self._go_through(queue, self._attached)
                 return
-            start = self.folder.engine_start(name)
+            self._start = start = self.folder.engine_start(name)
             plan = EnginePlan(spec, found)
             with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
-                self._check_version(first, fleet)
+                self._check_version(first, fleet.facts.version)
                 ready = _sizes(start)
                 self._go_through(queue, lambda p: self._on_fleet(p, fleet, start, ready), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
@@ -105,23 +134,26 @@ class Conductor:
             # It didn't come up, or isn't what was asked for: so it is for all that wait for it.
             self._attempts[queue[0].place.id] += 1
             if self._again(queue[0]):
+                self._first_failure[queue[0].place.id] = str(e)
                 self.watcher.again(queue[0], str(e))
                 return
             while queue:
                 self._failed(queue.popleft(), str(e))
 
-    def _check_version(self, planned: PlannedTrial, fleet: Fleet) -> None:
-        """An engine that was upgraded between two sittings would be compared with itself."""
-        key = self._setting[planned.place.id]
-        for other in (p for p in self.study.trials if self._setting[p.place.id] == key):
+    def _check_version(self, planned: PlannedTrial, version: str | None) -> None:
+        """Trials of one engine by two of its versions would be compared as if they were of one."""
+        for other in self._alike[_same_program(planned)]:
             run = self.folder.run(other.place)
-            if run.whole and (before := run.engine()):
-                if before.version != fleet.facts.version:
-                    raise UsageError(
-                        f"{fleet.plan.kind.title} is {fleet.facts.version} now, and was {before.version} when "
-                        f"{run.path} was measured. Go on with that version, or begin anew with --runs DIR."
-                    )
-                return
+            if not run.whole:
+                continue
+            engine = run.engine()
+            before = engine.version if engine else run.manifest().target.version
+            if before != version:
+                raise Stopped(
+                    f"{planned.place.engine} is of version {version} now, and was {before} when {run.path} was "
+                    "measured. Go on with that version, or begin anew with --new or --runs DIR."
+                )
+            return
 
     def _go_through(
         self,
@@ -144,7 +176,7 @@ class Conductor:
             except (TargetError, UsageError, WorkloadError) as e:
                 why = str(e)
                 if isinstance(e, UsageError | WorkloadError):  # it would be the same again
-                    self._attempts[planned.place.id] += 1
+                    self._hopeless.add(planned.place.id)
             if self.stop.requested:
                 return
             dead = death()
@@ -154,7 +186,7 @@ class Conductor:
                 continue
             why = dead or why or "none of its requests was completed."
             if self._again(planned):
-                self.folder.fresh(planned.place)
+                self._first_failure[planned.place.id] = why
                 self.watcher.again(planned, why)
             else:
                 queue.popleft()
@@ -163,24 +195,30 @@ class Conductor:
                 return
 
     def _again(self, planned: PlannedTrial) -> bool:
-        return self.study.on_failure == "retry" and self._attempts[planned.place.id] < 2
+        tries = 1 if planned.place.id in self._hopeless else 2
+        return self.study.on_failure == "retry" and self._attempts[planned.place.id] < tries
 
     def _failed(self, planned: PlannedTrial, why: str) -> None:
         """Its folder stays, with what there is: the log, and requests that failed."""
         run = self.folder.run(planned.place)
         run.path.mkdir(parents=True, exist_ok=True)
         run.summary_path.unlink(missing_ok=True)  # what none has completed is no result
+        if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: its words go with it
+            for path in (self._start / "engine.json", *self._start.glob("engine*.log")):
+                if path.exists():
+                    shutil.copy(path, run.path)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_failure(run, Failure(why, self._attempts[planned.place.id] or 1, now))
         self.watcher.ended(planned, run, Told("failed", why))
         if self.study.on_failure == "stop":
-            raise EngineError(f"{planned.place.label} failed, and the study stops there: {why}")
+            raise Stopped(f"{planned.place.label} failed, and the study stops there: {why}")
 
     def _on_fleet(self, planned: PlannedTrial, fleet: Fleet, start: Path, ready: dict[str, int]) -> Outcome | None:
         headers = self.headers(planned)
         until_idle(fleet.urls, headers, cpu_s=fleet.cpu_s)
         run = self.folder.fresh(planned.place)
         run.write_engine(fleet.facts)
+        self._tell_first_failure(run, planned)
         before = _sizes(start)
         try:
             tokenizer = on_fleet(run, planned.trial, fleet, headers, self.watcher, self.stop, place=planned.place)
@@ -195,26 +233,38 @@ class Conductor:
         trial = planned.trial
         target = look_at(trial, headers, self.watcher)
         until_idle(trial.target.urls, headers, trial.target.insecure)
+        self._check_version(planned, target.version)
         work = fitting(trial, target, headers, self.watcher)
+        # What an attempt that was cut has sent may still be in the server's cache.
+        cut = self.folder.run(planned.place)
+        before = str(cut.path) if cut.manifest_path.exists() else None
         run = self.folder.fresh(planned.place)
-        tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, place=planned.place)
+        self._tell_first_failure(run, planned)
+        tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, before, place=planned.place)
         return self._finished(run, tokenizer, headers)
+
+    def _tell_first_failure(self, run: Run, planned: PlannedTrial) -> None:
+        """What went wrong before goes with the result of the second attempt."""
+        if why := self._first_failure.get(planned.place.id):
+            run.write_first_failure(why)
 
     def _finished(self, run: Run, tokenizer: Tokenizer | None, headers: dict[str, str]) -> Outcome | None:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, tokenizer, self.keep_raw, headers)
+        return finish(run, tokenizer, self.keep_raw, headers, only_whole=True)
 
     def _recovered(self, planned: PlannedTrial) -> bool:
         """A trial that was measured to its end and not summed up yet is summed up, not run again."""
         run = self.folder.run(planned.place)
         with contextlib.suppress(DynoError):
-            client = run.client()
-            if client is None or client.outcome != "complete" or failure_of(run) is not None:
+            client, engine = run.client(), run.engine()
+            if client is None or client.outcome != "complete" or failure_of(run) or (engine and engine.died):
                 return False
             named = run.manifest().trial.tokenizer
-            outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw)
+            outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw, only_whole=True)
+            if not run.whole:
+                return False
             self.watcher.ended(planned, run, Told("done", "summed up", outcome))
             return True
         return False
@@ -223,6 +273,8 @@ class Conductor:
         """Those at the head of the queue whose series has told all it can."""
         while queue and (why := self._enough(queue[0])):
             planned = queue.popleft()
+            self._skipped[planned.place.id] = why
+            self.folder.write_skipped(self._skipped)
             self.watcher.ended(planned, self.folder.run(planned.place), Told("skipped", why))
 
     def _enough(self, planned: PlannedTrial) -> str | None:
@@ -235,12 +287,19 @@ class Conductor:
             run = self.folder.run(p.place)
             if not run.whole:
                 continue
-            found = level_of(run.result().summary)
+            found = level_of(run.result())
             if found is not None:
                 levels.append(found)
                 if why := saturated(levels, self.study.stop):
                     return why
         return None
+
+
+def _same_program(planned: PlannedTrial) -> str:
+    """Trials that one version of one program should have measured."""
+    engine = planned.trial.engine
+    image = engine.container.image if engine and engine.container else None
+    return f"{planned.place.rig} {planned.place.engine} {engine and (engine.version, engine.environment, image)}"
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,15 +10,17 @@ import msgspec
 
 from dyno import secrets, workload
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.launch import public_spec, spec_secrets
+from dyno.engines.launch import spec_secrets
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.prompts import longest
+from dyno.experiment.trial import public as public_trial
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.measure.checks.rig import differences as rig_differences
+from dyno.probe.model import looks_local
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
@@ -40,9 +42,9 @@ def known() -> Known:
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
     """The study, and its text."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark at the beginning
     except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is no text"
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8. Save it as that"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
 
@@ -118,9 +120,15 @@ def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -
     return out
 
 
-def problems(plans: Iterable[SettingPlan]) -> list[str]:
+def problems(plans: Sequence[SettingPlan]) -> list[str]:
     """What the engines' own checks say of each trial, before anything starts."""
     told: dict[str, list[PlannedTrial]] = {}
+    for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
+        named = planned.trial.tokenizer
+        files = {"path": planned.trial.workload.path, "tokenizer": named if named and looks_local(named) else None}
+        for key, path in files.items():
+            if path and not Path(path).expanduser().exists():
+                told.setdefault(f"{key} = {path!r}: there is no such file.", []).append(planned)
     for setting in plans:
         if setting.refused:
             told.setdefault(setting.refused, []).extend(setting.trials)
@@ -148,12 +156,11 @@ def public(study: Study, text: str) -> tuple[Study, str]:
     hidden: dict[str, None] = {}
     trials = []
     for planned in study.trials:
-        engine = planned.trial.engine
-        if engine is not None:
-            hidden |= dict.fromkeys(spec_secrets(engine))
-            trial = msgspec.structs.replace(planned.trial, engine=public_spec(engine))
-            planned = msgspec.structs.replace(planned, trial=trial)
-        trials.append(planned)
+        if planned.trial.engine is not None:
+            hidden |= dict.fromkeys(spec_secrets(planned.trial.engine))
+        body = {**planned.trial.extra_body, **planned.trial.metadata}
+        hidden |= dict.fromkeys(secrets.values({k: v for k, v in body.items() if isinstance(v, str)}))
+        trials.append(msgspec.structs.replace(planned, trial=public_trial(planned.trial)))
     clean = "\n".join(secrets.without(hidden, text.split("\n")))
     return msgspec.structs.replace(study, trials=trials), clean
 
@@ -206,11 +213,13 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
     """
     number, taken = 1, []
     while (folder := StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))).path.exists():
+        if not folder.path.is_dir():
+            raise StoreError(f"{folder.path} is a file. Choose another place with --runs DIR.")
         if not folder.exists:
             if not any(folder.path.iterdir()) or {p.name for p in folder.path.iterdir()} == {".lock"}:
                 return folder
             raise StoreError(f"{folder.path} is there and holds no study. Choose another place with --runs DIR.")
-        if same(folder.study(), study) and not (again and len(folder.done()) >= len(study.trials)):
+        if same(folder.study(), study) and not new and not (again and len(folder.done()) >= len(study.trials)):
             return folder
         taken.append(folder)
         number += 1

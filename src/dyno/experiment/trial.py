@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
+from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
@@ -128,6 +129,16 @@ def on_fleet(
     return work.counter
 
 
+def public(trial: TrialSpec) -> TrialSpec:
+    """As it is kept: a key that is sent in each request's body reaches no file."""
+    return msgspec.structs.replace(
+        trial,
+        extra_body=secrets.without_in(trial.extra_body),
+        metadata=secrets.without_in(trial.metadata),
+        engine=trial.engine and public_spec(trial.engine),
+    )
+
+
 def look_at(trial: TrialSpec, headers: dict[str, str], watcher: Watcher) -> TargetFacts:
     """A server that runs: waited for where that is asked for, then what it says of itself."""
     if trial.ready_check_timeout_s:
@@ -184,7 +195,7 @@ def measure(
     manifest = Manifest(
         dyno=dyno.__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        trial=trial,
+        trial=public(trial),
         target=target,
         tokenizer=work.tokenizer,
         counted_by=work.counted_by,
@@ -265,8 +276,12 @@ def finish(
     tokenizer: Tokenizer | None = None,
     keep_raw: bool = False,
     headers: dict[str, str] | None = None,
+    only_whole: bool = False,
 ) -> Outcome:
-    """From what lies in the folder to the result: after the load, or later for a run that was cut off."""
+    """From what lies in the folder to the result: after the load, or later for a run that was cut off.
+
+    `only_whole`: the result is written only where all that was sent is on record and something was completed.
+    """
     manifest, client = run.manifest(), run.client()
     tally = Tally(manifest.trial)
     last_ns = sent = 0
@@ -298,12 +313,14 @@ def finish(
             summary=summary,
             rig=manifest.rig,
             repeats=manifest.place.repeats if manifest.place else 1,
+            first_failure=run.first_failure(),
             telemetry=sampled,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled)
-    run.write_result(result)
-    if not keep_raw:
+    if not only_whole or (summary.completed and sent == client.sent):
+        run.write_result(result)
+    if not keep_raw and run.whole:
         run.drop_raw()
     return Outcome(run, manifest, result)
 

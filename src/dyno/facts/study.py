@@ -6,6 +6,7 @@ import msgspec
 
 from dyno.facts.trial import TrialSpec
 
+PARTS = ("engine", "workload", "load")  # of a trial
 OnFailure = Literal["carry_on", "retry", "stop"]
 # engines: each repeat goes round all engines. trials: each engine is started once, its repeats follow one another.
 Interleave = Literal["engines", "trials"]
@@ -55,10 +56,11 @@ class Place(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """In words, without the repeat: 'vllm tensor_parallel=4, short, closed max_concurrency=128'."""
         parts = []
-        for part in ("engine", "workload", "load"):
-            told = [f"{key.partition('.')[2]}={short(v)}" for key, v in self.settings.items() if key.startswith(part)]
-            parts.append(" ".join([getattr(self, part), *told]))
-        return ", ".join(parts)
+        for part in (*PARTS, "trial"):
+            own = {key.partition(".")[2]: v for key, v in self.settings.items() if key.startswith(f"{part}.")}
+            name = [getattr(self, part)] if part in PARTS else []
+            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in own.items())]))
+        return ", ".join(filter(None, parts))
 
 
 class PlannedTrial(msgspec.Struct, frozen=True):

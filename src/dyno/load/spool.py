@@ -14,6 +14,7 @@ kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive ti
               finds has arrived between that time and the read
 """
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -58,6 +59,8 @@ class Spool:
             ) from None
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(self._fd)  # before anything says that the load is over
         os.close(self._fd)
 
 

@@ -23,6 +23,7 @@ class Evidence(msgspec.Struct, frozen=True):
     cache_emptied: bool | None = None  # None: not tried
     engine: EngineFacts | None = None  # that dyno started
     repeats: int = 1  # of this trial, in a study
+    first_failure: str | None = None  # why the first attempt has no result
     telemetry: TelemetrySummary | None = None
 
     @property

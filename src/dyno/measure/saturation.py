@@ -4,33 +4,40 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dyno.facts.study import StopRule
-from dyno.facts.summary import Summary
+from dyno.facts.summary import Result
+
+LONG_S = 1.0  # a shorter steady window counts a wave too many or too few
 
 
 class Level(NamedTuple):
-    throughput: float  # output tokens a second
+    throughput: float  # output tokens a second, over the whole run
     latency_ms: float  # median, end to end
+    steady: float | None = None  # the same in the steady window, where that is long enough
 
 
-def level_of(summary: Summary) -> Level | None:
-    """None where too little was completed to say anything."""
-    if not summary.completed or summary.failed > summary.completed:
+def level_of(result: Result) -> Level | None:
+    """None where too little was completed, or the client itself is in doubt: that says nothing of the engine."""
+    s = result.summary
+    if not s.completed or s.failed > s.completed:
         return None
-    steady = summary.steady
-    return Level(steady.output_throughput if steady else summary.output_throughput, summary.e2el.median)
+    if any(f.code.startswith("client.") and f.level != "note" for f in result.findings):
+        return None
+    long = s.steady and s.steady.end_s - s.steady.start_s >= max(LONG_S, s.duration_s / 2)
+    return Level(s.output_throughput, s.e2el.median, s.steady.output_throughput if s.steady and long else None)
 
 
 def saturated(levels: Sequence[Level], rule: StopRule) -> str | None:
     """Of levels of rising load: why the last of them is enough, in words; None where it isn't."""
     if len(levels) < 2:
         return None
-    *before, last = levels
-    best = max(before, key=lambda level: level.throughput)
-    grows = last.throughput > best.throughput * (1 + rule.throughput_gain)
-    waits = last.latency_ms > before[-1].latency_ms * (1 + rule.latency_growth)
-    if grows or not waits:
+    steady = [level.steady for level in levels if level.steady is not None]
+    alike = len(steady) == len(levels)  # a window is held against windows, a whole run against whole runs
+    *before, last = steady if alike else [level.throughput for level in levels]
+    waits, waited = levels[-1].latency_ms, levels[-2].latency_ms
+    if last > max(before) * (1 + rule.throughput_gain) or waits <= waited * (1 + rule.latency_growth):
         return None
+    where = "steady window" if alike else "whole run"
     return (
-        f"saturated: {last.throughput:.0f} tok/s after {best.throughput:.0f} at less load, and a median latency of "
-        f"{last.latency_ms:.0f} ms after {before[-1].latency_ms:.0f}"
+        f"saturated at less load: {last:.0f} tok/s after {max(before):.0f} ({where}), and a median latency of "
+        f"{waits:.0f} ms after {waited:.0f}"
     )

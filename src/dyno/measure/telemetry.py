@@ -28,6 +28,9 @@ from dyno.units import NS_PER_S, ns, seconds
 GROWN_BYTES = 256 << 20  # an accelerator whose memory grew by that when the engine started is the engine's
 AT_WORK_PERCENT = 5.0
 
+FEW = 3  # samples
+EDGE_NS = 1_500_000_000  # nvidia-smi tells once a second
+
 
 class Window(NamedTuple):
     """The load's, on the clock of the samples."""
@@ -74,8 +77,11 @@ class Series:
         return len(self.at) > 1 and self.at[0] <= start and self.at[-1] >= end
 
     def integral(self, start: int, end: int) -> float | None:
-        """Value × seconds, with the samples around the window for its edges."""
-        return _integral(self.at, self.values, start, end) if self.covers(start, end) else None
+        """Value × seconds, with the samples around the window for its edges. Sources that tell once in a while may
+        begin a little late and end early: the nearest sample stands for these."""
+        if len(self.at) < 2 or self.at[0] > start + EDGE_NS or self.at[-1] < end - EDGE_NS:
+            return None
+        return _integral(self.at, self.values, start, end)
 
     def difference(self, start: int, end: int) -> float | None:
         """Of a counter, read between samples as if it rose evenly there. None where it went back."""
@@ -168,7 +174,9 @@ def _attributed(
 ) -> list[AcceleratorTelemetry]:
     """Which are the engine's: by its processes, else by memory that grew as it started, else by being at work."""
     seen = {a.index for a in rig.accelerators if a.engine} if rig else set()
-    if not seen and engine is not None and engine.memory_loaded_bytes:
+    if not seen and engine is not None and not engine.memory_loaded_bytes:  # started here, with no device to look at
+        return [msgspec.structs.replace(a, engine=False) for a in found]
+    if not seen and engine is not None:
         before = engine.memory_before_bytes
         seen = {i for i, n in engine.memory_loaded_bytes.items() if n - before.get(i, 0) > GROWN_BYTES}
         if not seen:  # it is on the processors
@@ -240,6 +248,8 @@ COUNTED = (
 def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetry:
     start, end = window.start_ns, window.end_ns
     steady = window.steady or (start, end)
+    if sum(steady[0] <= s.at_ns <= steady[1] for s in samples) < FEW:
+        steady = (start, end)  # too few for a mean: then all of the load's
     running, waiting, kv, length = (
         Series(samples, name)
         for name in ("running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens")

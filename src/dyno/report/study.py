@@ -1,51 +1,64 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, stdev
+from typing import Any
 
-from dyno.facts.finding import Finding, worst_first
-from dyno.facts.study import Place, short
+import msgspec
+
+from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Distribution, Result
+from dyno.measure.repeats import differing
 from dyno.report.columns import aligned
 
-_VERDICTS = ("sound", "doubtful", "void")
-_NAMES = ("rig", "engine", "workload", "load")
+_NAMES = ("rig", *PARTS)
 _SHORT = {
     "max_concurrency": "streams", "request_rate_rps": "offered/s", "quantization": "weights", "input_len": "input",
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
 }  # fmt: skip
-# The latencies' titles in two lines: the whole fits a terminal.
-_NUMBERS = (
-    ("", "done"),
-    ("", "failed"),
-    ("", "req/s"),
-    ("", "tok/s"),
-    ("TTFT", "p50"),
-    ("TTFT", "p99"),
-    ("TPOT", "p50"),
-)
 
 
-def lines(done: Sequence[tuple[Place, Result]]) -> Iterator[str]:
+class _Row(msgspec.Struct):
+    cells: list[str]
+    results: list[Result]
+    findings: list[Finding]  # of the repeats together
+
+
+def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
+    """Of the trials that have a result; the others decide with them which columns there are."""
+    done = [p for p in planned if p.place.id in results]
     if not done:
         return
-    titles = columns([place for place, _ in done])
-    rows: dict[tuple[str, ...], list[Result]] = {}
-    for place, result in done:
-        rows.setdefault(tuple(_cell(place, title) for title in titles), []).append(result)
-    repeats = max(len(row) for row in rows.values()) > 1
-    numbers = [("", "n"), *_NUMBERS] if repeats else list(_NUMBERS)
-    names = [("", _SHORT.get(key, key)) for title in titles if (key := title.rpartition(".")[2])]
-    heads = [[head[i] for head in (*names, *numbers, ("", "verdict"))] for i in (0, 1)]
-    body = [[*cells, *([str(len(results))] if repeats else []), *_row(results)] for cells, results in rows.items()]
-    yield from aligned([*heads, *body], right=range(len(names), len(names) + len(numbers)))
+    titles = columns([p for p in planned if not p.trial.offline])
+    rows: dict[tuple[str, ...], _Row] = {}
+    for p in done:
+        row = rows.setdefault(tuple(_whole(p, title) for title in titles), _Row(_cells(p, titles), [], []))
+        row.results.append(results[p.place.id])
+    for i in range(len(titles)):  # a path by its last part, where that is enough to tell it from others
+        shown = {key[i]: row.cells[i] for key, row in rows.items()}
+        if len(set(shown.values())) < len(shown):
+            for key, row in rows.items():
+                row.cells[i] = key[i]
+    for row in rows.values():
+        row.findings.extend(differing(", ".join(row.cells), row.results))
+    repeats = max(len(row.results) for row in rows.values()) > 1
+    tail = _tail([results[p.place.id] for p in done])
+    # The latencies' titles in two lines: the whole fits a terminal.
+    heads = [("", t) for t in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s")]
+    heads += [("TTFT", "p50"), *([("TTFT", f"p{tail}")] if tail else []), ("TPOT", "p50")]
+    names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
+    titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
+    body = [[*row.cells, *([str(len(row.results))] if repeats else []), *_row(row, tail)] for row in rows.values()]
+    yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
     spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
     yield f"tok/s: output tokens, over the whole run. Latencies in ms, from sending.{spread}"
-    yield from _findings([result for _, result in done])
+    yield from (f"{f.level} {f.code}: {f.text}" for row in rows.values() for f in row.findings)
+    yield from _findings([results[p.place.id] for p in done])
 
 
-def _row(results: list[Result]) -> list[str]:
-    of = [r.summary for r in results]
+def _row(row: _Row, tail: str | None) -> list[str]:
+    of = [r.summary for r in row.results]
     speeds = [s.output_throughput for s in of]
     apart = f" ±{stdev(speeds):.1f}" if len(speeds) > 1 else ""
     return [
@@ -54,24 +67,45 @@ def _row(results: list[Result]) -> list[str]:
         f"{mean(s.request_throughput for s in of):.2f}",
         f"{mean(speeds):.1f}{apart}",
         _latency([s.ttft for s in of], None),
-        _latency([s.ttft for s in of], "99"),
+        *([_latency([s.ttft for s in of], tail)] if tail else []),
         _latency([s.tpot for s in of], None),
-        max((r.verdict for r in results), key=_VERDICTS.index),
+        verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
     ]
 
 
-def columns(places: Sequence[Place]) -> list[str]:
+def columns(planned: Sequence[PlannedTrial]) -> list[str]:
     """What tells these trials apart: names, then settings. Of one trial alone, its engine."""
-    titles = [name for name in _NAMES if len({getattr(p, name) for p in places}) > 1]
-    keys = dict.fromkeys(key for p in places for key in p.settings)
-    titles += [key for key in keys if len({_cell(p, key) for p in places}) > 1]
-    return sorted(titles or ["engine"], key=lambda title: _NAMES.index(title.partition(".")[0]))
+    titles = [name for name in _NAMES if len({getattr(p.place, name) for p in planned}) > 1]
+    keys = dict.fromkeys(key for p in planned for key in p.place.settings)
+    titles += [key for key in keys if len({_whole(p, key) for p in planned}) > 1]
+    return sorted(titles or ["engine"], key=lambda title: [*_NAMES, "trial"].index(title.partition(".")[0]))
 
 
-def _cell(place: Place, title: str) -> str:
+def _value(planned: PlannedTrial, title: str) -> Any:
+    place = planned.place
     if title in _NAMES:
-        return str(getattr(place, title) or "")
-    return short(place.settings[title]) if title in place.settings else "-"
+        return getattr(place, title) or ""
+    if title in place.settings:
+        return place.settings[title]
+    part, _, key = title.partition(".")  # one that doesn't vary here, and does elsewhere
+    return getattr(planned.trial if part == "trial" else getattr(planned.trial, part), key, None)
+
+
+def _whole(planned: PlannedTrial, title: str) -> str:
+    value = _value(planned, title)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cells(planned: PlannedTrial, titles: Sequence[str]) -> list[str]:
+    values = [_value(planned, title) for title in titles]
+    return ["-" if v is None else v if t in _NAMES else short(v) for t, v in zip(titles, values, strict=True)]
+
+
+def _tail(results: Sequence[Result]) -> str | None:
+    """The highest percentile that all of them have, above the median."""
+    had = [{*r.summary.ttft.percentiles} for r in results if not r.summary.ttft.empty]
+    common = set.intersection(*had) if had else set()
+    return max((p for p in common if float(p) > 50), key=float, default=None)
 
 
 def _latency(distributions: list[Distribution], percentile: str | None) -> str:
@@ -84,7 +118,7 @@ def _latency(distributions: list[Distribution], percentile: str | None) -> str:
 
 
 def _findings(results: Sequence[Result]) -> Iterator[str]:
-    """Each code once, with how many rows it is about: the same note six times over would hide the one doubt."""
+    """Each code once, with how many trials it is about: the same note six times over would hide the one doubt."""
     first: dict[str, Finding] = {}
     count: dict[str, int] = {}
     for result in results:

@@ -93,6 +93,14 @@ class Run:
         """Of one that dyno started."""
         return read(self.engine_path, EngineFacts) if self.engine_path.exists() else None
 
+    def write_first_failure(self, why: str) -> None:
+        """Of a trial that is tried once more."""
+        write(self.path / "first_failure.json", pretty(why))
+
+    def first_failure(self) -> str | None:
+        path = self.path / "first_failure.json"
+        return read(path, str) if path.exists() else None
+
     def write_client(self, client: ClientFacts) -> None:
         write(self.client_path, msgspec.json.encode(client))
 
@@ -109,6 +117,8 @@ class Run:
                     file.write(encoder.encode(record))
                     file.write(b"\n")
                     yield record
+                file.flush()
+                os.fsync(file.fileno())  # before the summary, which says that they are there
             partial.replace(self.records_path)
         except OSError as e:
             raise _unwritable(self.records_path, e) from None

@@ -14,7 +14,9 @@ from dyno.store.run import Run, locked, read
 from dyno.store.study import Failure, StudyFolder, trial_name
 from dyno.store.tags import tags_of
 
-State = Literal["done", "running", "cut off", "failed", "no measurement", "not begun", "unreadable"]
+State = Literal[
+    "done", "running", "cut off", "failed", "no measurement", "not begun", "unreadable", "left out", "no longer in it",
+]  # fmt: skip
 Kind = Literal["run", "study"]
 
 
@@ -40,6 +42,7 @@ class StudyLine(msgspec.Struct, frozen=True):
     failed: int
     doubtful: int
     void: int
+    left_out: int  # their series was saturated before
     running: bool
     last_started: str | None  # of its trials
     tags: list[str]
@@ -71,8 +74,13 @@ class _Result(msgspec.Struct):
     summary: _Numbers
 
 
+class _Trial(msgspec.Struct):
+    kind: str = "serve"
+
+
 class _Planned(msgspec.Struct):
     place: Place
+    trial: _Trial
 
 
 class _Plan(msgspec.Struct):
@@ -146,7 +154,8 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
     if run.running() or (study_runs and "trial.json" not in names):
         return "running", ""
     if "exchanges.spool" in names:
-        return "cut off", "`dyno runs show` decodes it"
+        again = "`dyno run` measures it anew" if study_of(run.path) else "`dyno runs show` decodes it"
+        return "cut off", again
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""
@@ -159,26 +168,37 @@ def look_at_study(path: Path) -> StudyLine:
         plan = read(folder.json_path, _Plan)
         tags = tags_of(path)
     except StoreError as e:
-        return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, running, None, [], [], str(e))
-    there = {p.name: p for p in trial_folders(path)}
-    planned = dict.fromkeys(trial_name(t.place) for t in plan.trials)
-    lines = [
-        look(there[name], running) if name in there else RunLine(str(folder.trials_path / name), "not begun")
-        for name in planned
-    ]
-    done = [line for line in lines if line.state == "done"]
-    # Trials of an earlier wording of the file lie there too; they are shown, and don't count.
-    lines += [look(there[name], running) for name in there if name not in planned]
+        return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
+    there = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
+    # Of a study for several machines, those that were begun; trials that no server is asked for are none of its yet.
+    rigs = {t.place.rig for t in plan.trials if t.place.id in there} or {t.place.rig for t in plan.trials}
+    planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs and t.trial.kind == "serve"}
+    skipped = folder.skipped()
+
+    def line(place: Place) -> RunLine:
+        if place.id in there:
+            return look(there[place.id], running)
+        name = str(folder.trials_path / trial_name(place))
+        return RunLine(name, "left out", skipped[place.id]) if place.id in skipped else RunLine(name, "not begun")
+
+    lines = [line(place) for place in planned.values()]
+    done = [told for told in lines if told.state == "done"]
+    # Trials of an earlier state of the file lie there too; they are shown, and don't count.
+    for id, at in there.items():
+        if id not in planned:
+            told = look(at, running)
+            lines.append(msgspec.structs.replace(told, state="no longer in it") if told.state == "done" else told)
     return StudyLine(
         study=str(path),
         name=plan.name,
         planned=len(planned),
         done=len(done),
-        failed=sum(line.state == "failed" for line in lines),
-        doubtful=sum(line.verdict == "doubtful" for line in done),
-        void=sum(line.verdict == "void" for line in done),
+        failed=sum(told.state == "failed" for told in lines),
+        doubtful=sum(told.verdict == "doubtful" for told in done),
+        void=sum(told.verdict == "void" for told in done),
+        left_out=sum(told.state == "left out" for told in lines),
         running=running,
-        last_started=max((line.started for line in done if line.started), default=None),
+        last_started=max((told.started for told in done if told.started), default=None),
         tags=tags,
         trials=lines,
     )
@@ -230,6 +250,7 @@ def find(word: str, runs: Path) -> Path:
     there = list(_all(runs)) if word else []
     hits = [p for p in there if word in (p.name, str(p.relative_to(runs)))]
     hits = hits or [p for p in there if p.name.startswith(word) or p.name.endswith(word)]
+    hits = hits or [p for p in there if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
     if len(hits) > 1:
         some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
         raise UsageError(f"{len(hits)} runs are named like {word}: {some}. Give more of the name, or the path.")

@@ -6,6 +6,7 @@ trials/       a run folder for each trial that was begun; failed.json in it wher
 engines/      a folder for each start of an engine: its facts and its whole log
 """
 
+import contextlib
 import fcntl
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dyno.errors import StoreError
-from dyno.facts.study import Place, Study
+from dyno.facts.study import PARTS, Place, Study, short
 from dyno.store.run import Run, pretty, read, write
 
 
@@ -36,6 +37,8 @@ class StudyFolder:
         self.json_path = path / "study.json"
         self.trials_path = path / "trials"
         self.engines_path = path / "engines"
+        self.skipped_path = path / "skipped.json"
+        self._names: dict[str, str] | None = None
 
     @property
     def exists(self) -> bool:
@@ -56,8 +59,12 @@ class StudyFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """By one dyno at a time: two would measure each other."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+b") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a+b")
+        except OSError as e:
+            raise StoreError(f"{self.path} can't be made: {e.strerror}. Choose another place with --runs.") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -70,34 +77,53 @@ class StudyFolder:
             file.truncate(0)
             file.write(str(os.getpid()).encode())
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                if not self.exists:  # it was refused: nothing is left behind
+                    (self.path / ".lock").unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        self.path.rmdir()
 
     def run(self, place: Place) -> Run:
-        return Run(self.trials_path / trial_name(place))
+        """By its id: a trial keeps its folder where the file's words for it change."""
+        if self._names is None:
+            self._names = {name.rpartition("-")[2]: name for name in self._listed()}
+        return Run(self.trials_path / self._names.get(place.id, trial_name(place)))
+
+    def _listed(self) -> list[str]:
+        return sorted(path.name for path in self.trials_path.iterdir()) if self.trials_path.is_dir() else []
 
     def fresh(self, place: Place) -> Run:
         """Its folder, empty: what a cut or failed attempt has left is gone."""
-        run = self.run(place)
-        shutil.rmtree(run.path, ignore_errors=True)
+        shutil.rmtree(self.run(place).path, ignore_errors=True)
+        run = Run(self.trials_path / trial_name(place))
         try:
             run.path.mkdir(parents=True)
         except OSError as e:
             raise StoreError(f"The run folder {run.path} can't be made: {e.strerror}.") from None
+        self._names = None
         return run
 
     def engine_start(self, name: str) -> Path:
         """A new folder for one start of an engine."""
-        number = len(list(self.engines_path.iterdir())) + 1 if self.engines_path.is_dir() else 1
+        taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []
+        number = max((int(n) for n in taken if n.isdigit()), default=0) + 1
         path = self.engines_path / f"{number:03d}-{slug(name)}"
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True)
         return path
 
     def done(self) -> set[str]:
-        """The names of the trials' folders that hold a result: one look at each, and nothing is read."""
-        if not self.trials_path.is_dir():
-            return set()
-        with os.scandir(self.trials_path) as entries:
-            return {entry.name for entry in entries if (Path(entry.path) / "summary.json").exists()}
+        """The ids of the trials that have a result: one look at each, and nothing is read."""
+        names = (name for name in self._listed() if (self.trials_path / name / "summary.json").exists())
+        return {name.rpartition("-")[2] for name in names}
+
+    def write_skipped(self, skipped: dict[str, str]) -> None:
+        """Trials that were left out, by id, and why. For those who list: what runs finds it out anew."""
+        write(self.skipped_path, pretty(skipped))
+
+    def skipped(self) -> dict[str, str]:
+        return read(self.skipped_path, dict[str, str]) if self.skipped_path.exists() else {}
 
 
 def write_failure(run: Run, failure: Failure) -> None:
@@ -110,13 +136,14 @@ def failure_of(run: Run) -> Failure | None:
 
 
 def trial_name(place: Place) -> str:
+    """Names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
+    values = {
+        part: [short(v) for k, v in place.settings.items() if k.startswith(f"{part}.")] for part in (*PARTS, "trial")
+    }
+    words = "-".join([*(w for part in PARTS for w in (getattr(place, part), *values[part])), *values["trial"]])
     repeat = f"-r{place.repeat}" if place.repeats > 1 else ""
-    return f"{slug(place.label)[:70].rstrip('-')}{repeat}-{place.id}"
+    return f"{slug(words)[:70].rstrip('-')}{repeat}-{place.id}"
 
 
 def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.")[:80]
-
-
-def studies(runs: Path) -> list[StudyFolder]:
-    return [StudyFolder(p.parent) for p in sorted(runs.glob("**/study.json"))] if runs.is_dir() else []

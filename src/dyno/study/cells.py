@@ -82,6 +82,10 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
             document.mistake(path, f"must be at least {_LEAST[name]:g}, and is {value:g}.")
         if name in _ABOVE_ZERO and not value > 0:
             document.mistake(path, f"must be above 0, and is {value:g}.")
+        if name in ("range_ratio_input", "range_ratio_output") and not 0 <= value < 1:
+            document.mistake(path, f"is from 0 to below 1, and is {value:g}.")
+        if name == "port" and not 0 < value < 65536:
+            document.mistake(path, f"is a number from 1 to 65535, and is {value}.")
         if name == "memory_fraction" and value > 1:
             document.mistake(path, f"is a share, at most 1, and is {value:g}.")
     return value

@@ -43,6 +43,10 @@ class Document:
         hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known) or 'none'}."
         self.mistake(path, f"there is no such {what}. {hint}")
 
+    @property
+    def mistaken(self) -> bool:
+        return bool(self._mistakes)
+
     def check(self) -> None:
         if not self._mistakes:
             return

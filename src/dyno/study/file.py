@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 import re
 import tomllib
 import zlib
@@ -13,7 +14,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.errors import UsageError
-from dyno.facts.study import Place, PlannedTrial, RigWanted, StopRule, Study
+from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.study.cells import CELLS, converted
 from dyno.study.document import Document
@@ -30,7 +31,6 @@ _TOP: dict[str, Any] = {
     "on_failure": Literal["carry_on", "retry", "stop"],
 }
 _TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
-_PARTS = ("engine", "workload", "load")
 _MANY = 100_000  # trials: more is a slip of the pen
 
 
@@ -51,25 +51,29 @@ class _Reader:
                 self.doc.unknown((key,), [*_TOP, *_TABLES], "key")
         top = {k: converted(self.doc, (k,), hint, tree[k]) for k, hint in _TOP.items() if k in tree}
         name = str(top.get("name") or stem)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            self.doc.mistake(("name",), f"{name!r} names a folder: letters, digits, '.', '_' and '-' only.")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            self.doc.mistake(("name",), f"{name[:120]!r} names a folder: up to 100 letters, digits, '.', '_' and '-'.")
         variables = self._variables(given)
         rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
         stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
         parts = self.tables.parts(list(rigs))
-        self.doc.check()
-        seed, repeats = top.get("seed", 0), top.get("repeats", 1)
+        seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid(parts, variables, rigs):
-            for repeat in range(1, repeats + 1):
+            for repeat in range(1, min(repeats, _MANY + 1) + 1):
                 planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
             if len(trials) > _MANY:
-                self.doc.mistake((), f"The grid has more than {_MANY:,} trials.")
+                self.doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list is too long?")
                 break
-        self.doc.check()
-        if not trials:
-            self.doc.mistake((), "There is no trial: a study needs engines, workloads and loads.")
+        if not trials and not self.doc.mistaken:
+            missing = [name for name in ("engines", "workloads", "loads") if not tree.get(name)]
+            why = (
+                f"it has no {', no '.join(missing)}"
+                if missing
+                else "the rules for engines and workloads, or exclude, leave none"
+            )
+            self.doc.mistake((), f"There is no trial: {why}.")
         self.doc.check()
         return Study(
             name=name,
@@ -119,7 +123,7 @@ class _Reader:
                         yield place, trial, key
             for i, rule in enumerate(self._choosers("include", parts)):
                 yield from self._included(i, rule, parts, variables, rig, rigs)
-        for i in sorted({*range(len(excluding))} - matched):
+        for i in sorted({*range(len(excluding))} - matched) if not self.doc.mistaken else []:
             self.doc.mistake(("exclude", i), "excludes nothing: no trial is like this.")
 
     def _trios(self, parts: Parts, rig: str | None) -> Iterator[tuple[str, str, str]]:
@@ -172,17 +176,20 @@ class _Reader:
                 if part not in tables:
                     self.doc.unknown((name, i, part), [*tables], "part of a trial")
                     continue
-                cells = wanted if isinstance(wanted, dict) else {"name": wanted}
-                for key, value in cells.items():
-                    if key == "name":
-                        for one in value if isinstance(value, list) else [value]:
-                            if one not in tables[part]:
-                                self.doc.unknown((name, i, part, str(one)), list(tables[part]), part)
-                    elif key not in CELLS[part]:
-                        self.doc.unknown((name, i, part, key), ["name", *CELLS[part]])
-                made[part] = cells
+                made[part] = {}
+                for key, value in (wanted if isinstance(wanted, dict) else {"name": wanted}).items():
+                    if key != "name":
+                        if key in CELLS[part]:
+                            made[part][key] = value
+                        else:
+                            self.doc.unknown((name, i, part, key), ["name", *CELLS[part]])
+                        continue
+                    names = value if isinstance(value, list) else [value]
+                    for one in names:
+                        if not isinstance(one, str) or one not in tables[part]:
+                            self.doc.unknown((name, i, part, str(one)), list(tables[part]), part)
+                    made[part][key] = [one for one in names if isinstance(one, str) and one in tables[part]]
             out.append(made)
-        self.doc.check()
         return out
 
     def _included(
@@ -197,7 +204,7 @@ class _Reader:
         """Trials beside the grid: the named tables, with the keys that the rule says otherwise."""
         known: dict[str, Any] = {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
         names = []
-        for part in _PARTS:
+        for part in PARTS:
             named = rule.get(part, {}).get("name", list(known[part]))
             names.append(named if isinstance(named, list) else [named])
         extra = {}
@@ -225,7 +232,7 @@ def _merged(section: Section, over: Section) -> Section:
 
 
 def _matches(rule: dict[str, dict[str, Any]], names: tuple[str, str, str], cell: Cell) -> bool:
-    for part, name in zip(_PARTS, names, strict=True):
+    for part, name in zip(PARTS, names, strict=True):
         for key, wanted in rule.get(part, {}).items():
             actual = name if key == "name" else cell.sections[part].get(key)
             if actual != wanted and not (isinstance(wanted, list) and actual in wanted):
@@ -239,7 +246,8 @@ def _placed(
     """Each repeat with prompts of its own, the same for every engine: a comparison is then of pairs."""
     w, load = trial.workload, trial.load
     if w.seed == 0:
-        shape = f"{seed} {repeat} {place.workload} {place.load} {_canonical(w)} {_canonical(load)} {trial.offline}"
+        plain = _canonical(msgspec.structs.replace(w, num_warmups=0))
+        shape = f"{seed} {repeat} {place.workload} {place.load} {plain} {_canonical(load)} {trial.offline}"
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
         w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
         trial = msgspec.structs.replace(trial, workload=w, load=load)
@@ -265,6 +273,8 @@ def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     """A setting in a label and a folder's name: without what may be a secret."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"  # JSON has no word for it
     if isinstance(value, dict):
         return {k: secrets.shown(k, v) if isinstance(v, str) else v for k, v in value.items()}
     if isinstance(value, list) and all(isinstance(v, str) for v in value):

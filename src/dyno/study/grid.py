@@ -39,7 +39,8 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
         for key, value in section.cells.items():
             for name in dict.fromkeys(used(value)):
                 if name not in variables:
-                    document.unknown((*section.paths[key][:-1], name), sorted(variables), "variable")
+                    known = f"There are: {', '.join(variables)}." if variables else "There are none."
+                    document.mistake(section.paths[key], f"there is no variable {name}. {known}")
                     return
                 if isinstance(variables[name], list):
                     _add(document, axes, f"${{{name}}}", len(variables[name]), section.paths[key])

@@ -82,10 +82,14 @@ def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random
 
 def series_key(planned: PlannedTrial) -> tuple[str, ...]:
     """Trials that differ by how much load there is, and by nothing else. The prompts' number and seed go with it."""
-    w = msgspec.structs.replace(planned.trial.workload, num_prompts=1, num_warmups=0, seed=0)
-    place = planned.place
-    key = setting_key(planned).decode(), msgspec.json.encode(w).decode(), place.load, str(place.repeat)
-    return (*key, place.id) if planned.trial.offline else key
+    t, place = planned.trial, planned.place
+    w = msgspec.structs.replace(t.workload, num_prompts=1, num_warmups=0, seed=0)
+    load = msgspec.structs.replace(
+        t.load, request_rate_rps=None, ramp_start_rps=None, ramp_end_rps=None, max_concurrency=None, seed=0
+    )
+    rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=load)).decode()
+    key = rest, str(place.rig), place.engine, place.workload, place.load, str(place.repeat)
+    return (*key, place.id) if t.offline else key
 
 
 def level(planned: PlannedTrial) -> tuple[float, float]:

@@ -80,8 +80,8 @@ class Tables:
         """With what it takes from the engine that it is `like`, each key with the place where it is said."""
         chain = [name]
         while like := engines[chain[-1]].get("like"):
-            if like not in engines:
-                self.doc.unknown(("engines", chain[-1], "like", like), list(engines), "engine")
+            if not isinstance(like, str) or like not in engines:
+                self.doc.unknown(("engines", chain[-1], "like", str(like)), list(engines), "engine")
                 break
             if like in chain:
                 self.doc.mistake(("engines", name, "like"), f"goes round in a circle: {' → '.join([*chain, like])}.")
@@ -107,12 +107,16 @@ class Tables:
             if key in CELLS[part]:
                 cells[key] = value
             elif key != "zip":
-                self.doc.unknown((*path, key), [*CELLS[part], *(also or []), "zip"])
+                self.doc.unknown((*path, key), list(dict.fromkeys([*CELLS[part], *(also or []), "zip"])))
         where = {key: (paths or {}).get(key, (*path, key)) for key in cells}
         return Section(part, cells, where, self._zipped(path, table.get("zip", []), cells))
 
     def _zipped(self, path: Path, value: Any, cells: dict[str, Any]) -> list[list[str]]:
-        groups = value if value and all(isinstance(g, list) for g in value) else [value] if value else []
+        nested = isinstance(value, list) and value and all(isinstance(g, list) for g in value)
+        groups = value if nested else [value] if value else []
+        if not all(isinstance(g, list) and all(isinstance(k, str) for k in g) for g in groups):
+            self.doc.mistake((*path, "zip"), "is a list of this table's keys, or a list of such lists.")
+            return []
         for group in groups:
             for key in group:
                 if key not in cells:
@@ -127,5 +131,5 @@ class Tables:
                 for name in asked:
                     if name not in names:
                         self.doc.unknown((*path, key, name), names, key.removesuffix("s"))
-                found[key] = asked
+                found[key] = [name for name in asked if name in names]
         return found

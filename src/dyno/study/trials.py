@@ -21,6 +21,7 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
+GOODPUT = ("ttft", "tpot", "e2el")
 _WARMUPS = 8  # where no concurrency says better
 
 
@@ -56,6 +57,7 @@ class Trials:
         if workload is None:
             return None
         t = values["trial"]
+        self._check_figures(t, sections["trial"])
         sampling = t.pop("sampling", _SAMPLING)
         fields = self.known.fields[target.backend]
         if fields is not None:
@@ -79,6 +81,16 @@ class Trials:
             engine=engine,
             **t,
         )
+
+    def _check_figures(self, t: dict[str, Any], section: Section) -> None:
+        if not all(0 < p < 100 for p in t.get("percentiles", [])):
+            self.doc.mistake(section.paths["percentiles"], f"lie between 0 and 100, and are {t['percentiles']}.")
+        for name, limit in t.get("goodput_ms", {}).items():
+            where = (*section.paths["goodput_ms"], name)
+            if name not in GOODPUT:
+                self.doc.unknown(where, list(GOODPUT), "latency")
+            elif limit < 0:
+                self.doc.mistake(where, f"a latency limit can't be negative, and is {limit:g}.")
 
     def _relative(self, key: str, value: Any) -> Any:
         """What begins with a dot lies beside the study's file."""
@@ -132,6 +144,12 @@ class Trials:
                 _beside(section, ("loads",)), "says nothing of when to send: give max_concurrency, request_rate_rps "
                 "(inf: all at once) or ramp.",
             )  # fmt: skip
+        if "burstiness" in serving and serving.get("request_rate_rps") is None and "ramp" not in serving:
+            self.doc.mistake(section.paths["burstiness"], "is about the gaps of a rate: give request_rate_rps.")
+        if {"num_prompts", "requests_per_stream"} <= cells.keys():
+            self.doc.mistake(
+                section.paths["requests_per_stream"], "says how many, and so does num_prompts: one of them."
+            )
         for key in ("request_rate_rps", "burstiness"):
             if serving.get(key) == math.inf:
                 serving[key] = None
@@ -154,11 +172,13 @@ class Trials:
         if dataset not in self.known.datasets:
             self.doc.unknown((*section.paths["dataset"], dataset), self.known.datasets, "dataset")
             return None
+        if dataset in ("sharegpt", "custom") and "path" not in section.cells:
+            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
         if dataset == "random":
             for key in ("input_len", "output_len"):
-                if key not in cells:
+                if key not in section.cells:
                     self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
-                elif cells[key] < 1 and not (offline and offline.kind == "micro"):
+                elif key in cells and cells[key] < 1 and not (offline and offline.kind == "micro"):
                     self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
         streams = load.max_concurrency
         count = how.get("num_prompts")

@@ -16,6 +16,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     engine.as_said,
     engine.quantization_named,
     engine.died,
+    engine.second_attempt,
     engine.memory_held,
     engine.slots,
     engine.cache_emptied,

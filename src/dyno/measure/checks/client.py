@@ -57,7 +57,8 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
 def others(e: Evidence) -> Iterator[Finding]:
     """Of an engine that dyno started: what else ran on its cores meanwhile."""
     used, cores = e.summary.client.others_cpu, e.rig.cores if e.rig else 0
-    if used is None or not cores or used < 0.15 * cores or e.summary.duration_s < 1:
+    share = 0.15 if e.summary.duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
+    if used is None or not cores or used < share * cores or e.summary.duration_s < 0.2:
         return
     on_cpu = e.rig is not None and not e.rig.accelerators
     yield Finding(

@@ -78,6 +78,16 @@ def died(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def second_attempt(e: Evidence) -> Iterator[Finding]:
+    if e.first_failure:
+        yield Finding(
+            "engine.second_attempt",
+            "note",
+            f"This is the second attempt; the first failed: {e.first_failure}",
+            "An engine that fails now and then may do so again. Look at the log of its start.",
+        )
+
+
 def memory_held(e: Evidence) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
         yield Finding(

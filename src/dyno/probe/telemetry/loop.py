@@ -66,7 +66,8 @@ class EngineWatch(threading.Thread):
             cpu = time.thread_time()
             self._take()
             self.begun.set()
-            if self._ending.is_set():
+            if self._ending.is_set():  # it was asked before the load's end: once more, for the counters at the end
+                self._take()
                 return
             # The shortest of the last answers: a longer one waited for its turn, and cost the server no more.
             rendering_s = min(self._took, default=0.0)
