@@ -181,6 +181,63 @@ def test_a_changed_file_says_what_differs_and_can_extend_or_begin_anew(
     assert len(done("runs/s-2")) == 3 and done() == first
 
 
+ONE = STUDY[: STUDY.index("[engines.slow]")] + STUDY[STUDY.index("[workloads.w]") :]  # of the two engines
+
+
+def test_a_finished_trial_is_kept_where_its_name_changes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its id: a value that becomes a list, or a second repeat, gives it another label."""
+    small = ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "2")
+    write(small)
+    run()
+    (path,) = Path("runs/s/trials").glob("*/client.json")
+    before = path.stat().st_mtime_ns
+    for text, count in (
+        (small.replace("= 2\n", "= [2, 4]\n"), 2),
+        ("repeats = 2\n" + small.replace("repeats = 1", ""), 2),
+    ):
+        write(text)
+        capsys.readouterr()
+        assert run("--extend") == 0
+        assert path.stat().st_mtime_ns == before, "it was run again"
+        main(["runs", "show", "s"])
+        shown = capsys.readouterr().out
+        assert "s: 2 of 2 trials done" in shown
+    assert ["quick", "2", "16"] in [line.split()[:3] for line in shown.splitlines()], shown
+
+
+def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(ONE.replace("requests_per_stream = 4", "requests_per_stream = 2000"))
+    process = start("--limit", "1")
+    until(lambda: any(p.stat().st_size > 20_000 for p in Path("runs").rglob("exchanges.spool")), "nothing was sent")
+    process.kill()
+    process.communicate()
+    (cut,) = Path("runs/s/trials").iterdir()
+    assert main(["runs", "show", str(cut)]) == 1
+    assert "`dyno run` measures it anew" in capsys.readouterr().err
+    assert not (cut / "summary.json").exists()
+
+
+def test_a_dataset_that_changed_makes_other_trials(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data.jsonl").write_text('{"prompt": "one two three"}\n' * 9)
+    text = ONE.replace("input_len = 16\n", 'dataset = "custom"\npath = "./data.jsonl"\n').replace("[1, 2]", "1")
+    write(text)
+    assert run("--limit", "1") == 0
+    Path("data.jsonl").write_text('{"prompt": "four five six seven"}\n' * 9)
+    assert run() == 2
+    assert "0 trials are the same" in capsys.readouterr().err
+
+
+def test_models_of_the_same_last_name_are_rows_of_their_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1")
+    write(
+        text.replace('kind = "fake"', 'kind = "fake"\nserved_name = ["a/x", "b/x"]')
+        + "[trial]\nignore_eos = [true, false]\n"
+    )
+    assert run() == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert all([name, word] in rows for name in ("a/x", "b/x") for word in ("on", "off"))
+
+
 def test_words_about_a_study_may_change(here: Path) -> None:
     write(STUDY.replace("repeats = 2", "repeats = 1"))
     run()
@@ -228,6 +285,7 @@ def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.C
     assert run() == 1
     assert "the study stops there" in capsys.readouterr().err
     assert not done("runs/t") and len(list(Path("runs/t/engines").iterdir())) == 1
+    assert len(list(Path("runs/t/trials").glob("*/failed.json"))) <= 2, "only those that waited for that engine"
 
 
 def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path) -> None:
@@ -237,6 +295,9 @@ def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path)
     slow = [n for n in done() if n.startswith("slow")]
     failed = list(Path("runs/s/trials").glob("slow*/failed.json"))
     assert slow and len(slow) + len(failed) == 3
+    results = [json.loads((Path("runs/s/trials") / n / "summary.json").read_text()) for n in slow]
+    codes = [f["code"] for r in results for f in r["findings"]]
+    assert failed or "engine.second_attempt" in codes, "what went wrong at first is told"
     assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) > 1
 
 

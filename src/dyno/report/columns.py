@@ -5,8 +5,13 @@ from collections.abc import Collection, Sequence
 Rows = Sequence[Sequence[str]]
 
 
+# What a terminal would obey: names and messages may come from an archive of somebody else's.
+_CONTROL = dict.fromkeys((*range(32), 127, *range(128, 160)), " ")
+
+
 def aligned(rows: Rows, right: Collection[int] = ()) -> list[str]:
     """`right`: the columns of numbers."""
+    rows = [[cell.translate(_CONTROL) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     columns = range(len(widths))
     return [

@@ -60,7 +60,7 @@ def _passing(path: Path) -> bool:
 
 
 def _has_words(path: Path) -> bool:
-    return path.name == "requests.jsonl" or path.suffix in _WORDS
+    return path.name in ("requests.jsonl", "first_failure.json") or path.suffix in _WORDS
 
 
 def _refuse_undecoded(folder: Path) -> None:
@@ -68,8 +68,8 @@ def _refuse_undecoded(folder: Path) -> None:
     for line in lines:
         if line.state == "cut off":
             raise UsageError(
-                f"{line.run} was cut off: all it has are raw bytes, with the answers in them. "
-                f"`dyno runs show {line.run}` decodes it first."
+                f"{line.run} was cut off: all it has are raw bytes, with the answers in them. First {line.why}, or "
+                "delete it."
             )
 
 
@@ -96,15 +96,18 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                     out.write(encode({**msgspec.json.decode(line), "text": "", "error_detail": ""}) + b"\n")
             else:
                 value: dict[str, Any] = msgspec.json.decode(file.read())
-                examples = value["summary"].get("failure_examples", {})
-                value["summary"]["failure_examples"] = dict.fromkeys(examples, "")
+                if "summary" in value:
+                    examples = value["summary"].get("failure_examples", {})
+                    value["summary"]["failure_examples"] = dict.fromkeys(examples, "")
+                # The engine's last words may quote what it was asked.
+                value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
         except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as e:
             raise StoreError(f"{path} can't be read, so its texts can't be taken out: {e}.") from None
         yield out
 
 
-_WITHOUT_WORDS = ("records.jsonl", "summary.json")
+_WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
 
 
 def unpack(archive: Path, runs: Path) -> list[Path]:

@@ -242,14 +242,22 @@ class Tables:
 
     def _fill(self, folders: list[Path]) -> None:
         trials, findings, failures = [], [], []
+        planned: dict[Path, dict[str, Any]] = {}
         for folder in folders:
             try:
                 files = {name: _json(folder / f"{name}.json") for name in _FILES}
+                if files["failed"] and not files["trial"]:  # its engine didn't come up: what was planned is known
+                    study = folder.parent.parent
+                    planned.setdefault(study, _planned(study))
+                    files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
                 trials += [_trial(folder, files)] if files["trial"] else []
+                findings += [{"run": str(folder), **f} for f in _at(files, "summary.findings") or []]
             except StoreError as e:
                 self.unreadable.append(str(e))
                 continue
-            findings += [{"run": str(folder), **f} for f in _at(files, "summary.findings") or []]
+            except (TypeError, AttributeError, KeyError, ValueError) as e:  # JSON of another shape than dyno writes
+                self.unreadable.append(f"{folder} is not what this version of dyno writes: {e}.")
+                continue
             if failed := files["failed"]:
                 failures.append({"run": str(folder), "study": folder.parent.parent.name, **failed})
         self._insert("trials", _trial_columns(trials), trials)
@@ -298,6 +306,12 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _json(path: Path) -> dict[str, Any] | None:
     return read(path, dict[str, Any]) if path.exists() else None
+
+
+def _planned(study: Path) -> dict[str, Any]:
+    """What study.json says of each trial, by its id."""
+    trials = _at(_json(study / "study.json"), "trials") or []
+    return {id: trial for trial in trials if (id := _at(trial, "place.id"))}
 
 
 def _at(value: Any, where: str) -> Any:

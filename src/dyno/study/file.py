@@ -251,10 +251,31 @@ def _placed(
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
         w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
         trial = msgspec.structs.replace(trial, workload=w, load=load)
-    identity = [place.engine, _canonical(trial), place.rig, repeat]  # by name: the same setting twice is A against A
+    # By name: the same setting twice is A against A. Without what moves no number; with what a dataset's file holds.
+    engine = trial.engine and msgspec.structs.replace(trial.engine, port=None, ready_timeout_s=0.0)
+    same = msgspec.structs.replace(trial, engine=engine, metadata={}, ready_check_timeout_s=0.0)
+    identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
     return PlannedTrial(place, trial, key)
+
+
+def _fingerprint(path: str | None) -> str | None:
+    """Of a dataset's file: enough to see that it is another one."""
+    try:
+        found = FilePath(path or "").stat()
+        return _ends(path or "", found.st_size, found.st_mtime_ns)
+    except OSError:  # told by those who read it
+        return None
+
+
+@functools.cache
+def _ends(path: str, size: int, _: int) -> str:
+    """Its size and both of its ends; once for all the trials that use it."""
+    with FilePath(path).open("rb") as file:
+        data = file.read(1 << 20)
+        file.seek(max(size - (1 << 20), 0))
+        return f"{size} {hashlib.sha256(data + file.read()).hexdigest()[:16]}"
 
 
 def _canonical(value: Any) -> Any:
