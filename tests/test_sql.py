@@ -84,7 +84,7 @@ def ask(home: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 
 def test_a_trial_has_its_place_its_settings_and_its_rig(ask: Ask) -> None:
     (row, other) = ask("select * from trials where study = 'tp' order by state")
-    assert (other["state"], other["engine"], other["completed"]) == ("failed", "fast", None), (
+    assert (other["state"], other["engine"], other["completed"]) == ("failed", "slow", None), (
         "planned, and not measured"
     )
     assert row["engine"] == "fast"
