@@ -96,7 +96,7 @@ def test_a_trial_has_its_place_its_settings_and_its_rig(ask: Ask) -> None:
     assert [row[name] for name in ("accelerator", "accelerators", "price_accelerator_hour")] == ["H200", 4, 2.5]
     assert [row[name] for name in ("workload_input_len", "load_max_concurrency", "state")] == [20, 3, "done"]
     assert json.loads(row["settings"])["engine.tensor_parallel"] == 4
-    assert ask("select settings->>'engine.tensor_parallel' as tp from trials where study = 'tp'") == [{"tp": "4"}]
+    assert ask("select settings->>'engine.tensor_parallel' as tp from trials where engine = 'fast'") == [{"tp": "4"}]
 
 
 def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, home: Path) -> None:
