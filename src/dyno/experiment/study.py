@@ -180,11 +180,12 @@ class Conductor:
             if self.stop.requested:
                 return
             dead = death()
-            if dead is None and outcome and outcome.result.summary.completed:
+            if dead is None and outcome and outcome.run.whole:
                 queue.popleft()
                 self.watcher.ended(planned, outcome.run, Told("done", outcome=outcome))
                 continue
-            why = dead or why or "none of its requests was completed."
+            completed = outcome.result.summary.completed if outcome else 0
+            why = dead or why or f"it was not measured to its end: {completed} requests were completed."
             if self._again(planned):
                 self._first_failure[planned.place.id] = why
                 self.watcher.again(planned, why)
@@ -226,6 +227,7 @@ class Conductor:
             _copy_logs(start, run, ready, before, fleet)
         if (died := fleet.death()) is not None:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
+            return None
         return self._finished(run, tokenizer, headers)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:

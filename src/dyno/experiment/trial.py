@@ -280,7 +280,8 @@ def finish(
 ) -> Outcome:
     """From what lies in the folder to the result: after the load, or later for a run that was cut off.
 
-    `only_whole`: the result is written only where all that was sent is on record and something was completed.
+    `only_whole`: the result is written only where the load came to its end, all of it is on record and something was
+    completed.
     """
     manifest, client = run.manifest(), run.client()
     tally = Tally(manifest.trial)
@@ -318,7 +319,7 @@ def finish(
         )
     )
     result = Result(summary, findings, verdict(findings), sampled)
-    if not only_whole or (summary.completed and sent == client.sent):
+    if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
         run.write_result(result)
     if not keep_raw and run.whole:
         run.drop_raw()
