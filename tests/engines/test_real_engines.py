@@ -73,7 +73,7 @@ def trial(**fields: Any) -> TrialSpec:
         "ignore_eos": True,
         "sampling": {"temperature": 0.0},
     }
-    return TrialSpec(**{**values, **fields})
+    return TrialSpec(**{"reset_cache": True, **values, **fields})
 
 
 def alive(word: str) -> list[psutil.Process]:
