@@ -6,6 +6,7 @@ DynoError                exit 1   it failed
 ├── TargetError          exit 1   the server can't be reached or doesn't answer as it must
 ├── EngineError          exit 1   an engine that dyno started didn't come up or died
 ├── StoreError           exit 1   a run or result can't be written or read
+├── StudyStopped         exit 1   a study that doesn't go on: a trial failed, or an engine is of another version
 └── Interrupted          exit 130 Ctrl-C after the load: all is measured, and not yet summed up
 
 A failed request is not an error: it is a record (facts/record.py).
@@ -33,6 +34,10 @@ class EngineError(DynoError):
 
 
 class StoreError(DynoError):
+    pass
+
+
+class StudyStopped(DynoError):
     pass
 
 

@@ -8,7 +8,8 @@ from typing import Any
 def add(commands: Any) -> None:
     p = commands.add_parser("demo", help="start here: a small comparison on an engine that comes with dyno")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
-    p.set_defaults(command=run, study="demo", set=[], limit=None, any_rig=True, plain=False, keep_raw=False)
+    p.set_defaults(command=run, study="demo", set=[], only=[], limit=None, rig=None, any_rig=False, plain=False,
+                   keep_raw=False)  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:

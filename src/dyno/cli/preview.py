@@ -8,14 +8,12 @@ from dyno.errors import UsageError
 from dyno.experiment import study_plan
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
-from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, trial_s
-from dyno.study.order import sessions
+from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, left_s, trial_s
+from dyno.study.order import Session, sessions
 
 
 def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) -> int:
-    ids = {p.place.id for p in wanted}
-    groups = [(s.name, [p for p in s.trials if p.place.id in ids]) for s in sessions(study)]
-    groups = [(name, trials) for name, trials in groups if trials]
+    groups = sessions(study, {p.place.id for p in wanted})
     print(f"# {study.name}: {_count(len(wanted), 'trial')}, {_count(len(groups), 'session')} with an engine")
     for i, (name, trials) in enumerate(groups, 1):
         print(f"\n{i}. {name}")
@@ -44,17 +42,12 @@ def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) ->
     return UsageError.exit_code if wrong else 0
 
 
-def _estimate(study: Study, groups: list[tuple[str, list[PlannedTrial]]], start_s: dict[str, float], runs: Path) -> str:
+def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], runs: Path) -> str:
     """Of what is left. Trials that are done tell how far off the assumption is."""
     folder = study_plan.begun(runs, study)
     done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
-    took = sum(result.summary.duration_s for result in done.values())
-    guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in done)
-    scale = took / guessed if guessed else 1.0
-    left = [[p for p in trials if p.place.id not in done] for _, trials in groups]
-    total = sum(
-        start_s[trials[0].place.id] + scale * sum(trial_s(p.trial) for p in trials) for trials in left if trials
-    )
+    took_s = {id: result.summary.duration_s for id, result in done.items()}
+    total = left_s(study, [trials for _, trials in groups], start_s, took_s)
     if folder and done:
         return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
     starts = sum(start_s[trials[0].place.id] for _, trials in groups)

@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     study, text = study_plan.read(found_study(options.study), _given(options.set))
     found = rig.look()
     if options.dry_run:
-        name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
         from dyno.cli.preview import preview
 
+        name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
         return preview(study, _wanted(study, name, options), found, options.runs)
     name = study_plan.choose_rig(study, found, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
@@ -74,11 +74,12 @@ def conduct(
     from dyno.experiment import study_plan
     from dyno.experiment.study import Conductor
     from dyno.load.progress import Stop
+    from dyno.study.order import sessions
 
     done = folder.done()
-    left = [p for p in wanted if p.place.id not in done and not p.trial.offline]
     before = sum(p.place.id in done for p in wanted)
-    left = _in_order(study, left)[: options.limit]
+    ids = {p.place.id for p in wanted if not p.trial.offline} - done
+    left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, found, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     for planned in left:
@@ -124,8 +125,7 @@ def _conclude(
         )
     print(f"Study: {folder.path}", file=sys.stderr)
     if stopped:
-        command = _command(options)
-        print(f"dyno: interrupted. What is done is kept; `{command}` goes on.", file=sys.stderr)
+        print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
         return 130
     return 1 if failed or not (done or offline) else 0
 
@@ -140,10 +140,10 @@ def _command(options: argparse.Namespace) -> str:
     """As it was given, without what may be a secret: the same command goes on."""
     words = ["dyno", "run", options.study]
     for name in ("set", "only"):
-        words += [word for value in getattr(options, name, []) for word in (f"--{name}", value)]
+        words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
     words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
-    words += ["--rig", options.rig] if getattr(options, "rig", None) else []
-    words += ["--any-rig"] if options.any_rig and options.study != "demo" else []
+    words += ["--rig", options.rig] if options.rig else []
+    words += ["--any-rig"] if options.any_rig else []
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
@@ -175,14 +175,6 @@ def _wanted(study: "Study", rig: str | None, options: argparse.Namespace) -> "li
 
 def _matches(label: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(label, pattern if any(c in pattern for c in "*?") else f"*{pattern}*")
-
-
-def _in_order(study: "Study", trials: "list[PlannedTrial]") -> "list[PlannedTrial]":
-    """As they will be run: then --limit takes the first of them."""
-    from dyno.study.order import sessions
-
-    ids = {p.place.id for p in trials}
-    return [p for session in sessions(study) for p in session.trials if p.place.id in ids]
 
 
 def _headers(planned: "PlannedTrial") -> dict[str, str]:

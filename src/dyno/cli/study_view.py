@@ -15,7 +15,6 @@ from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.store.run import Run
 from dyno.study.estimate import trial_s
 
 _EVERY_S = 0.4
@@ -41,7 +40,7 @@ class StudyView(StudyWatcher):
         repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
         self._trial = place.label + repeat
 
-    def ended(self, planned: PlannedTrial, run: Run, told: Told) -> None:
+    def ended(self, planned: PlannedTrial, told: Told) -> None:
         self._estimated += self._left.pop(planned.place.id, 0.0)
         self._done += told.state == "done"
         self._failed += told.state == "failed"

@@ -20,7 +20,7 @@ from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import spec_secrets
 from dyno.engines.process import scrub
-from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
+from dyno.errors import DynoError, EngineError, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.idle import until_idle
@@ -48,11 +48,7 @@ class StudyWatcher(Watcher):
 
     def again(self, planned: PlannedTrial, why: str) -> None: ...
 
-    def ended(self, planned: PlannedTrial, run: Run, told: "Told") -> None: ...
-
-
-class Stopped(DynoError):
-    """A trial failed, and the study says to stop then."""
+    def ended(self, planned: PlannedTrial, told: "Told") -> None: ...
 
 
 class Told(NamedTuple):
@@ -98,16 +94,14 @@ class Conductor:
         """A dyno that was killed couldn't take secrets out of the logs that its engine wrote."""
         hidden = {word for p in self.study.trials if p.trial.engine for word in spec_secrets(p.trial.engine)}
         hidden |= {*secrets.values(os.environ)}
-        for log in self.folder.path.glob("*/*/engine*.log") if hidden else []:
+        for log in self.folder.engines_path.glob("*/engine*.log") if hidden else []:
             scrub(log, sorted(hidden, key=len, reverse=True))
 
     def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
-        done = self.folder.done()
-        ids = {p.place.id for p in wanted}
+        ids = {p.place.id for p in wanted if not p.trial.offline} - self.folder.done()
         found = rig.look()
-        for session in order.sessions(self.study):
-            open_ = [p for p in session.trials if p.place.id in ids and p.place.id not in done]
-            queue = deque(p for p in open_ if not p.trial.offline and not self._recovered(p))
+        for session in order.sessions(self.study, ids):
+            queue = deque(p for p in session.trials if not self._recovered(p))
             while queue and not self.stop.requested:
                 self._leave_out(queue)
                 if queue:
@@ -149,7 +143,7 @@ class Conductor:
             engine = run.engine()
             before = engine.version if engine else run.manifest().target.version
             if before != version:
-                raise Stopped(
+                raise StudyStopped(
                     f"{planned.place.engine} is of version {version} now, and was {before} when {run.path} was "
                     "measured. Go on with that version, or begin anew with --new or --runs DIR."
                 )
@@ -182,7 +176,7 @@ class Conductor:
             dead = death()
             if dead is None and outcome and outcome.run.whole:
                 queue.popleft()
-                self.watcher.ended(planned, outcome.run, Told("done", outcome=outcome))
+                self.watcher.ended(planned, Told("done", outcome=outcome))
                 continue
             completed = outcome.result.summary.completed if outcome else 0
             why = dead or why or f"it was not measured to its end: {completed} requests were completed."
@@ -210,9 +204,9 @@ class Conductor:
                     shutil.copy(path, run.path)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_failure(run, Failure(why, self._attempts[planned.place.id] or 1, now))
-        self.watcher.ended(planned, run, Told("failed", why))
+        self.watcher.ended(planned, Told("failed", why))
         if self.study.on_failure == "stop":
-            raise Stopped(f"{planned.place.label} failed, and the study stops there: {why}")
+            raise StudyStopped(f"{planned.place.label} failed, and the study stops there: {why}")
 
     def _on_fleet(self, planned: PlannedTrial, fleet: Fleet, start: Path, ready: dict[str, int]) -> Outcome | None:
         headers = self.headers(planned)
@@ -267,7 +261,7 @@ class Conductor:
             outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw, only_whole=True)
             if not run.whole:
                 return False
-            self.watcher.ended(planned, run, Told("done", "summed up", outcome))
+            self.watcher.ended(planned, Told("done", "summed up", outcome))
             return True
         return False
 
@@ -277,7 +271,7 @@ class Conductor:
             planned = queue.popleft()
             self._skipped[planned.place.id] = why
             self.folder.write_skipped(self._skipped)
-            self.watcher.ended(planned, self.folder.run(planned.place), Told("skipped", why))
+            self.watcher.ended(planned, Told("skipped", why))
 
     def _enough(self, planned: PlannedTrial) -> str | None:
         if self.study.stop is None:

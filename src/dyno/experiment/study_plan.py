@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,22 +197,25 @@ def differences(old: Study, new: Study) -> str:
 
 def begun(runs: Path, study: Study) -> StudyFolder | None:
     """The folder that holds these very trials, if there is one."""
-    for number in itertools.count(1):
-        folder = StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))
-        if not folder.exists:
-            return None
-        if same(folder.study(), study):
-            return folder
-    return None
+    there = itertools.takewhile(lambda folder: folder.exists, _folders(runs, study))
+    return next((folder for folder in there if same(folder.study(), study)), None)
+
+
+def _folders(runs: Path, study: Study) -> Iterator[StudyFolder]:
+    """NAME, NAME-2, NAME-3, …"""
+    yield StudyFolder(runs / study.name)
+    yield from (StudyFolder(runs / f"{study.name}-{number}") for number in itertools.count(2))
 
 
 def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False) -> StudyFolder:
-    """Where it goes on, or begins: NAME, or the one of NAME-2, NAME-3, … that holds these very trials.
+    """Where it goes on, or begins: the first that holds these very trials, or the first that isn't there.
 
     `again`: what is complete is not gone on with.
     """
-    number, taken = 1, []
-    while (folder := StudyFolder(runs / (study.name if number == 1 else f"{study.name}-{number}"))).path.exists():
+    taken: list[StudyFolder] = []
+    for folder in _folders(runs, study):
+        if not folder.path.exists():
+            break
         if not folder.path.is_dir():
             raise StoreError(f"{folder.path} is a file. Choose another place with --runs DIR.")
         if not folder.exists:
@@ -222,7 +225,6 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
         if same(folder.study(), study) and not new and not (again and len(folder.done()) >= len(study.trials)):
             return folder
         taken.append(folder)
-        number += 1
     if not taken or new or again:
         return folder
     if extend:

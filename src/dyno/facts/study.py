@@ -52,14 +52,17 @@ class Place(msgspec.Struct, frozen=True):
     rig: str | None = None
     price: Price | None = None
 
+    def of(self, part: str) -> dict[str, Any]:
+        """The settings of one part, by their own names."""
+        return {k.partition(".")[2]: v for k, v in self.settings.items() if k.startswith(f"{part}.")}
+
     @property
     def label(self) -> str:
         """In words, without the repeat: 'vllm tensor_parallel=4, short, closed max_concurrency=128'."""
         parts = []
         for part in (*PARTS, "trial"):
-            own = {key.partition(".")[2]: v for key, v in self.settings.items() if key.startswith(f"{part}.")}
             name = [getattr(self, part)] if part in PARTS else []
-            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in own.items())]))
+            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in self.of(part).items())]))
         return ", ".join(filter(None, parts))
 
 

@@ -1,21 +1,60 @@
-"""What the repeats of a trial say of one another."""
+"""The repeats of a trial, taken together, and what they say of one another."""
 
 from collections.abc import Iterator, Sequence
 from statistics import mean, stdev
 
+import msgspec
+
 from dyno.facts.finding import Finding
-from dyno.facts.summary import Result
+from dyno.facts.summary import Distribution, Result
 
 APART = 0.1  # standard deviation over mean: more than engines vary by themselves on a machine that is left to them
 
 
+class Repeats(msgspec.Struct, frozen=True):
+    """Sums of what was completed and failed, means of the rest. None: no sample."""
+
+    count: int
+    completed: int
+    failed: int
+    request_throughput: float
+    output_throughput: float
+    output_apart: float | None  # standard deviation; None: of a single one
+    ttft_median_ms: float | None
+    ttft_tail_ms: float | None
+    tpot_median_ms: float | None
+
+
+def together(results: Sequence[Result], tail: str | None) -> Repeats:
+    """`tail`: the percentile of the time to the first token that is wanted besides the median."""
+    of = [r.summary for r in results]
+    speeds = [s.output_throughput for s in of]
+    return Repeats(
+        count=len(of),
+        completed=sum(s.completed for s in of),
+        failed=sum(s.failed for s in of),
+        request_throughput=mean(s.request_throughput for s in of),
+        output_throughput=mean(speeds),
+        output_apart=stdev(speeds) if len(speeds) > 1 else None,
+        ttft_median_ms=_mean([s.ttft for s in of], None),
+        ttft_tail_ms=_mean([s.ttft for s in of], tail) if tail else None,
+        tpot_median_ms=_mean([s.tpot for s in of], None),
+    )
+
+
+def _mean(distributions: Sequence[Distribution], percentile: str | None) -> float | None:
+    told = [d for d in distributions if not d.empty and (percentile is None or percentile in d.percentiles)]
+    return mean(d.median if percentile is None else d.percentiles[percentile] for d in told) if told else None
+
+
 def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:
-    speeds = [r.summary.output_throughput for r in results]
-    if len(speeds) < 2 or not mean(speeds) or stdev(speeds) <= APART * mean(speeds):
+    of = together(results, None)
+    if not of.output_apart or of.output_apart <= APART * of.output_throughput:
         return
+    speeds = ", ".join(f"{r.summary.output_throughput:.1f}" for r in results)
     yield Finding(
         "statistics.repeats_differ",
         "doubt",
-        f"The {len(speeds)} repeats of {name} lie far apart: {', '.join(f'{s:.1f}' for s in speeds)} tok/s.",
+        f"The {of.count} repeats of {name} lie far apart: {speeds} tok/s.",
         "Something else moved the figures: look at each repeat's own findings, and repeat it more often.",
     )

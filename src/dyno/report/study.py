@@ -1,15 +1,14 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any
 
 import msgspec
 
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.study import PARTS, PlannedTrial, short
-from dyno.facts.summary import Distribution, Result
-from dyno.measure.repeats import differing
+from dyno.facts.summary import Result
+from dyno.measure.repeats import differing, together
 from dyno.report.columns import aligned
 
 _NAMES = ("rig", *PARTS)
@@ -58,19 +57,22 @@ def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Ite
 
 
 def _row(row: _Row, tail: str | None) -> list[str]:
-    of = [r.summary for r in row.results]
-    speeds = [s.output_throughput for s in of]
-    apart = f" ±{stdev(speeds):.1f}" if len(speeds) > 1 else ""
+    of = together(row.results, tail)
+    apart = "" if of.output_apart is None else f" ±{of.output_apart:.1f}"
     return [
-        str(sum(s.completed for s in of)),
-        str(sum(s.failed for s in of)),
-        f"{mean(s.request_throughput for s in of):.2f}",
-        f"{mean(speeds):.1f}{apart}",
-        _latency([s.ttft for s in of], None),
-        *([_latency([s.ttft for s in of], tail)] if tail else []),
-        _latency([s.tpot for s in of], None),
+        str(of.completed),
+        str(of.failed),
+        f"{of.request_throughput:.2f}",
+        f"{of.output_throughput:.1f}{apart}",
+        _ms(of.ttft_median_ms),
+        *([_ms(of.ttft_tail_ms)] if tail else []),
+        _ms(of.tpot_median_ms),
         verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
     ]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def columns(planned: Sequence[PlannedTrial]) -> list[str]:
@@ -106,15 +108,6 @@ def _tail(results: Sequence[Result]) -> str | None:
     had = [{*r.summary.ttft.percentiles} for r in results if not r.summary.ttft.empty]
     common = set.intersection(*had) if had else set()
     return max((p for p in common if float(p) > 50), key=float, default=None)
-
-
-def _latency(distributions: list[Distribution], percentile: str | None) -> str:
-    values = [
-        d.median if percentile is None else d.percentiles[percentile]
-        for d in distributions
-        if not d.empty and (percentile is None or percentile in d.percentiles)
-    ]
-    return f"{mean(values):.1f}" if values else "-"
 
 
 def _findings(results: Sequence[Result]) -> Iterator[str]:

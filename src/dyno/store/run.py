@@ -142,8 +142,7 @@ class Run:
 def create(runs: Path, name: str) -> Run:
     """A new folder, named by time and subject, with a few random letters against a clash."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    subject = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60]
-    path = runs / f"{stamp}-{subject}-{secrets.token_hex(2)}"
+    path = runs / f"{stamp}-{slug(name)}-{secrets.token_hex(2)}"
     try:
         path.mkdir(parents=True)
     except OSError as e:
@@ -151,6 +150,11 @@ def create(runs: Path, name: str) -> Run:
             f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
         ) from None
     return Run(path)
+
+
+def slug(text: str) -> str:
+    """As a part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:70].rstrip("-.")
 
 
 def sent_before(runs: Path, workload_sha256: str, target: TargetSpec) -> str | None:

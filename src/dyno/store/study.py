@@ -1,6 +1,6 @@
 """A study's folder: the file as it was, what it came to, each start of an engine, and a run for each trial.
 
-study.toml    the file, word for word
+study.toml    the file, word for word but for secrets
 study.json    resolved: every trial with its settings
 trials/       a run folder for each trial that was begun; failed.json in it where it couldn't be measured
 engines/      a folder for each start of an engine: its facts and its whole log
@@ -9,7 +9,6 @@ engines/      a folder for each start of an engine: its facts and its whole log
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import msgspec
 
 from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
-from dyno.store.run import Run, pretty, read, write
+from dyno.store.run import Run, pretty, read, slug, write
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -137,13 +136,7 @@ def failure_of(run: Run) -> Failure | None:
 
 def trial_name(place: Place) -> str:
     """Names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
-    values = {
-        part: [short(v) for k, v in place.settings.items() if k.startswith(f"{part}.")] for part in (*PARTS, "trial")
-    }
-    words = "-".join([*(w for part in PARTS for w in (getattr(place, part), *values[part])), *values["trial"]])
+    words = [word for part in PARTS for word in (getattr(place, part), *map(short, place.of(part).values()))]
+    words += map(short, place.of("trial").values())
     repeat = f"-r{place.repeat}" if place.repeats > 1 else ""
-    return f"{slug(words)[:70].rstrip('-')}{repeat}-{place.id}"
-
-
-def slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.")[:80]
+    return f"{slug('-'.join(words))}{repeat}-{place.id}"

@@ -1,7 +1,9 @@
 """How long a trial may take, before anything is known of the engine. Trials that are done correct it."""
 
 import math
+from collections.abc import Mapping, Sequence
 
+from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
 
 # For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
@@ -28,3 +30,16 @@ def trial_s(trial: TrialSpec) -> float:
     rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
     served_s = math.ceil(w.num_prompts / streams) * request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
+
+
+def left_s(
+    study: Study,
+    sessions: Sequence[Sequence[PlannedTrial]],
+    start_s: Mapping[str, float],
+    took_s: Mapping[str, float],
+) -> float:
+    """Of what isn't done yet, starts included. `took_s`: of the trials that are done, which tell how far off it is."""
+    guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in took_s)
+    scale = sum(took_s.values()) / guessed if guessed else 1.0
+    left = [[p for p in trials if p.place.id not in took_s] for trials in sessions]
+    return sum(start_s[ts[0].place.id] + scale * sum(trial_s(p.trial) for p in ts) for ts in left if ts)

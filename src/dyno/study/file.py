@@ -168,7 +168,7 @@ class _Reader:
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
             self.doc.mistake((name,), f"is a list of tables: write [[{name}]].")
             return []
-        tables: dict[str, Any] = {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
+        tables = _by_part(parts)
         out = []
         for i, rule in enumerate(rules):
             made: dict[str, dict[str, Any]] = {}
@@ -202,11 +202,8 @@ class _Reader:
         rigs: dict[str, RigWanted],
     ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
         """Trials beside the grid: the named tables, with the keys that the rule says otherwise."""
-        known: dict[str, Any] = {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
-        names = []
-        for part in PARTS:
-            named = rule.get(part, {}).get("name", list(known[part]))
-            names.append(named if isinstance(named, list) else [named])
+        tables = _by_part(parts)
+        names = [rule.get(part, {}).get("name", list(tables[part])) for part in PARTS]
         extra = {}
         for part, cells in rule.items():
             own = {k: v for k, v in cells.items() if k != "name"}
@@ -222,6 +219,10 @@ class _Reader:
                             f"{p}.{k}": _shown(v) for p, cells in rule.items() for k, v in cells.items() if k != "name"
                         }
                         yield msgspec.structs.replace(place, settings={**said, **place.settings}), trial, key
+
+
+def _by_part(parts: Parts) -> dict[str, Mapping[str, Any]]:
+    return {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
 
 
 def _merged(section: Section, over: Section) -> Section:
@@ -251,8 +252,12 @@ def _placed(
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
         w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
         trial = msgspec.structs.replace(trial, workload=w, load=load)
-    # By name: the same setting twice is A against A. Without what moves no number; with what a dataset's file holds.
-    engine = trial.engine and msgspec.structs.replace(trial.engine, port=None, ready_timeout_s=0.0)
+    # By name: the same setting twice is A against A. Without what moves no number (a renewed key, a port, a timeout);
+    # with what a dataset's file holds.
+    engine = trial.engine
+    if engine is not None:
+        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
+        engine = msgspec.structs.replace(engine, **plain)
     same = msgspec.structs.replace(trial, engine=engine, metadata={}, ready_check_timeout_s=0.0)
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]

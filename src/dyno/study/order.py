@@ -6,7 +6,7 @@ round and begins the next, it goes on running.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,8 @@ class Session(NamedTuple):
     trials: list[PlannedTrial]
 
 
-def sessions(study: Study) -> list[Session]:
+def sessions(study: Study, wanted: Collection[str] | None = None) -> list[Session]:
+    """`wanted`: the ids of those that are to be run; None: all."""
     found: list[Session] = []
     last = None
     for key, trials in _rounds(study):
@@ -30,7 +31,10 @@ def sessions(study: Study) -> list[Session]:
         else:
             found.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
         last = key
-    return found
+    if wanted is None:
+        return found
+    chosen = (Session(s.name, [p for p in s.trials if p.place.id in wanted]) for s in found)
+    return [session for session in chosen if session.trials]
 
 
 def setting_key(planned: PlannedTrial) -> bytes:
