@@ -104,7 +104,7 @@ def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwar
 
 def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(tmp_path: Path) -> None:
     outcome = trial.serve(a_trial(), runs=tmp_path, headers={})
-    assert outcome.result.summary.completed == 20
+    assert outcome.result.served.completed == 20
     assert (outcome.run.path / "engine.log").exists()
     facts = outcome.run.engine()
     assert facts is not None
@@ -121,7 +121,7 @@ def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(t
     assert (target.kind, target.slots, target.max_model_len) == ("llamacpp", 2, 256)
     assert target.quantization is not None
     assert "Q8_0" in target.quantization
-    assert outcome.result.summary.completed == 20
+    assert outcome.result.served.completed == 20
     assert not {f.code for f in outcome.result.findings} & {"load.slots", "engine.not_as_said", "cache.not_emptied"}
 
 
@@ -137,7 +137,7 @@ def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
     assert facts is not None
     ports = [launch.port for launch in facts.launches]
     assert len(set(ports)) == 2
-    assert outcome.result.summary.completed == 20
+    assert outcome.result.served.completed == 20
     assert not any(descendants_of(f"{port} {{") for port in ports)
     served = [r.replica for r in outcome.run.records()]
     assert abs(served.count(0) - served.count(1)) <= 4
@@ -421,7 +421,7 @@ def test_devices_that_do_not_exist_are_named() -> None:
 def test_a_crash_under_load_keeps_what_was_measured_and_says_what_the_engine_said(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(FAKE, args=["first_ms=5", "gap_ms=1", "fault=die@12"])
     outcome = trial.serve(a_trial(spec), runs=tmp_path, headers={})
-    assert 0 < outcome.result.summary.completed < 20
+    assert 0 < outcome.result.served.completed < 20
     assert outcome.result.verdict == "void"
     facts = outcome.run.engine()
     assert facts is not None
@@ -656,4 +656,4 @@ def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(
     runs = listed(tmp_path / "runs")
     assert len(runs) == 1
     assert runs[0].whole
-    assert runs[0].result().summary.outcome == "interrupted"
+    assert runs[0].result().served.outcome == "interrupted"

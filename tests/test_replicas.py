@@ -278,10 +278,10 @@ def test_a_replica_that_is_slower_than_the_others_is_a_finding(
     run = create(tmp_path, "replicas")
     measure(run, trial, TargetFacts("fake"), work, {}, Watcher(), Stop())
     result = finish(run).result
-    told = result.summary.replicas
+    told = result.served.replicas
     assert [r.index for r in told] == [0, 1]
     assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40
-    assert sum(r.output_tokens for r in told) == result.summary.total_output_tokens
+    assert sum(r.output_tokens for r in told) == result.served.total_output_tokens
     found = [f for f in result.findings if f.code == "load.replicas_uneven"]
     assert [f.level for f in found] == ([] if even else ["doubt"])
     assert all(more_urls[0] in f.text for f in found)

@@ -728,7 +728,7 @@ def test_a_trial_whose_sampler_cant_be_started_goes_on(
     server = fake()
     monkeypatch.setattr(sampler.sys, "executable", "/nothing/here")
     outcome = trial.serve(a_trial(base_url=server.base_url), runs=tmp_path, headers={})
-    assert outcome.result.summary.completed == 40
+    assert outcome.result.served.completed == 40
     t = outcome.result.telemetry
     assert t is not None and t.host is None and "could not be started" in t.absent[0]
 

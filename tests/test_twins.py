@@ -40,7 +40,7 @@ def test_a_twin_runs_to_its_end(
     folder = StudyFolder(tmp_path / "runs" / path.stem)
     assert len(folder.done()) == len(served)
     for planned in served:
-        summary = folder.run(planned.place).result().summary
+        summary = folder.run(planned.place).result().served
         assert (summary.completed, summary.failed) == (planned.trial.workload.num_prompts, 0)
     told = capsys.readouterr().err
     assert (f"{len(mine) - len(served)} offline trials" in told) is (len(mine) > len(served))

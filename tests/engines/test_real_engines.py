@@ -140,9 +140,9 @@ def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], mo
 def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path) -> None:
     run = measured(vllm[0], tmp_path, trial())
     result = run.result()
-    assert (result.summary.completed, result.summary.failed) == (16, 0)
-    assert result.summary.total_output_tokens == 16 * 16
-    assert result.summary.total_input_tokens == 16 * 64
+    assert (result.served.completed, result.served.failed) == (16, 0)
+    assert result.served.total_output_tokens == 16 * 16
+    assert result.served.total_input_tokens == 16 * 64
     assert "engine.not_as_said" not in {f.code for f in result.findings}
 
 
@@ -153,11 +153,11 @@ def test_the_same_prompts_find_an_empty_cache_the_second_time(
     for _ in range(2):
         run = measured(vllm[0], tmp_path, one)
         assert run.manifest().cache_emptied is True
-        assert run.result().summary.cached_input_tokens == 0
+        assert run.result().served.cached_input_tokens == 0
     # And without emptying it, they don't: what was tested is the emptying.
     monkeypatch.setattr(Fleet, "empty_cache", lambda self: False)
     run = measured(vllm[0], tmp_path, one)
-    assert (run.result().summary.cached_input_tokens or 0) >= 8 * 256  # in whole blocks, of 128 on a CPU
+    assert (run.result().served.cached_input_tokens or 0) >= 8 * 256  # in whole blocks, of 128 on a CPU
     assert "cache.hits" in {f.code for f in run.result().findings}
 
 
@@ -235,7 +235,7 @@ def test_transformers_serve_is_started_verified_measured_and_stopped(model: Path
         workload=WorkloadSpec("random", num_prompts=6, input_len=32, output_len=8),
     )  # fmt: skip
     outcome = serve(one, runs=tmp_path, headers={})
-    summary = outcome.result.summary
+    summary = outcome.result.served
     assert (summary.completed, summary.failed) == (6, 0)
     assert summary.total_output_tokens == 6 * 8  # the end token is ignored
     assert summary.total_input_tokens == 6 * 32

@@ -46,7 +46,7 @@ def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], ru
     """Of what is left. Trials that are done tell how far off the assumption is."""
     folder = study_plan.begun(runs, study)
     done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
-    took_s = {id: result.summary.duration_s for id, result in done.items()}
+    took_s = {id: result.served.duration_s for id, result in done.items()}
     total = left_s(study, [trials for _, trials in groups], start_s, took_s)
     if folder and done:
         return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."

@@ -212,20 +212,20 @@ def _dry_run(trial: "TrialSpec") -> int:
 
 
 def exit_code(outcome: "Outcome") -> int:
-    if outcome.result.summary.outcome == "interrupted":
+    if outcome.result.served.outcome == "interrupted":
         return 130
     engine = outcome.run.engine()
     if engine is not None and engine.died:
         print(f"dyno: {engine.died} What was measured until then is kept.", file=sys.stderr)
         return 1
-    if outcome.result.summary.outcome != "complete":
+    if outcome.result.served.outcome != "complete":
         print(
-            f"dyno: the server stopped answering after {outcome.result.summary.completed} completed requests. "
+            f"dyno: the server stopped answering after {outcome.result.served.completed} completed requests. "
             "Look at its log; what was measured until then is kept.",
             file=sys.stderr,
         )
         return 1
-    return 0 if outcome.result.summary.completed else 1
+    return 0 if outcome.result.served.completed else 1
 
 
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
 
 
 def _in_words(result: Result) -> str:
-    s = result.summary
+    s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
     ttft = "" if s.ttft.empty else f", TTFT p50 {s.ttft.median:.0f} ms"
     tpot = "" if s.tpot.empty else f", TPOT p50 {s.tpot.median:.1f} ms"

@@ -178,7 +178,7 @@ class Conductor:
                 queue.popleft()
                 self.watcher.ended(planned, Told("done", outcome=outcome))
                 continue
-            completed = outcome.result.summary.completed if outcome else 0
+            completed = outcome.result.served.completed if outcome else 0
             why = dead or why or f"it was not measured to its end: {completed} requests were completed."
             if self._again(planned):
                 self._first_failure[planned.place.id] = why

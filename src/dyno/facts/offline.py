@@ -4,6 +4,10 @@ from typing import Literal
 
 import msgspec
 
+from dyno.facts.spread import Distribution, Spread
+
+# throughput: all prompts at once. latency: one batch, again and again. micro: prompt processing or token generation
+# of a single request, as llama-bench does.
 OfflineKind = Literal["throughput", "latency", "micro"]
 
 
@@ -12,3 +16,76 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_size: int | None = None  # latency: requests worked on together; None: 8, as vLLM does
     iterations: int | None = None  # measured ones; micro: repetitions of each test. None: as the procedure does
     warmup_iterations: int | None = None
+    depth: int | None = None  # micro: tokens that are in the context before the test
+
+
+class Answer(msgspec.Struct):
+    """One request of an iteration, as the engine told it. Times are nanoseconds since the iteration began."""
+
+    prompt_tokens: int
+    output_tokens: int  # really produced
+    wanted_tokens: int
+    cached_tokens: int | None = None  # of the prompt: not processed again
+    start_ns: int | None = None  # the engine took it up
+    first_ns: int | None = None  # its first token was there: the prompt is processed
+    end_ns: int | None = None  # its last
+    decoded_tokens: int = 0  # produced from first_ns to end_ns: all but the first, where the prompt gave that one
+    finish_reason: str | None = None
+    error: str | None = None  # None: completed
+
+
+class Iteration(msgspec.Struct):
+    index: int  # from 0, the warm-ups first
+    start_ns: int  # on the machine's monotonic clock
+    end_ns: int
+    answers: list[Answer]
+    warmup: bool = False
+    drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+    @property
+    def acceptance(self) -> float:
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean acceptance length: what is accepted of a draft, and the model's own token."""
+        return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+
+
+class OfflineSummary(msgspec.Struct, frozen=True):
+    """Of the measured iterations, warm-ups left out."""
+
+    kind: OfflineKind
+    iterations: int
+    requests: int  # of one iteration
+    duration_s: float  # the sum over the iterations
+    completed: int
+    failed: int
+    failure_example: str | None
+    input_tokens: int
+    cached_input_tokens: int | None
+    output_tokens: int
+    wanted_output_tokens: int
+    latency: Distribution  # of an iteration
+    first_latency_ms: float  # of the first one
+    request_throughput: Spread
+    output_throughput: Spread
+    total_token_throughput: Spread  # of prompts and outputs
+    # Of a request, mean over those of an iteration; None: the engine doesn't tell.
+    prefill_ms: Spread | None = None  # from taken up to the first token
+    decode_ms: Spread | None = None  # from the first token to the last
+    tpot_ms: Spread | None = None  # decode for each token but the first
+    # While that was going on: tokens by the time in which at least one request was at it.
+    prefill_speed: Spread | None = None
+    decode_speed: Spread | None = None
+    in_flight_mean: float | None = None  # requests worked on at once
+    context_mean: float = 0.0  # tokens in a request's context while it decodes
+    speculation: Speculation | None = None

@@ -3,21 +3,10 @@
 import msgspec
 
 from dyno.facts.finding import Finding, Verdict
+from dyno.facts.offline import OfflineSummary
+from dyno.facts.roofline import Roofline
+from dyno.facts.spread import Distribution
 from dyno.facts.telemetry import TelemetrySummary
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """Of a latency, in milliseconds."""
-
-    count: int
-    mean: float
-    median: float
-    std: float
-    percentiles: dict[str, float]  # '99', '99.9' → value
-
-    @property
-    def empty(self) -> bool:
-        return self.count == 0
 
 
 class Steady(msgspec.Struct, frozen=True):
@@ -113,7 +102,15 @@ class Summary(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """A summary and what is to be thought of it. Never one without the other."""
 
-    summary: Summary
+    summary: Summary | None  # of a serving benchmark
     findings: list[Finding]
     verdict: Verdict
     telemetry: TelemetrySummary | None = None  # None: nothing was sampled
+    offline: OfflineSummary | None = None  # of the others
+    roofline: Roofline | None = None  # None: the model's shape or the machine's peaks aren't known
+
+    @property
+    def served(self) -> Summary:
+        """Where it is known that a server was measured."""
+        assert self.summary is not None
+        return self.summary

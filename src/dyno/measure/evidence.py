@@ -3,7 +3,9 @@
 import msgspec
 
 from dyno.facts.engine import EngineFacts
+from dyno.facts.offline import OfflineSummary
 from dyno.facts.rig import Rig
+from dyno.facts.roofline import Roofline
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
@@ -11,20 +13,35 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import CountedBy
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """Of any benchmark."""
+
     trial: TrialSpec
     target: TargetFacts
+    rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
+    engine: EngineFacts | None = None  # that dyno started
+    repeats: int = 1  # of this trial, in a study
+    first_failure: str | None = None  # why the first attempt has no result
+    telemetry: TelemetrySummary | None = None
+    roofline: Roofline | None = None
+
+
+class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
+    """Of an engine in its own process."""
+
+    offline: OfflineSummary
+    latencies_ms: list[float]  # of the measured iterations, in order
+
+
+class Evidence(Circumstances, frozen=True, kw_only=True):
+    """Of a server."""
+
     counted_by: CountedBy  # prompt lengths
     prompts: int  # different requests prepared
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
-    rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
     cache_emptied: bool | None = None  # None: not tried
-    engine: EngineFacts | None = None  # that dyno started
-    repeats: int = 1  # of this trial, in a study
-    first_failure: str | None = None  # why the first attempt has no result
-    telemetry: TelemetrySummary | None = None
 
     @property
     def cached_tokens(self) -> int | None:

@@ -6,7 +6,8 @@ from statistics import mean, stdev
 import msgspec
 
 from dyno.facts.finding import Finding
-from dyno.facts.summary import Distribution, Result
+from dyno.facts.spread import Distribution
+from dyno.facts.summary import Result
 
 APART = 0.1  # standard deviation over mean: more than engines vary by themselves on a machine that is left to them
 
@@ -27,7 +28,7 @@ class Repeats(msgspec.Struct, frozen=True):
 
 def together(results: Sequence[Result], tail: str | None) -> Repeats:
     """`tail`: the percentile of the time to the first token that is wanted besides the median."""
-    of = [r.summary for r in results]
+    of = [r.served for r in results]
     speeds = [s.output_throughput for s in of]
     return Repeats(
         count=len(of),
@@ -51,7 +52,7 @@ def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:
     of = together(results, None)
     if not of.output_apart or of.output_apart <= APART * of.output_throughput:
         return
-    speeds = ", ".join(f"{r.summary.output_throughput:.1f}" for r in results)
+    speeds = ", ".join(f"{r.served.output_throughput:.1f}" for r in results)
     yield Finding(
         "statistics.repeats_differ",
         "doubt",

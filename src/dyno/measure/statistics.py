@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.summary import Distribution
+from dyno.facts.spread import Distribution
 
 
 def percentile_name(p: float) -> str:

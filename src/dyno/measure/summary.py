@@ -8,7 +8,8 @@ import numpy as np
 
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
-from dyno.facts.summary import ClientSummary, Distribution, ReplicaSummary, Steady, Summary, Wait
+from dyno.facts.spread import Distribution
+from dyno.facts.summary import ClientSummary, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
 from dyno.measure.statistics import distribution_ms

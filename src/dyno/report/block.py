@@ -3,7 +3,8 @@
 from textwrap import wrap
 
 from dyno.facts.finding import Finding
-from dyno.facts.summary import Distribution, Result
+from dyno.facts.spread import Distribution
+from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.report import telemetry
 
@@ -25,7 +26,7 @@ _MARKS = {"note": "note ", "doubt": "doubt", "void": "VOID "}
 
 
 def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
-    s = result.summary
+    s = result.served
     load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
@@ -102,7 +103,7 @@ def verdict_lines(result: Result) -> list[str]:
     lines = [f"Verdict: {result.verdict}"]
     for finding in result.findings:
         lines += finding_lines(finding)
-    for kind, detail in result.summary.failure_examples.items():
+    for kind, detail in result.served.failure_examples.items():
         if detail:
             lines.append(f"  first {kind}: {detail[:200]}")
     return lines

@@ -12,7 +12,8 @@ from dyno.errors import StoreError
 from dyno.facts.engine import EngineFacts
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
-from dyno.facts.summary import Distribution, Result
+from dyno.facts.spread import Distribution
+from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
@@ -24,7 +25,7 @@ def build(
     started: str, records: Iterable[Record] | None = None, rig: Rig | None = None,
     engine: EngineFacts | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    s, load = result.summary, trial.load
+    s, load = result.served, trial.load
     date = datetime.datetime.fromisoformat(started).astimezone().strftime("%Y%m%d-%H%M%S")
     out: dict[str, Any] = {
         "date": date,

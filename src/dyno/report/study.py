@@ -105,7 +105,7 @@ def _cells(planned: PlannedTrial, titles: Sequence[str]) -> list[str]:
 
 def _tail(results: Sequence[Result]) -> str | None:
     """The highest percentile that all of them have, above the median."""
-    had = [{*r.summary.ttft.percentiles} for r in results if not r.summary.ttft.empty]
+    had = [{*r.served.ttft.percentiles} for r in results if not r.served.ttft.empty]
     common = set.intersection(*had) if had else set()
     return max((p for p in common if float(p) > 50), key=float, default=None)
 

@@ -14,9 +14,11 @@ import msgspec
 from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
+from dyno.facts.model import ModelShape
 from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.rig import Rig
+from dyno.facts.roofline import Peaks
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -47,6 +49,8 @@ class Manifest(msgspec.Struct, frozen=True):
     rig: Rig
     cache_emptied: bool | None = None  # right before the load; None: not tried
     place: Place | None = None  # in a study
+    model: ModelShape | None = None  # as its files tell; None: they aren't here
+    peaks: Peaks | None = None  # of what the engine runs on; None: not known
 
 
 class Run:

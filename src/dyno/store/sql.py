@@ -14,8 +14,9 @@ from dyno.errors import StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
+from dyno.facts.spread import Distribution
 from dyno.facts.study import Price
-from dyno.facts.summary import Distribution, Result, Summary
+from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
