@@ -57,6 +57,12 @@ def clock(s: float) -> str:
     return f"{hours}:{minutes:02d}:{int(s) % 60:02d}" if hours else f"{minutes}:{int(s) % 60:02d}"
 
 
+def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
+    left = clock((warmups + measured - done) * took_s)
+    which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
+    return f"{which}, the last took {took_s:.2f} s, about {left} left"
+
+
 def writable() -> bool:
     """A terminal that was stopped with Ctrl-S must not stop the load."""
     return bool(select.select([], [sys.stderr], [], 0)[1])
@@ -87,6 +93,12 @@ class Line(Watcher):
         if writable():
             self._drawn = True
             sys.stderr.write("\r" + self._text(p, shutil.get_terminal_size().columns) + "\x1b[K")
+            sys.stderr.flush()
+
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        if self._bar and writable():
+            self._drawn = True
+            sys.stderr.write(f"\r{iteration_text(done, warmups, measured, took_s)}\x1b[K")
             sys.stderr.flush()
 
     def _text(self, p: Progress, columns: int) -> str:

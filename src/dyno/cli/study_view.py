@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dyno.cli.progress import Rates, bar, clock, share_done, writable
+from dyno.cli.progress import Rates, bar, clock, iteration_text, share_done, writable
 from dyno.experiment.study import StudyWatcher, Told
+from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
@@ -74,6 +75,11 @@ class StudyView(StudyWatcher):
         sampled = self._sampler.latest() if self._sampler else []
         told = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
         self._draw([*told, f"       {bar(share, width)} {share:.0%}"])
+
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        sampled = self._sampler.latest() if self._sampler else []
+        told = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
+        self._draw([f"       {line}" for line in told])
 
     def sampling(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -142,8 +148,20 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
 
 
 def _in_words(result: Result) -> str:
+    if result.offline is not None:
+        return f"{_offline_in_words(result.offline)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
     ttft = "" if s.ttft.empty else f", TTFT p50 {s.ttft.median:.0f} ms"
     tpot = "" if s.tpot.empty else f", TPOT p50 {s.tpot.median:.1f} ms"
     return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
+
+
+def _offline_in_words(o: OfflineSummary) -> str:
+    failed = f", {o.failed} FAILED" if o.failed else ""
+    if o.kind == "latency":
+        return f"{o.latency.mean:,.1f} ± {o.latency.std:,.1f} ms a batch, {o.output_throughput} tok/s{failed}"
+    if o.kind == "throughput":
+        return f"{o.completed} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+    speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
+    return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed

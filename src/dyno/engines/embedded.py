@@ -6,6 +6,8 @@ Run as a process of its own (`python -m dyno.engines.embedded`); llamacpp.py sta
 import argparse
 import os
 import signal
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 _CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
@@ -25,6 +27,10 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("-ngl", "--n-gpu-layers", "--gpu-layers", type=int)
     p.add_argument("-ctk", "--cache-type-k", choices=_CACHE_TYPES)
     p.add_argument("-ctv", "--cache-type-v", choices=_CACHE_TYPES)
+    p.add_argument("-fa", "--flash-attn", choices=("on", "off", "auto"))
+    p.add_argument("--spec-draft-model", "--model-draft")
+    p.add_argument("--spec-type", choices=("draft-simple",))
+    p.add_argument("--spec-draft-n-max", "--draft-max", type=int)
     p.add_argument("--cache-prompt", action=argparse.BooleanOptionalAction, default=False)
     p.add_argument("--cache-ram", type=int, default=0, metavar="MiB")
     p.add_argument("--cache-reuse", type=int, default=0)
@@ -34,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parameters(options: argparse.Namespace) -> Any:
-    from xllamacpp import CommonParams
+    from xllamacpp import CommonParams, common_speculative_type, llama_flash_attn_type
 
     params = CommonParams()
     params.model.path = options.model
@@ -56,6 +62,14 @@ def _parameters(options: argparse.Namespace) -> Any:
     ):
         if value is not None:
             setattr(params, name, value)
+    if options.flash_attn:
+        named = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
+        params.flash_attn_type = getattr(llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{named}")
+    if options.spec_draft_model:
+        params.speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        params.speculative.draft.mparams.path = options.spec_draft_model
+        if options.spec_draft_n_max is not None:
+            params.speculative.draft.n_max = options.spec_draft_n_max
     # An open connection holds a thread, an idle one for 5 s. Above this number the pool should grow, but at
     # times doesn't, and a request then waited 5 to 10 s (6 of 24 tries; 0 of 12 below). The default is slots + 4.
     params.n_threads_http = max(128, 4 * options.parallel)
@@ -71,15 +85,19 @@ def _parameters(options: argparse.Namespace) -> Any:
     return params
 
 
+def server(flags: Sequence[str]) -> Any:
+    """It serves from threads of its own for as long as it is held."""
+    from xllamacpp import Server
+
+    return Server(_parameters(_parser().parse_args(flags)))
+
+
 def main() -> None:
-    options = _parser().parse_args()
     # It shares the machine with the client that measures it. Threads that spin while they wait gave one stream
     # 26 tokens/s where something else used one of two cores, against 80; on idle cores this costs about 10 %.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from xllamacpp import Server
-
-    server = Server(_parameters(options))  # it serves from threads of its own for as long as it is held
-    print("listening on", server.listening_address, flush=True)
+    running = server(sys.argv[1:])
+    print("listening on", running.listening_address, flush=True)
     signal.pause()
 
 

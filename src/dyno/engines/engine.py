@@ -30,7 +30,9 @@ class Engine:
             time.sleep(0.05)
 
     def _taken(self) -> bool:
-        """Somebody answers at its port."""
+        """Somebody answers at its port, where it has one."""
+        if not self.base_url:
+            return False
         url = Url(self.base_url)
         with contextlib.suppress(OSError):
             socket.create_connection((url.host, url.port), timeout=1).close()

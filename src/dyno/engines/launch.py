@@ -1,34 +1,59 @@
 """From a setting to the commands that are run: one launch for each replica, as a dry run prints them."""
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dyno import secrets
+from dyno.engines import worker
 from dyno.engines.kinds.base import Kind
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
+from dyno.facts.offline import Batch
 
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
 def launches(
-    kind: Kind, spec: EngineSpec, program: Program, ports: Sequence[int], devices: Sequence[int], vendor: str | None
+    kind: Kind,
+    spec: EngineSpec,
+    program: Program,
+    ports: Sequence[int],
+    devices: Sequence[int],
+    vendor: str | None,
+    batch: Batch | None = None,
 ) -> list[Launch]:
-    """`devices`: those of the rig that may be used, in order."""
+    """`devices`: those of the rig that may be used, in order. `batch`: no server, the engine in its own process."""
     kind.check_args(spec.args, program.version)
     shares = _shares(spec, devices)
     return [
         Launch(
-            argv=[*kind.argv(spec, program, port), *spec.args],
+            argv=[
+                *(kind.argv(spec, program, port) if batch is None else worker_argv(kind, spec, program, port, batch)),
+                *spec.args,
+            ],
             env={**kind.env(spec), **_visible(share, vendor), **spec.env},
             port=port,
             devices=share,
         )
         for port, share in zip(ports, shares, strict=True)
     ]
+
+
+def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+    """By the interpreter that has the engine; what is no Python module is asked from dyno's own."""
+    python = program.python or (sys.executable if not kind.module else None)
+    if spec.container:
+        python = "python3"
+    if python is None:
+        raise UsageError(
+            f"Which interpreter has {kind.title} can't be told from {program.argv[0]}: give it with python "
+            "(--engine-python)."
+        )
+    return [python, worker.__file__, *kind.worker(spec, program, port, batch)]
 
 
 def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:

@@ -36,8 +36,10 @@ class EngineProcess:
         cleanup: list[str] | None = None,
         secrets: Sequence[str] = (),
         will: list[str] | None = None,
+        talks: bool = False,
     ) -> None:
-        """`env` is the whole environment; None: dyno's own. The log is appended to.
+        """`env` is the whole environment; None: dyno's own. The log is appended to. `talks`: by lines, over `stdin` and
+        `stdout`; the log has its stderr then.
 
         `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
         once the group is dead: by `stop`, or by the watcher where dyno itself died. `secrets`: values that the engine
@@ -66,10 +68,11 @@ class EngineProcess:
                         *(will or self._cleanup),
                         *command,
                     ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if talks else out,
+                    stderr=out,
                     env=env,
+                    bufsize=0,
                     pass_fds=[watched],
                     start_new_session=True,
                 )
@@ -79,6 +82,31 @@ class EngineProcess:
         finally:
             os.close(watched)
         self._stopped = self._asked = False
+        self._heard = b""
+
+    def say(self, line: bytes) -> None:
+        """To one that talks."""
+        assert self._child.stdin is not None
+        rest = memoryview(line + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # it is dead: `hear` will tell
+            while rest:
+                rest = rest[self._child.stdin.write(rest) or 0 :]
+
+    def hear(self, timeout_s: float) -> bytes | None:
+        """Its next line; None: none yet, or none any more."""
+        assert self._child.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._heard:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._child.stdout], [], [], left)[0]:
+                return None
+            piece = os.read(self._child.stdout.fileno(), 1 << 16)
+            if not piece:
+                time.sleep(min(0.05, max(deadline - time.monotonic(), 0)))  # its end is near: it is waited for outside
+                return None
+            self._heard += piece
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line
 
     @property
     def pid(self) -> int:
@@ -155,6 +183,9 @@ class EngineProcess:
             _signal(self.pid, signal.SIGKILL)  # what was forked meanwhile
             time.sleep(0.01)
         os.close(self._held)
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
         self._stopped = True
         scrub(self.log, self._secrets)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container
+from dyno.engines import container, worker
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import Kind
 from dyno.engines.launch import allowed, launches, shown, spec_secrets
@@ -17,19 +17,26 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
 from dyno.measure import preflight
 from dyno.probe import model as model_files
 
 
 class EnginePlan:
-    def __init__(self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False) -> None:
+    def __init__(
+        self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False, batch: Batch | None = None
+    ) -> None:
+        """`batch`: not as a server, but in its own process, for that."""
         self.kind: Kind = kind_of(spec.kind)
         if not self.kind.starts:
             raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
         if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
             raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
+        self.batch = batch
         self.spec = spec = self.kind.prepare(_absolute(spec))
+        if batch is not None:
+            self.spec = spec = _offline(spec)
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         # In a dry run for another machine a model that isn't here is a problem to be told, and the command still shown.
@@ -59,7 +66,7 @@ class EnginePlan:
         vendor = _vendor_of(rig) or self.assumed
         port = port or spec.port
         ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
-        inside = launches(self.kind, spec, self.program, ports, self.devices, vendor)
+        inside = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
         self.cleanups: list[list[str]] = [[] for _ in inside]
         self.launches: list[Launch] = inside
         self.tool: str | None = None
@@ -79,6 +86,10 @@ class EnginePlan:
             for launch, name in zip(inside, names, strict=True)
         ]
         self.cleanups = [container.remove_command(self.tool, name) for name in names]
+
+    @property
+    def title(self) -> str:
+        return self.kind.title if self.batch is None else self.kind.title.removesuffix(" serve")
 
     @property
     def served_name(self) -> str:
@@ -145,6 +156,20 @@ class EnginePlan:
 
 def _vendor_of(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
+
+
+def _offline(spec: EngineSpec) -> EngineSpec:
+    if spec.replicas > 1:
+        raise UsageError("Offline, one copy of the engine is measured: leave replicas out.")
+    if spec.container is None:
+        return spec
+    file = worker.__file__
+    box = msgspec.structs.replace(
+        spec.container,
+        mounts=[*spec.container.mounts, f"{file}:{file}:ro"],
+        options=["--interactive", *spec.container.options],
+    )
+    return msgspec.structs.replace(spec, container=box)
 
 
 def _absolute(spec: EngineSpec) -> EngineSpec:

@@ -106,30 +106,13 @@ def running(
     `changed` is told the facts when they are known, and again after the stop.
     """
     log = folder / "engine.log"
-    used = sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
-    held_before = accelerators.memory_used(used)
     engines: list[Engine] = []
     facts: EngineFacts | None = None
-    # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
-    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
-        last.callback(_scrub_all, folder, plan.secrets)
-        last.callback(_commands, plan, plan.spec.after, log, "after", say)
+    with prepared(plan, folder, say, changed) as planned:
         try:
-            _commands(plan, plan.spec.before, log, "before", say)
-            image = None
-            if plan.spec.container and plan.tool:
-                image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
-            planned = EngineFacts(
-                kind=plan.kind.name,
-                version=plan.program.version,
-                launches=[public(launch) for launch in plan.launches],
-                image=image,
-                program=plan.program.where,
-            )
-            changed(planned)  # what was tried is known also where it fails
-            say(f"Starting {_what(plan)}")
+            say(f"Starting {what(plan)}")
             for i, launch in enumerate(plan.launches):
-                engines.append(_start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
+                engines.append(start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
             ready = [_wait_ready(e, plan, headers, engines, say) for e in engines]
             target = _verified(plan, engines, headers)
             facts = msgspec.structs.replace(
@@ -138,8 +121,7 @@ def running(
                 ready_s=max(ready),
                 startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                memory_before_bytes=held_before,
-                memory_loaded_bytes=accelerators.memory_used(used),
+                memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
             )
             changed(facts)
@@ -160,10 +142,49 @@ def running(
             began = time.monotonic()
             _stop(engines)
             if facts is not None:
-                facts = msgspec.structs.replace(facts, stop_s=time.monotonic() - began)
-                changed(facts)
-                if held := _held(used, held_before):
-                    changed(msgspec.structs.replace(facts, memory_held_bytes=held))
+                given_back(plan, msgspec.structs.replace(facts, stop_s=time.monotonic() - began), changed)
+
+
+@contextlib.contextmanager
+def prepared(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineFacts], None]) -> Iterator[EngineFacts]:
+    """Around an engine's life: the commands before and after it, its image, and no secret left in its logs."""
+    log = folder / "engine.log"
+    held_before = accelerator_memory(plan)
+    # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
+        last.callback(_scrub_all, folder, plan.secrets)
+        last.callback(_commands, plan, plan.spec.after, log, "after", say)
+        _commands(plan, plan.spec.before, log, "before", say)
+        image = None
+        if plan.spec.container and plan.tool:
+            image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
+        planned = EngineFacts(
+            kind=plan.kind.name,
+            version=plan.program.version,
+            launches=[public(launch) for launch in plan.launches],
+            image=image,
+            program=plan.program.where,
+            memory_before_bytes=held_before,
+        )
+        changed(planned)  # what was tried is known also where it fails
+        yield planned
+
+
+def given_back(plan: EnginePlan, facts: EngineFacts, changed: Callable[[EngineFacts], None]) -> None:
+    """After the stop: the facts, and then, what is still held."""
+    changed(facts)
+    if held := _held(_used(plan), facts.memory_before_bytes):
+        changed(msgspec.structs.replace(facts, memory_held_bytes=held))
+
+
+def accelerator_memory(plan: EnginePlan) -> dict[int, int]:
+    """In use now, on those that it may use."""
+    return accelerators.memory_used(_used(plan))
+
+
+def _used(plan: EnginePlan) -> list[int]:
+    """The accelerators."""
+    return sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
 
 
 def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
@@ -172,25 +193,27 @@ def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
         scrub(log, secrets)
 
 
-def _what(plan: EnginePlan) -> str:
+def what(plan: EnginePlan) -> str:
     copies = f", {plan.spec.replicas} copies" if plan.spec.replicas > 1 else ""
     version = plan.program.version or ""
     if version == plan.kind.name:  # what is part of dyno has no version of its own
-        return plan.kind.title + copies
-    return f"{plan.kind.title} {version} with {plan.served_name}{copies}".replace("  ", " ")
+        return plan.title + copies
+    return f"{plan.title} {version} with {plan.served_name}{copies}".replace("  ", " ")
 
 
-def _start(plan: EnginePlan, launch: Launch, log: Path, index: int) -> Engine:
+def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine:
     env = {**os.environ, **launch.env}
     cleanup = [*plan.cleanups[index]]
-    title = plan.kind.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
+    title = plan.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     try:
         process = EngineProcess(
-            launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets, will=_will(plan, cleanup, index)
-        )
+            launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets,
+            will=_will(plan, cleanup, index), talks=plan.batch is not None,
+        )  # fmt: skip
     except OSError as e:
         raise EngineError(f"{title} can't be started: {e}.") from None
-    return Engine(process, f"http://127.0.0.1:{launch.port}", plan.program.version or "", title)
+    url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
+    return Engine(process, url, plan.program.version or "", title)
 
 
 def _will(plan: EnginePlan, cleanup: list[str], index: int) -> list[str] | None:
@@ -243,16 +266,22 @@ def _verified(plan: EnginePlan, engines: list[Engine], headers: dict[str, str]) 
             client.close()
         if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
             facts = msgspec.structs.replace(facts, version=plan.program.version)
-        # What its routes say now goes before its log of the start, and that before what the setting implies.
-        for said in (plan.kind.read_log(engine.process.text()).target, plan.kind.implied(plan.spec, plan.program)):
-            facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
-        if wrong := list(differences(plan.spec, facts, plan.model)):
-            raise EngineError(
-                f"{engine.title} at {engine.base_url} is not what was asked for: {'; '.join(wrong)}. Nothing was "
-                f"measured. Read {engine.process.log} for the rest."
-            )
-        found.append(facts)
+        # What its routes say goes before its log of the start, and that before what the setting implies.
+        found.append(verified(plan, engine, facts))
     return found[0]
+
+
+def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
+    """With what its log and the setting say beyond that."""
+    for said in (plan.kind.read_log(engine.process.text()).target, plan.kind.implied(plan.spec, plan.program)):
+        facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
+    if wrong := list(differences(plan.spec, facts, plan.model)):
+        where = f" at {engine.base_url}" if engine.base_url else ""
+        raise EngineError(
+            f"{engine.title}{where} is not what was asked for: {'; '.join(wrong)}. Nothing was measured. Read "
+            f"{engine.process.log} for the rest."
+        )
+    return facts
 
 
 def _stop(engines: list[Engine]) -> None:

@@ -24,10 +24,14 @@ from dyno.errors import DynoError, EngineError, StudyStopped, TargetError, Usage
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.idle import until_idle
+from dyno.experiment.offline import OfflineOutcome, alike, plan_of
+from dyno.experiment.offline import finish as finish_offline
+from dyno.experiment.offline import measure as measure_offline
 from dyno.experiment.prompts import fitting
 from dyno.experiment.signals import interrupt, lent
 from dyno.experiment.trial import Outcome, finish, look_at, on_fleet, on_server
 from dyno.experiment.watcher import Watcher
+from dyno.experiment.worker import Worker, working
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.load.progress import Stop
@@ -38,6 +42,7 @@ from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import Tokenizer, choose
 
+AnyOutcome = Outcome | OfflineOutcome
 Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
 
 
@@ -56,7 +61,7 @@ class Told(NamedTuple):
 
     state: str  # done, failed, skipped
     text: str = ""
-    outcome: Outcome | None = None
+    outcome: "AnyOutcome | None" = None
 
 
 class Conductor:
@@ -98,7 +103,7 @@ class Conductor:
             scrub(log, sorted(hidden, key=len, reverse=True))
 
     def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
-        ids = {p.place.id for p in wanted if not p.trial.offline} - self.folder.done()
+        ids = {p.place.id for p in wanted} - self.folder.done()
         found = rig.look()
         for session in order.sessions(self.study, ids):
             queue = deque(p for p in session.trials if not self._recovered(p))
@@ -117,6 +122,9 @@ class Conductor:
                 self._go_through(queue, self._attached)
                 return
             self._start = start = self.folder.engine_start(name)
+            if first.trial.offline:
+                self._offline(queue, start, found)
+                return
             plan = EnginePlan(spec, found)
             with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
                 self._check_version(first, fleet.facts.version)
@@ -133,6 +141,19 @@ class Conductor:
                 return
             while queue:
                 self._failed(queue.popleft(), str(e))
+
+    def _offline(self, queue: deque[PlannedTrial], start: Path, found: Rig) -> None:
+        """Those of the queue's head that one loaded engine is good for."""
+        first = queue[0]
+        plan = plan_of(first.trial, found)
+        with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
+            self._check_version(first, worker.facts.version)
+            self._go_through(
+                queue,
+                lambda p: self._on_worker(p, worker),
+                worker.death,
+                lambda p: alike(plan, plan_of(p.trial, found)),
+            )
 
     def _check_version(self, planned: PlannedTrial, version: str | None) -> None:
         """Trials of one engine by two of its versions would be compared as if they were of one."""
@@ -152,13 +173,14 @@ class Conductor:
     def _go_through(
         self,
         queue: deque[PlannedTrial],
-        run_one: Callable[[PlannedTrial], Outcome | None],
+        run_one: Callable[[PlannedTrial], AnyOutcome | None],
         death: Callable[[], str | None] = lambda: None,
+        fits: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
-        """Until nothing is left, the engine is dead, or somebody stops it."""
+        """Until nothing is left, the next one needs another engine, this one is dead, or somebody stops it."""
         while queue and not self.stop.requested:
             self._leave_out(queue)
-            if not queue:
+            if not queue or not fits(queue[0]):
                 return
             planned = queue[0]
             self.watcher.begins(planned)
@@ -171,6 +193,8 @@ class Conductor:
                 why = str(e)
                 if isinstance(e, UsageError | WorkloadError):  # it would be the same again
                     self._hopeless.add(planned.place.id)
+            except EngineError as e:  # of one in its own process: how it died is told by whoever asked it
+                why = str(e)
             if self.stop.requested:
                 return
             dead = death()
@@ -178,8 +202,8 @@ class Conductor:
                 queue.popleft()
                 self.watcher.ended(planned, Told("done", outcome=outcome))
                 continue
-            completed = outcome.result.served.completed if outcome else 0
-            why = dead or why or f"it was not measured to its end: {completed} requests were completed."
+            completed = outcome.result.completed if outcome else 0
+            why = why or dead or f"it was not measured to its end: {completed} requests were completed."
             if self._again(planned):
                 self._first_failure[planned.place.id] = why
                 self.watcher.again(planned, why)
@@ -223,6 +247,18 @@ class Conductor:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
             return None
         return self._finished(run, tokenizer, headers)
+
+    def _on_worker(self, planned: PlannedTrial, worker: Worker) -> OfflineOutcome:
+        run = self.folder.fresh(planned.place)
+        run.write_engine(worker.facts)
+        self._tell_first_failure(run, planned)
+        try:
+            measure_offline(run, planned.trial, worker, self.watcher, planned.place)
+        finally:
+            log = worker.engine.process.log
+            if log.exists():
+                (run.path / log.name).write_text(worker.plan.clean(log.read_text(errors="replace")))
+        return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
         headers = self.headers(planned)

@@ -14,4 +14,7 @@ class Watcher:
 
     def progress(self, progress: Progress) -> None: ...
 
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        """Of an offline trial: one more is done, the warm-ups first."""
+
     def over(self) -> None: ...

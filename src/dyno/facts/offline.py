@@ -17,6 +17,18 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iterations: int | None = None  # measured ones; micro: repetitions of each test. None: as the procedure does
     warmup_iterations: int | None = None
     depth: int | None = None  # micro: tokens that are in the context before the test
+    detokenize: bool = True  # False: tokens are produced, and never become text
+    by: str | None = None  # micro with llama.cpp: llama-bench or timers (its own ones); None: llama-bench where it is
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What an offline trial needs of the engine that is loaded for it."""
+
+    kind: OfflineKind
+    requests: int  # worked on at once
+    tokens: int  # prompt and output of the longest
+    depth: int = 0
+    by: str | None = None  # micro: llama-bench or timers
 
 
 class Answer(msgspec.Struct):
@@ -40,6 +52,7 @@ class Iteration(msgspec.Struct):
     end_ns: int
     answers: list[Answer]
     warmup: bool = False
+    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
     drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None

@@ -110,6 +110,12 @@ class Result(msgspec.Struct, frozen=True):
     roofline: Roofline | None = None  # None: the model's shape or the machine's peaks aren't known
 
     @property
+    def completed(self) -> int:
+        """Requests."""
+        of = self.offline or self.served
+        return of.completed
+
+    @property
     def served(self) -> Summary:
         """Where it is known that a server was measured."""
         assert self.summary is not None

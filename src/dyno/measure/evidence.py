@@ -25,12 +25,23 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: TelemetrySummary | None = None
     roofline: Roofline | None = None
 
+    @property
+    def completed(self) -> int:
+        """Requests."""
+        raise NotImplementedError
+
 
 class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     """Of an engine in its own process."""
 
     offline: OfflineSummary
     latencies_ms: list[float]  # of the measured iterations, in order
+    wanted_iterations: int
+    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
+
+    @property
+    def completed(self) -> int:
+        return self.offline.completed
 
 
 class Evidence(Circumstances, frozen=True, kw_only=True):
@@ -42,6 +53,10 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     sent_before: str | None
     summary: Summary
     cache_emptied: bool | None = None  # None: not tried
+
+    @property
+    def completed(self) -> int:
+        return self.summary.completed
 
     @property
     def cached_tokens(self) -> int | None:

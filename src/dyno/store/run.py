@@ -1,11 +1,12 @@
 """A run: the folder in which a trial's facts lie. The summary is written last: where it is, the run is whole."""
 
+import contextlib
 import datetime
 import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
+from dyno.facts.offline import Iteration
 from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.rig import Rig
@@ -64,6 +66,7 @@ class Run:
         self.client_path = path / "client.json"
         self.telemetry_path = path / "telemetry.jsonl"  # written by the sampler; absent in runs of older versions
         self.records_path = path / "records.jsonl"
+        self.iterations_path = path / "iterations.jsonl"  # of an offline trial, instead of spool and records
         self.summary_path = path / "summary.json"
 
     @property
@@ -87,8 +90,8 @@ class Run:
             return [decoder.decode(line) for line in file]
 
     def running(self) -> bool:
-        """A live process holds a spool."""
-        return locked(self.spool_path) or locked(self.warmup_path)
+        """A live process holds what it writes."""
+        return any(map(locked, (self.spool_path, self.warmup_path, self.iterations_path)))
 
     def write_engine(self, engine: EngineFacts) -> None:
         write(self.engine_path, pretty(engine))
@@ -132,6 +135,32 @@ class Run:
         with self.records_path.open("rb") as file:
             for line in file:
                 yield decoder.decode(line)
+
+    @contextlib.contextmanager
+    def appending(self) -> Iterator[Callable[[Iteration], None]]:
+        """Adds iterations one by one, and holds the file meanwhile: so others know that it is at work."""
+        try:
+            with self.iterations_path.open("wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+                def append(iteration: Iteration) -> None:
+                    file.write(msgspec.json.encode(iteration) + b"\n")
+                    file.flush()
+
+                yield append
+                os.fsync(file.fileno())
+        except OSError as e:
+            raise _unwritable(self.iterations_path, e) from None
+
+    def iterations(self) -> Iterator[Iteration]:
+        """Of an offline trial. One that was cut in the middle of a line is left out."""
+        if not self.iterations_path.exists():
+            return
+        decoder = msgspec.json.Decoder(Iteration)
+        with self.iterations_path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield decoder.decode(line)
 
     def write_result(self, result: Result) -> None:
         write(self.summary_path, pretty(result))

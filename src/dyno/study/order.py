@@ -40,9 +40,8 @@ def sessions(study: Study, wanted: Collection[str] | None = None) -> list[Sessio
 def setting_key(planned: PlannedTrial) -> bytes:
     """Trials with the same one can share an engine."""
     t = planned.trial
-    # What isn't served runs in a process of its own: a throughput trial has no server to share.
-    shared = planned.place.id if t.offline else ""
-    return msgspec.json.encode([planned.place.rig, t.engine, t.target.urls, t.target.backend, shared])
+    # What isn't served has no server to share, but a loaded engine.
+    return msgspec.json.encode([planned.place.rig, t.engine, t.target.urls, t.target.backend, t.offline is not None])
 
 
 def _rounds(study: Study) -> Iterator[tuple[bytes, list[PlannedTrial]]]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from dyno.errors import WorkloadError
@@ -37,14 +38,20 @@ def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             f"prefix {spec.prefix_len}) leave no room for a word: {special} of them are special tokens. "
             "Raise --random-input-len."
         )
-    # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
-    rng = np.random.default_rng(spec.seed)
-    inputs = _lengths(rng, input_len, spec.range_ratio_input, spec.num_prompts, at_least=0)
-    outputs = _lengths(rng, spec.output_len or RANDOM_OUTPUT_LEN, spec.range_ratio_output, spec.num_prompts, at_least=1)
+    pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
     prefix = synthesize(tokenizer, spec.seed, -1, special + spec.prefix_len)[0] if spec.prefix_len else ""
-    for i, (tokens, output_tokens) in enumerate(zip(inputs, outputs, strict=True)):
+    for i, (tokens, output_tokens) in enumerate(pairs):
         wanted = special + spec.prefix_len + tokens
         yield Request(*synthesize(tokenizer, spec.seed, i, wanted, prefix), output_tokens)
+
+
+def random_lengths(spec: WorkloadSpec) -> list[tuple[int, int]]:
+    """Of the prompts, without a shared prefix, and of the outputs."""
+    # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
+    rng = np.random.default_rng(spec.seed)
+    inputs = _lengths(rng, spec.input_len, spec.range_ratio_input, spec.num_prompts, at_least=0)
+    outputs = _lengths(rng, spec.output_len or RANDOM_OUTPUT_LEN, spec.range_ratio_output, spec.num_prompts, at_least=1)
+    return list(zip(inputs, outputs, strict=True))
 
 
 def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at_least: int) -> list[int]:

@@ -10,6 +10,7 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.offline import Batch
 from dyno.facts.version import before
 from dyno.http import Client
 
@@ -97,6 +98,10 @@ class Kind:
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         raise NotImplementedError
+
+    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+        """What follows `worker.py`: the engine in its own process, with no server in between."""
+        raise UsageError(f"{self.title} can't be measured offline: vllm, llamacpp and transformers can.")
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         """What dyno sets beyond the setting's own."""

@@ -1,6 +1,7 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
 import importlib.metadata
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.offline import Batch
 from dyno.facts.version import before
 
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
+_MOST_SLOTS = 16  # where the setting says nothing: as many as there are requests, and not more than that
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS = {
     "served_name": (flag("--alias"),),
@@ -102,10 +105,13 @@ class LlamaCpp(Kind):
         build = version.rpartition(".")[2]  # 2026.10.11549 holds llama.cpp's build 11549
         return Program(argv, build, where=f"the wheel xllamacpp {version}", embedded=True)
 
+    def _check_split(self, spec: EngineSpec, program: Program) -> None:
+        if program.embedded and spec.world > 1:
+            raise UsageError("The llama.cpp that comes with dyno can't be split over devices: use a llama-server.")
+
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         assert spec.model
-        if program.embedded and (spec.draft_model or spec.tensor_parallel * spec.pipeline_parallel > 1):
-            raise UsageError("The llama.cpp that comes with dyno has no draft models and no split: use a llama-server.")
+        self._check_split(spec, program)
         out = [*program.argv, "--model", spec.model, "--host", "127.0.0.1", "--port", str(port), "--metrics"]
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
@@ -116,6 +122,33 @@ class LlamaCpp(Kind):
         if not spec.served_name:
             out += ["--alias", self.default_name(spec)]  # builds differ in the name that they give by themselves
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
+
+    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+        assert spec.model
+        self._check_split(spec, program)
+        bench = llama_bench(program) if batch.kind == "micro" and batch.by != "timers" else None
+        if batch.by == "llama-bench" and bench is None:
+            raise UsageError("There is no llama-bench beside the llama-server, nor on PATH. Leave --by out.")
+        if bench and not spec.draft_model:
+            return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
+        slots = spec.max_num_seqs or min(batch.requests, _MOST_SLOTS)
+        length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
+        out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
+        out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
+        out += [] if spec.served_name else ["--alias", self.default_name(spec)]
+        return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
+
+    def _bench_flags(self, spec: EngineSpec) -> list[str]:
+        """What llama-bench calls by other names than llama-server."""
+        out = []
+        if spec.kv_cache_dtype and spec.kv_cache_dtype != "auto":
+            kind = _CACHE_TYPES[word(spec.kv_cache_dtype)]
+            out += ["-ctk", str(kind), "-ctv", str(kind)]
+        if spec.max_batched_tokens:
+            out += ["-b", str(spec.max_batched_tokens), "-ub", str(spec.max_batched_tokens)]
+        if spec.world > 1:
+            out += ["-sm", "row" if spec.tensor_parallel > 1 else "layer"]
+        return out
 
     def default_name(self, spec: EngineSpec) -> str:
         return Path(spec.model or "").name
@@ -155,6 +188,15 @@ class LlamaCpp(Kind):
             target["weights_bytes"] = int(float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]])
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
         return LogFacts(target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
+
+
+def llama_bench(program: Program) -> str | None:
+    """Beside the llama-server that is used, or on PATH. What comes with dyno has none, and another build's is another
+    engine."""
+    if program.embedded:
+        return None
+    beside = Path(program.argv[0]).parent / "llama-bench"
+    return shutil.which(str(beside)) or shutil.which("llama-bench")
 
 
 def _clock(stamp: str) -> float:

@@ -7,6 +7,7 @@ from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
+from dyno.facts.offline import Batch
 from dyno.facts.version import before
 
 _FIRST = "5.6"
@@ -40,6 +41,18 @@ class Transformers(Kind):
             # Without a limit its cache takes a share of all memory, free or not: with 24 GB it was killed for that.
             out.append("--continuous-batching")
         return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
+
+    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+        leave = ("served_name", "load_format", "draft_model", "draft_tokens")
+        out = ["transformers", "--model", self.model_of(spec), *self.flags(with_dtype(spec), program.version, leave)]
+        # These its server can't do.
+        for name, value in (
+            ("--load-format", spec.load_format),
+            ("--draft-model", spec.draft_model),
+            ("--draft-tokens", spec.draft_tokens),
+        ):
+            out += [name, str(value)] if value is not None else []
+        return out + (["--device", "cpu"] if spec.devices == [] else [])
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         # It takes longer prompts than the model was made for, and answers nonsense.

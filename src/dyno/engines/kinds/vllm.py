@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+import msgspec
+
 from dyno.engines.kinds.base import (
     DTYPES,
     Kind,
@@ -21,6 +23,7 @@ from dyno.engines.kinds.base import (
 from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
+from dyno.facts.offline import Batch
 from dyno.http import Client
 
 # What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
@@ -129,6 +132,15 @@ class Vllm(Kind):
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
         return own + _speculation(spec, program.version)
+
+    def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+        if spec.prefix_caching is None:
+            # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Only a micro
+            # test at a depth needs it: the context before it is found there, and not counted.
+            spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro" and batch.depth > 0)
+        leave = ("served_name", "draft_model", "draft_tokens")
+        flags = self.flags(with_dtype(spec), program.version, leave)
+        return ["vllm", "--model", self.model_of(spec), *flags, *_speculation(spec, program.version)]
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info

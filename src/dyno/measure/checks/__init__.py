@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, engine, load, model, requests, rig, statistics, telemetry, tokens
-from dyno.measure.evidence import Evidence
+from dyno.measure.checks import client, engine, load, model, offline, requests, rig, statistics, telemetry, tokens
+from dyno.measure.evidence import Circumstances, Evidence, OfflineEvidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     requests.failed,
@@ -16,8 +16,6 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     engine.as_said,
     engine.quantization_named,
     engine.died,
-    engine.second_attempt,
-    engine.memory_held,
     engine.slots,
     engine.cache_emptied,
     tokens.output_length,
@@ -36,12 +34,21 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     client.late_loop,
     client.busy,
     client.others,
-    telemetry.throttled,
-    telemetry.power_limited,
     telemetry.preempted,
     telemetry.restarted,
     telemetry.engine_streams,
     telemetry.energy,
+    statistics.few_samples,
+    statistics.no_steady_window,
+)
+
+
+# Of any benchmark; those of a server are among the others.
+COMMON: tuple[Callable[[Circumstances], Iterator[Finding]], ...] = (
+    engine.second_attempt,
+    engine.memory_held,
+    telemetry.throttled,
+    telemetry.power_limited,
     telemetry.sparse,
     rig.accelerator_shared,
     rig.power_capped,
@@ -49,11 +56,26 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     rig.governor,
     rig.iommu,
     rig.memory_short,
-    statistics.few_samples,
-    statistics.no_steady_window,
     statistics.single_run,
+)
+OFFLINE: tuple[Callable[[OfflineEvidence], Iterator[Finding]], ...] = (
+    offline.failed,
+    offline.cut_short,
+    offline.output_length,
+    offline.cached,
+    offline.depth_missed,
+    offline.few_iterations,
+    offline.first_slow,
+    offline.unsteady,
+    offline.others,
 )
 
 
 def examine(evidence: Evidence) -> list[Finding]:
-    return worst_first(finding for check in CHECKS for finding in check(evidence))
+    checks = (*CHECKS, *COMMON)
+    return worst_first(finding for check in checks for finding in check(evidence))
+
+
+def examine_offline(evidence: OfflineEvidence) -> list[Finding]:
+    checks = (*OFFLINE, *COMMON)
+    return worst_first(finding for check in checks for finding in check(evidence))

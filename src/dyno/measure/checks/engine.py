@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
 from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
-from dyno.measure.evidence import Evidence
+from dyno.measure.evidence import Circumstances, Evidence
 from dyno.units import human_bytes
 
 
@@ -78,7 +78,7 @@ def died(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def second_attempt(e: Evidence) -> Iterator[Finding]:
+def second_attempt(e: Circumstances) -> Iterator[Finding]:
     if e.first_failure:
         yield Finding(
             "engine.second_attempt",
@@ -88,7 +88,7 @@ def second_attempt(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def memory_held(e: Evidence) -> Iterator[Finding]:
+def memory_held(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
         yield Finding(
             "engine.memory_held",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Accelerator, Rig
 from dyno.http import Url
-from dyno.measure.evidence import Evidence
+from dyno.measure.evidence import Circumstances
 from dyno.units import human_bytes
 
 PRESSURE_PERCENT = 10.0
@@ -128,9 +128,10 @@ def examine(rig: Rig) -> list[Finding]:
     return worst_first(finding for check in _OF_A_RIG for finding in check(rig))
 
 
-def _where_the_engine_is(check: RigCheck) -> Callable[[Evidence], Iterator[Finding]]:
-    def of_a_run(e: Evidence) -> Iterator[Finding]:
-        if e.rig is not None and Url(e.trial.target.base_url).local:
+def _where_the_engine_is(check: RigCheck) -> Callable[[Circumstances], Iterator[Finding]]:
+    def of_a_run(e: Circumstances) -> Iterator[Finding]:
+        at = e.trial.target.base_url
+        if e.rig is not None and (not at or Url(at).local):  # in its own process it has no address, and is here
             yield from check(e.rig)
 
     return of_a_run

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
-from dyno.measure.evidence import Evidence
+from dyno.measure.evidence import Circumstances, Evidence
 from dyno.measure.statistics import samples_needed
 
 
@@ -37,8 +37,8 @@ def no_steady_window(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def single_run(e: Evidence) -> Iterator[Finding]:
-    if e.summary.completed and e.repeats < 2:
+def single_run(e: Circumstances) -> Iterator[Finding]:
+    if e.completed and e.repeats < 2:
         yield Finding(
             "statistics.single_run",
             "note",

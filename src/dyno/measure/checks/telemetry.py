@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
 from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
-from dyno.measure.evidence import Evidence
+from dyno.measure.evidence import Circumstances, Evidence
 
 FEW = 10  # samples: fewer tell nothing of a share
 THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples
 GAP_S = 2.0
 
 
-def _of_the_engine(e: Evidence) -> list[AcceleratorTelemetry]:
+def _of_the_engine(e: Circumstances) -> list[AcceleratorTelemetry]:
     return [a for a in e.telemetry.accelerators if a.engine and a.samples >= FEW] if e.telemetry else []
 
 
-def throttled(e: Evidence) -> Iterator[Finding]:
+def throttled(e: Circumstances) -> Iterator[Finding]:
     held = []
     for a in _of_the_engine(e):
         reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
@@ -33,7 +33,7 @@ def throttled(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def power_limited(e: Evidence) -> Iterator[Finding]:
+def power_limited(e: Circumstances) -> Iterator[Finding]:
     """A note: accelerators are built to run at their power limit, and a good engine gets them there."""
     capped = {}
     for a in _of_the_engine(e):
@@ -116,7 +116,7 @@ def energy(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def sparse(e: Evidence) -> Iterator[Finding]:
+def sparse(e: Circumstances) -> Iterator[Finding]:
     t = e.telemetry
     if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
         died = next((f" ({why})" for why in t.absent if "sampler" in why), "")

@@ -1,0 +1,155 @@
+"""From the iterations of an offline trial to its figures. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from dyno.facts.offline import Answer, Iteration, OfflineSummary, Speculation
+from dyno.facts.spread import Spread
+from dyno.facts.trial import TrialSpec
+from dyno.measure.statistics import distribution_ms
+from dyno.units import NS_PER_MS, NS_PER_S
+
+Interval = tuple[int, int]
+_PERCENTILES = (10.0, 25.0, 50.0, 75.0, 90.0, 99.0)  # as `vllm bench latency` has them
+
+
+def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSummary:
+    """`iterations`: the measured ones, at least one."""
+    assert trial.offline is not None
+    answers = [a for it in iterations for a in it.answers if a.error is None]
+    failed = [a for it in iterations for a in it.answers if a.error is not None]
+    cached = [a.cached_tokens for a in answers if a.cached_tokens is not None]
+    lengths = [it.end_ns - it.start_ns for it in iterations]
+
+    def rate(count: Callable[[Answer], int]) -> Spread:
+        return spread(
+            sum(count(a) for a in it.answers if a.error is None) * NS_PER_S / (it.end_ns - it.start_ns)
+            for it in iterations
+        )
+
+    decoding = sum(a.decoded_tokens for a in answers)
+    return OfflineSummary(
+        kind=trial.offline.kind,
+        iterations=len(iterations),
+        requests=max(len(it.answers) for it in iterations),
+        duration_s=sum(lengths) / NS_PER_S,
+        completed=len(answers),
+        failed=len(failed),
+        failure_example=failed[0].error if failed else None,
+        input_tokens=sum(a.prompt_tokens for a in answers),
+        cached_input_tokens=sum(cached) if cached else None,
+        output_tokens=sum(a.output_tokens for a in answers),
+        wanted_output_tokens=sum(a.wanted_tokens for a in answers),
+        latency=distribution_ms(lengths, _PERCENTILES),
+        first_latency_ms=lengths[0] / NS_PER_MS,
+        request_throughput=rate(lambda a: 1),
+        output_throughput=rate(lambda a: a.output_tokens),
+        total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
+        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS),
+        decode_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS),
+        tpot_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS * a.decoded_tokens),
+        prefill_speed=_speed(iterations, processed, _prefilling),
+        decode_speed=_speed(iterations, lambda a: a.decoded_tokens, _decoding),
+        in_flight_mean=_in_flight(iterations),
+        context_mean=sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoding
+        if decoding
+        else 0.0,
+        speculation=_speculation(iterations),
+    )
+
+
+def latency_ms(iteration: Iteration) -> float:
+    return (iteration.end_ns - iteration.start_ns) / NS_PER_MS
+
+
+def others_cpu(iterations: Sequence[Iteration]) -> float | None:
+    """Cores kept busy by others, over the time of all."""
+    told = [(it.others_cpu, it.end_ns - it.start_ns) for it in iterations if it.others_cpu is not None]
+    whole = sum(length for _, length in told)
+    return sum(cores * length for cores, length in told) / whole if whole else None
+
+
+def processed(a: Answer) -> int:
+    """Tokens of the prompt that were worked on: not those that a cache had."""
+    return a.prompt_tokens - (a.cached_tokens or 0)
+
+
+def prefill_ns(a: Answer) -> int | None:
+    return None if a.start_ns is None or a.first_ns is None else a.first_ns - a.start_ns
+
+
+def decode_ns(a: Answer) -> int | None:
+    """None also where nothing was decoded after the first token."""
+    if a.first_ns is None or a.end_ns is None or not a.decoded_tokens:
+        return None
+    return a.end_ns - a.first_ns
+
+
+def spread(values: Iterable[float]) -> Spread:
+    all_of_them = np.array(list(values))
+    std = float(all_of_them.std(ddof=1)) if len(all_of_them) > 1 else 0.0
+    return Spread(len(all_of_them), float(all_of_them.mean()), std)
+
+
+def _of_requests(
+    iterations: Sequence[Iteration], value: Callable[[Answer], int | None], unit: Callable[[Answer], float]
+) -> Spread | None:
+    """The mean over the requests of an iteration, and how that lies over the iterations."""
+    means = []
+    for it in iterations:
+        told = [v / unit(a) for a in it.answers if a.error is None and (v := value(a)) is not None and v > 0]
+        if told:
+            means.append(sum(told) / len(told))
+    return spread(means) if means else None
+
+
+def _prefilling(a: Answer) -> Interval | None:
+    return None if a.start_ns is None or a.first_ns is None else (a.start_ns, a.first_ns)
+
+
+def _decoding(a: Answer) -> Interval | None:
+    return None if a.first_ns is None or a.end_ns is None else (a.first_ns, a.end_ns)
+
+
+def _speed(
+    iterations: Sequence[Iteration], tokens: Callable[[Answer], int], when: Callable[[Answer], Interval | None]
+) -> Spread | None:
+    """Tokens by the time in which at least one request was at it."""
+    speeds = []
+    for it in iterations:
+        told = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
+        busy = union_ns([interval for _, interval in told])
+        if busy > 0:
+            speeds.append(sum(count for count, _ in told) * NS_PER_S / busy)
+    return spread(speeds) if speeds else None
+
+
+def union_ns(intervals: Sequence[Interval]) -> int:
+    covered, until = 0, None
+    for start, end in sorted(intervals):
+        begin = start if until is None else max(start, until)
+        covered += max(end - begin, 0)
+        until = end if until is None else max(until, end)
+    return covered
+
+
+def _in_flight(iterations: Sequence[Iteration]) -> float | None:
+    worked = [
+        a.end_ns - a.start_ns
+        for it in iterations
+        for a in it.answers
+        if a.error is None and a.start_ns is not None and a.end_ns is not None
+    ]
+    whole = sum(it.end_ns - it.start_ns for it in iterations)
+    return sum(worked) / whole if worked and whole else None
+
+
+def _speculation(iterations: Sequence[Iteration]) -> Speculation | None:
+    if not any(it.drafted_tokens for it in iterations):
+        return None
+    return Speculation(
+        sum(it.drafts or 0 for it in iterations),
+        sum(it.drafted_tokens or 0 for it in iterations),
+        sum(it.accepted_tokens or 0 for it in iterations),
+    )
