@@ -6,8 +6,10 @@ from pathlib import Path
 from dyno.cli.progress import clock
 from dyno.errors import UsageError
 from dyno.experiment import study_plan
+from dyno.experiment.offline import counts
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.trial import TrialSpec, micro_name
 from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, left_s, trial_s
 from dyno.study.order import Session, sessions
 
@@ -46,7 +48,7 @@ def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], ru
     """Of what is left. Trials that are done tell how far off the assumption is."""
     folder = study_plan.begun(runs, study)
     done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
-    took_s = {id: result.served.duration_s for id, result in done.items()}
+    took_s = {id: result.duration_s for id, result in done.items()}
     total = left_s(study, [trials for _, trials in groups], start_s, took_s)
     if folder and done:
         return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
@@ -61,14 +63,24 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
+def _offline(t: TrialSpec, lengths: str) -> str:
+    assert t.offline is not None
+    if t.offline.kind == "micro":
+        return micro_name(t)
+    return (
+        f"a batch of {t.workload.num_prompts} × {lengths}"
+        if t.offline.kind == "latency"
+        else f"{t.workload.num_prompts} × {lengths}"
+    )
+
+
 def _asked(planned: PlannedTrial) -> str:
     """The load in a few words."""
     t = planned.trial
     w, load = t.workload, t.load
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.offline:
-        batch = f", batch {t.offline.batch_size}" if t.offline.batch_size else ""
-        return f"{t.offline.kind}, {w.num_prompts} × {lengths}{batch}"
+        return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
     rate = f", {load.request_rate_rps:g}/s" if load.request_rate_rps else ", ramp" if load.ramp else ""
     streams = f", {load.max_concurrency} at once" if load.max_concurrency else ""
     how = rate + streams or ", all at once"

@@ -78,7 +78,7 @@ def conduct(
 
     done = folder.done()
     before = sum(p.place.id in done for p in wanted)
-    ids = {p.place.id for p in wanted if not p.trial.offline} - done
+    ids = {p.place.id for p in wanted} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, found, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
@@ -117,17 +117,11 @@ def _conclude(
     skipped = folder.skipped()
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
         print(f"left out {p.place.label}: {skipped[p.place.id]}")
-    offline = sum(p.trial.offline is not None for p in wanted)
-    if offline:
-        print(
-            f"{offline} offline trials are in the study and weren't run: this version of dyno can't yet.",
-            file=sys.stderr,
-        )
     print(f"Study: {folder.path}", file=sys.stderr)
     if stopped:
         print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
         return 130
-    return 1 if failed or not (done or offline) else 0
+    return 1 if failed or not done else 0
 
 
 def _given(words: list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.launch import spec_secrets
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.offline import alike, batch_of
 from dyno.experiment.prompts import longest
 from dyno.experiment.trial import public as public_trial
 from dyno.facts.rig import Accelerator, Rig
@@ -103,9 +104,10 @@ class SettingPlan(NamedTuple):
 def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -> list[SettingPlan]:
     settings: dict[bytes, list[PlannedTrial]] = {}
     for planned in trials:
-        key = msgspec.json.encode([planned.place.rig, planned.trial.engine, planned.trial.target])
+        batch = batch_of(planned.trial) if planned.trial.offline else None
+        key = msgspec.json.encode([planned.place.rig, planned.trial.engine, planned.trial.target, batch])
         settings.setdefault(key, []).append(planned)
-    out = []
+    out: list[SettingPlan] = []
     for mine in settings.values():
         engine, name = mine[0].trial.engine, mine[0].place.rig
         assert engine is not None
@@ -113,10 +115,18 @@ def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -
         if not kind_of(engine.kind).starts:
             out.append(SettingPlan(mine, None))
             continue
+        batch = batch_of(mine[0].trial) if mine[0].trial.offline else None
         try:
-            out.append(SettingPlan(mine, EnginePlan(engine, there, dry=dry), elsewhere=there is not found))
+            plan = EnginePlan(engine, there, dry=dry, batch=batch)
         except UsageError as e:
             out.append(SettingPlan(mine, None, str(e)))
+            continue
+        # Several batches may need the same of the engine, and then share what is loaded.
+        same = next((s for s in out if batch and s.engine and s.engine.batch and alike(s.engine, plan)), None)
+        if same and same.trials[0].place.rig == name:
+            same.trials.extend(mine)
+        else:
+            out.append(SettingPlan(mine, plan, elsewhere=there is not found))
     return out
 
 

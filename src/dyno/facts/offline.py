@@ -102,3 +102,4 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     in_flight_mean: float | None = None  # requests worked on at once
     context_mean: float = 0.0  # tokens in a request's context while it decodes
     speculation: Speculation | None = None
+    speed: float = 0.0  # the one figure of a list: output tokens/s; of a micro test its own

@@ -116,6 +116,11 @@ class Result(msgspec.Struct, frozen=True):
         return of.completed
 
     @property
+    def duration_s(self) -> float:
+        of = self.offline or self.served
+        return of.duration_s
+
+    @property
     def served(self) -> Summary:
         """Where it is known that a server was measured."""
         assert self.summary is not None

@@ -28,3 +28,10 @@ class TrialSpec(msgspec.Struct, frozen=True):
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
     reset_cache: bool = False  # empty the server's prefix cache before the load
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
+
+
+def micro_name(trial: TrialSpec) -> str:
+    """As llama-bench calls the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""
+    w, o = trial.workload, trial.offline
+    parts = [f"pp{w.input_len}"] * bool(w.input_len) + [f"tg{w.output_len}"] * bool(w.output_len)
+    return "+".join(parts) + (f" @ d{o.depth}" if o and o.depth else "")

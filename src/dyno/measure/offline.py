@@ -28,6 +28,17 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
             for it in iterations
         )
 
+    micro = trial.offline.kind == "micro"
+    # Token generation begins with a token of its own, which is no test of prompt processing.
+    prefills = not micro or trial.workload.input_len > 0
+    prompts = _speed(iterations, processed, _prefilling) if prefills else None
+    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
+    produced = rate(lambda a: a.output_tokens)
+    whole = rate(lambda a: a.prompt_tokens + a.output_tokens)
+    speed = produced
+    if micro:  # of a mixed test, prompt and output together
+        mixed = trial.workload.input_len and trial.workload.output_len
+        speed = (whole if mixed else outputs if trial.workload.output_len else prompts) or produced
     decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
@@ -44,18 +55,19 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         latency=distribution_ms(lengths, _PERCENTILES),
         first_latency_ms=lengths[0] / NS_PER_MS,
         request_throughput=rate(lambda a: 1),
-        output_throughput=rate(lambda a: a.output_tokens),
-        total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
-        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS),
+        output_throughput=produced,
+        total_token_throughput=whole,
+        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS) if prefills else None,
         decode_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS),
         tpot_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS * a.decoded_tokens),
-        prefill_speed=_speed(iterations, processed, _prefilling),
-        decode_speed=_speed(iterations, lambda a: a.decoded_tokens, _decoding),
+        prefill_speed=prompts,
+        decode_speed=outputs,
         in_flight_mean=_in_flight(iterations),
         context_mean=sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoding
         if decoding
         else 0.0,
         speculation=_speculation(iterations),
+        speed=speed.mean,
     )
 
 

@@ -49,13 +49,13 @@ def _mean(distributions: Sequence[Distribution], percentile: str | None) -> floa
 
 
 def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:
-    of = together(results, None)
-    if not of.output_apart or of.output_apart <= APART * of.output_throughput:
+    speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in results]
+    if len(speeds) < 2 or stdev(speeds) <= APART * mean(speeds):
         return
-    speeds = ", ".join(f"{r.served.output_throughput:.1f}" for r in results)
+    told = ", ".join(f"{speed:.1f}" for speed in speeds)
     yield Finding(
         "statistics.repeats_differ",
         "doubt",
-        f"The {of.count} repeats of {name} lie far apart: {speeds} tok/s.",
+        f"The {len(speeds)} repeats of {name} lie far apart: {told} tok/s.",
         "Something else moved the figures: look at each repeat's own findings, and repeat it more often.",
     )

@@ -1,11 +1,14 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.offline import OfflineSummary
+from dyno.facts.spread import Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.repeats import differing, together
@@ -26,10 +29,18 @@ class _Row(msgspec.Struct):
 
 def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
     """Of the trials that have a result; the others decide with them which columns there are."""
+    kinds = dict.fromkeys(p.trial.kind for p in planned if p.place.id in results)
+    for i, kind in enumerate(kinds):
+        if i:
+            yield ""
+        yield from _table(kind, [p for p in planned if p.trial.kind == kind], results)
+    yield from _findings([results[p.place.id] for p in planned if p.place.id in results])
+
+
+def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
+    """Of one kind: what serving tells and what an offline benchmark tells are no columns of one table."""
     done = [p for p in planned if p.place.id in results]
-    if not done:
-        return
-    titles = columns([p for p in planned if not p.trial.offline])
+    titles = columns(planned)
     rows: dict[tuple[str, ...], _Row] = {}
     for p in done:
         row = rows.setdefault(tuple(_whole(p, title) for title in titles), _Row(_cells(p, titles), [], []))
@@ -42,33 +53,133 @@ def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Ite
     for row in rows.values():
         row.findings.extend(differing(", ".join(row.cells), row.results))
     repeats = max(len(row.results) for row in rows.values()) > 1
-    tail = _tail([results[p.place.id] for p in done])
-    # The latencies' titles in two lines: the whole fits a terminal.
-    heads = [("", t) for t in (*(["n"] if repeats else []), "done", "failed", "req/s", "tok/s")]
-    heads += [("TTFT", "p50"), *([("TTFT", f"p{tail}")] if tail else []), ("TPOT", "p50")]
+    of = _OFFLINE[kind] if kind in _OFFLINE else _serving([results[p.place.id] for p in done])
+    heads = [*([("", "n")] if repeats else []), *of.heads]
     names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
     titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
-    body = [[*row.cells, *([str(len(row.results))] if repeats else []), *_row(row, tail)] for row in rows.values()]
+    body = [
+        [
+            *row.cells,
+            *([str(len(row.results))] if repeats else []),
+            *of.cells(row.results),
+            verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
+        ]
+        for row in rows.values()
+    ]
     yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
     spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"tok/s: output tokens, over the whole run. Latencies in ms, from sending.{spread}"
+    yield f"{of.about}{spread}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows.values() for f in row.findings)
-    yield from _findings([results[p.place.id] for p in done])
 
 
-def _row(row: _Row, tail: str | None) -> list[str]:
-    of = together(row.results, tail)
-    apart = "" if of.output_apart is None else f" ±{of.output_apart:.1f}"
+class _Columns(NamedTuple):
+    """The figures of one kind of benchmark."""
+
+    heads: list[tuple[str, str]]  # in two lines: the whole fits a terminal
+    cells: Callable[[Sequence[Result]], list[str]]  # of the repeats of one trial
+    about: str
+
+
+def _serving(results: Sequence[Result]) -> _Columns:
+    tail = _tail(results)
+
+    def cells(repeats: Sequence[Result]) -> list[str]:
+        of = together(repeats, tail)
+        apart = "" if of.output_apart is None else f" ±{of.output_apart:.1f}"
+        return [
+            str(of.completed),
+            str(of.failed),
+            f"{of.request_throughput:.2f}",
+            f"{of.output_throughput:.1f}{apart}",
+            _ms(of.ttft_median_ms),
+            *([_ms(of.ttft_tail_ms)] if tail else []),
+            _ms(of.tpot_median_ms),
+        ]
+
+    heads = [("", t) for t in ("done", "failed", "req/s", "tok/s")]
+    heads += [("TTFT", "p50"), *([("TTFT", f"p{tail}")] if tail else []), ("TPOT", "p50")]
+    return _Columns(heads, cells, "tok/s: output tokens, over the whole run. Latencies in ms, from sending.")
+
+
+def _spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None], digits: int = 1) -> str:
+    """The mean; the deviation over the repeats, or over the iterations of one."""
+    told = [s for r in results if r.offline and (s := value(r.offline))]
+    if not told:
+        return "-"
+    apart = stdev(s.mean for s in told) if len(told) > 1 else told[0].std
+    sure = len(told) > 1 or told[0].count > 1
+    return f"{mean(s.mean for s in told):,.{digits}f}" + (f" ±{apart:,.{digits}f}" if sure else "")
+
+
+def _share(results: Sequence[Result], what: str, of: str) -> str:
+    """Of the machine's peak; the mean of the repeats."""
+    told = [v for r in results if r.roofline for s in r.roofline.shares if s.what == what and (v := getattr(s, of))]
+    return f"{mean(told):.0%}" if told else "-"
+
+
+def _latency(o: OfflineSummary) -> Spread:
+    return Spread(o.latency.count, o.latency.mean, o.latency.std)
+
+
+def _throughput_cells(results: Sequence[Result]) -> list[str]:
+    of = [r.offline for r in results if r.offline]
     return [
-        str(of.completed),
-        str(of.failed),
-        f"{of.request_throughput:.2f}",
-        f"{of.output_throughput:.1f}{apart}",
-        _ms(of.ttft_median_ms),
-        *([_ms(of.ttft_tail_ms)] if tail else []),
-        _ms(of.tpot_median_ms),
-        verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
+        str(sum(o.completed for o in of)),
+        str(sum(o.failed for o in of)),
+        _spread(results, lambda o: o.request_throughput, 2),
+        _spread(results, lambda o: o.output_throughput),
+        _spread(results, lambda o: o.total_token_throughput),
+        _accepted(results),
+        _share(results, "whole", "arithmetic"),
     ]
+
+
+def _latency_cells(results: Sequence[Result]) -> list[str]:
+    return [
+        str(sum(r.offline.iterations for r in results if r.offline)),
+        _spread(results, _latency),
+        _spread(results, lambda o: o.prefill_ms),
+        _spread(results, lambda o: o.tpot_ms, 2),
+        _spread(results, lambda o: o.output_throughput),
+        _accepted(results),
+        _share(results, "decode", "bandwidth"),
+    ]
+
+
+def _micro_cells(results: Sequence[Result]) -> list[str]:
+    return [
+        str(sum(r.offline.iterations for r in results if r.offline)),
+        _spread(results, lambda o: o.prefill_speed, 2),
+        _spread(results, lambda o: o.decode_speed, 2),
+        _share(results, "prefill", "arithmetic"),
+        _share(results, "decode", "bandwidth"),
+    ]
+
+
+def _accepted(results: Sequence[Result]) -> str:
+    told = [r.offline.speculation for r in results if r.offline and r.offline.speculation]
+    return f"{mean(s.acceptance for s in told):.0%}" if told else "-"
+
+
+_OFFLINE = {
+    "throughput": _Columns(
+        [("", "done"), ("", "failed"), ("", "req/s"), ("output", "tok/s"), ("total", "tok/s"), ("drafts", "taken"),
+         ("of", "FLOPS")],
+        _throughput_cells,
+        "Everything handed over at once. total: prompts and outputs. of FLOPS: share of the machine's peak arithmetic.",
+    ),
+    "latency": _Columns(
+        [("", "iterations"), ("batch", "ms"), ("prefill", "ms"), ("", "TPOT"), ("output", "tok/s"), ("drafts", "taken"),
+         ("of", "BW")],
+        _latency_cells,
+        "One batch, again and again. prefill, TPOT: of a request. of BW: of the memory's bandwidth, while it decodes.",
+    ),
+    "micro": _Columns(
+        [("", "tests"), ("pp", "tok/s"), ("tg", "tok/s"), ("pp of", "FLOPS"), ("tg of", "BW")],
+        _micro_cells,
+        "One request alone: prompt processing and token generation, and their shares of the machine's peaks.",
+    ),
+}  # fmt: skip
 
 
 def _ms(value: float | None) -> str:

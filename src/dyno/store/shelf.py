@@ -69,18 +69,25 @@ class _Numbers(msgspec.Struct):
     output_throughput: float | None = None
 
 
+class _Offline(msgspec.Struct):
+    completed: int
+    failed: int
+    speed: float
+
+
 class _Result(msgspec.Struct):
     verdict: str
-    summary: _Numbers
+    summary: _Numbers | None
+    offline: _Offline | None = None
 
-
-class _Trial(msgspec.Struct):
-    kind: str = "serve"
+    @property
+    def numbers(self) -> _Numbers:
+        o = self.offline
+        return _Numbers(o.completed, o.failed, o.speed) if o else self.summary or _Numbers()
 
 
 class _Planned(msgspec.Struct):
     place: Place
-    trial: _Trial
 
 
 class _Plan(msgspec.Struct):
@@ -135,7 +142,7 @@ def look(path: Path, study_runs: bool = False) -> RunLine:
         started = read(path / "trial.json", _Manifest).started if "trial.json" in names else None
         if "summary.json" in names:
             result = read(path / "summary.json", _Result)
-            s = result.summary
+            s = result.numbers
             return RunLine(
                 told, "done", "", started, s.completed, s.failed, s.output_throughput, result.verdict, tags
             )  # fmt: skip
@@ -170,9 +177,9 @@ def look_at_study(path: Path) -> StudyLine:
     except StoreError as e:
         return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
     there = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
-    # Of a study for several machines, those that were begun; trials that no server is asked for are none of its yet.
+    # Of a study for several machines, those that were begun.
     rigs = {t.place.rig for t in plan.trials if t.place.id in there} or {t.place.rig for t in plan.trials}
-    planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs and t.trial.kind == "serve"}
+    planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs}
     skipped = folder.skipped()
 
     def line(place: Place) -> RunLine:
