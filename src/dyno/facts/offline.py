@@ -17,6 +17,8 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iterations: int | None = None  # measured ones; micro: repetitions of each test. None: as the procedure does
     warmup_iterations: int | None = None
     depth: int | None = None  # micro: tokens that are in the context before the test
+    detokenize: bool = True  # False: tokens are produced, and never become text
+    by: str | None = None  # micro with llama.cpp: llama-bench or timers (its own ones); None: llama-bench where it is
 
 
 class Answer(msgspec.Struct):
