@@ -89,6 +89,20 @@ class Line(Watcher):
             sys.stderr.write("\r" + self._text(p, shutil.get_terminal_size().columns) + "\x1b[K")
             sys.stderr.flush()
 
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        """Of an offline trial: one more is done, the warm-ups first."""
+        now, total = time.monotonic(), warmups + measured
+        if not self._bar or (now < self._next and done < total):
+            return
+        self._next = now + _EVERY_S
+        if writable():
+            self._drawn = True
+            which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
+            left = clock((total - done) * took_s)
+            text = f"{done / total:4.0%} {bar(done / total, 20)} {which}, {took_s:.3g} s each, {left} left"
+            sys.stderr.write("\r" + text[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
+            sys.stderr.flush()
+
     def _text(self, p: Progress, columns: int) -> str:
         text = self._rates.text(p)
         share = share_done(p)
