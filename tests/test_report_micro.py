@@ -196,7 +196,11 @@ def test_shares_of_the_roofline_come_after_llama_benchs_columns_and_it_is_said_o
     ]
     table = printed("md", trials, rows).splitlines()
     assert table[0].endswith("|                  t/s |   % BW | % FLOPS |")
-    assert [line[-20:] for line in table[2:5]] == ["|    1.0 |    50.0 |", "|   64.0 |     2.0 |", "|      - |       - |"]
+    assert [line[-20:] for line in table[2:5]] == [
+        "|    1.0 |    50.0 |",
+        "|   64.0 |     2.0 |",
+        "|      - |       - |",
+    ]
     assert "Neoverse-N1, 2 cores, fp16, measured here" in table[6]
     assert table[-1].startswith("build: ")
 

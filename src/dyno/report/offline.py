@@ -70,7 +70,7 @@ def _latency(d: Distribution, first_ms: float) -> list[str]:
     lines = [f"{'Latency of an Iteration':-^50}"]
     if d.empty:  # no sample, no number: a 0.00 would be read as one
         return [*lines, labelled("Mean latency (ms):", "-")]
-    lines.append(labelled("Mean latency (ms):", f"{d.mean:,.2f} ± {d.std:,.2f}" if d.count > 1 else d.mean))
+    lines.append(labelled("Mean latency (ms):", f"{d.mean:.2f} ± {d.std:.2f}" if d.count > 1 else d.mean))
     if d.count > 1:
         lines.append(labelled("Median latency (ms):", d.median))
         lines += [labelled(f"P{p} latency (ms):", v) for p, v in d.percentiles.items()]
