@@ -116,6 +116,12 @@ def test_a_sample_is_of_the_tested_tokens_and_the_time_that_they_took(
     assert micro.sample(offlines.micro_trial(prompt, generated, 256), answer) == (tokens, took)
 
 
+def test_both_together_need_no_moment_in_between() -> None:
+    answer = Answer(128, 32, 32, start_ns=0, first_ns=None, end_ns=4_000, decoded_tokens=32)
+    assert micro.sample(offlines.micro_trial(128, 32), answer) == (160, 4_000)
+    assert micro.sample(offlines.micro_trial(128, 0), answer) is None
+
+
 def test_warm_ups_and_failed_answers_are_no_samples() -> None:
     trial = offlines.micro_trial(128, 0)
     its = offlines.micro_iterations(trial, [1000, 2000, 4000])
@@ -205,16 +211,29 @@ def test_shares_of_the_roofline_come_after_llama_benchs_columns_and_it_is_said_o
     assert table[-1].startswith("build: ")
 
 
-def test_a_doubt_is_told_under_the_table_and_in_the_files() -> None:
-    trial = offlines.micro_trial(128, 0)
-    result = offlines.micro_result(findings=[Finding("host.busy", "doubt", "Others were busy.", "Stop them.")])
-    its = offlines.micro_iterations(trial, [1000])
-    row = micro.row(result, offlines.manifest(trial), its, RUN, offlines.engine_facts("11434"))
-    table = printed("md", [trial], [row])
-    assert "Verdict of pp128, llama 5M F16: doubtful\n  doubt host.busy: Others were busy.\n" in table
-    assert table.endswith("build: unknown (11434)\n")
-    assert json.loads(printed("json", [trial], [row]))[0]["findings"][0]["code"] == "host.busy"
-    assert '"doubtful","host.busy","runs/r"' in printed("csv", [trial], [row])
+def test_a_doubt_is_told_once_under_the_table_and_in_each_row_of_the_files() -> None:
+    trials = [offlines.micro_trial(128, 0), offlines.micro_trial(0, 32), offlines.micro_trial(64, 0)]
+    busy = Finding("host.busy", "doubt", "Others were busy.", "Stop them.")
+    note = Finding("statistics.single_run", "note", "It is one.", "Repeat it.")
+    found = [[busy, note], [busy], [note]]
+    rows = [
+        micro.row(
+            offlines.micro_result(findings=findings), offlines.manifest(trial),
+            offlines.micro_iterations(trial, [1000]), RUN, offlines.engine_facts("11434"),
+        )
+        for trial, findings in zip(trials, found, strict=True)
+    ]  # fmt: skip
+    table = printed("md", trials, rows).splitlines()
+    assert table[5:] == [
+        "",
+        "Doubtful: pp128, tg32",
+        "  doubt host.busy: Others were busy.",
+        "        Stop them.",
+        "",
+        "build: unknown (11434)",
+    ]
+    assert [len(row["findings"]) for row in json.loads(printed("json", trials, rows))] == [2, 1, 1]
+    assert '"doubtful","host.busy statistics.single_run","runs/r"' in printed("csv", trials, rows)
 
 
 @pytest.mark.parametrize(

@@ -121,16 +121,16 @@ def row(
 
 def sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
     """Tokens and the nanoseconds that they took. None: it failed, or the engine didn't tell."""
-    if a.error is not None or a.start_ns is None or a.first_ns is None or a.end_ns is None:
-        return None
     prompt = a.prompt_tokens - (a.cached_tokens or 0)  # what was there before the test isn't processed again
     if not trial.workload.output_len:
-        tokens, took = prompt, a.first_ns - a.start_ns
+        tokens, start, end = prompt, a.start_ns, a.first_ns
     elif not trial.workload.input_len:
-        tokens, took = a.decoded_tokens, a.end_ns - a.first_ns
-    else:
-        tokens, took = prompt + a.decoded_tokens, a.end_ns - a.start_ns
-    return (tokens, took) if tokens > 0 and took > 0 else None
+        tokens, start, end = a.decoded_tokens, a.first_ns, a.end_ns
+    else:  # the moment between the two isn't needed, and llama-bench doesn't tell it
+        tokens, start, end = prompt + a.decoded_tokens, a.start_ns, a.end_ns
+    if a.error is not None or start is None or end is None or tokens < 1 or end <= start:
+        return None
+    return tokens, end - start
 
 
 def short_name(n_prompt: int, n_gen: int, n_depth: int) -> str:
@@ -267,12 +267,14 @@ class Markdown:
             peaks = "; ".join(dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"]))
             yield f"% BW, % FLOPS: of the peak memory bandwidth and arithmetic ({peaks})."
             yield ""
-        if doubted := [row for row in self._rows if row["verdict"] != "sound"]:
-            for row in doubted:
-                yield f"Verdict of {_shown(row, 'test')}, {row['model_type']}: {row['verdict']}"
-                for finding in row["findings"]:
+        for verdict in ("void", "doubtful"):
+            if rows := [row for row in self._rows if row["verdict"] == verdict]:
+                yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(_shown(row, 'test') for row in rows))}"
+                # Most rows have the same ones: each is told once, with the numbers of its first row.
+                found = {f["code"]: f for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
+                for finding in found.values():
                     yield from finding_lines(msgspec.convert(finding, Finding))
-            yield ""
+                yield ""
         yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
 
 
