@@ -49,6 +49,7 @@ _LATENCY = """examples:
   dyno bench latency --model NAME --draft-model NAME --draft-tokens 4
 """
 _EXIT = """
+As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs are as long as asked.
 Flags that dyno doesn't know go to the engine untouched, which refuses what it doesn't know either.
 Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
 
