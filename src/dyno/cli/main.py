@@ -1,18 +1,23 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 
 from dyno import __version__
-from dyno.cli import demo, doctor, engines, run, runs, serve, sql
+from dyno.cli import demo, doctor, engines, micro, offline, run, runs, serve, sql
 from dyno.errors import DynoError
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(_dashed(sys.argv[1:] if argv is None else argv))
+    parser = _parser()
+    options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
+    if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     command: Command = options.command
     try:
         return command(options)
@@ -28,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dashed(argv: Sequence[str]) -> list[str]:
-    """--num_prompts is --num-prompts, as vLLM takes both."""
+    """--num_prompts is --num-prompts, as vLLM takes both. What follows a dot is a key of the engine's own."""
     out = []
     for word in argv:
-        name, equals, value = word.partition("=")
-        out.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+        name = re.match(r"--[^=.]*", word)
+        out.append(name[0].replace("_", "-") + word[name.end() :] if name else word)
     return out
 
 
@@ -49,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         title="benchmarks", required=True, metavar="WHAT"
     )
     serve.add(bench)
+    offline.add(bench)
+    micro.add(bench)
     run.add(commands)
     runs.add(commands)
     sql.add(commands)

@@ -96,9 +96,15 @@ class Line(Watcher):
             sys.stderr.flush()
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
-        if self._bar and writable():
+        now = time.monotonic()
+        if not self._bar or (now < self._next and done < warmups + measured):
+            return
+        self._next = now + _EVERY_S
+        if writable():
             self._drawn = True
-            sys.stderr.write(f"\r{iteration_text(done, warmups, measured, took_s)}\x1b[K")
+            share = done / (warmups + measured)
+            text = f"{share:4.0%} {bar(share, 20)} {iteration_text(done, warmups, measured, took_s)}"
+            sys.stderr.write("\r" + text[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
             sys.stderr.flush()
 
     def _text(self, p: Progress, columns: int) -> str:

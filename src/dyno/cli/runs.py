@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from dyno.store.run import Run
     from dyno.store.shelf import RunLine, StudyLine
 
 _EXAMPLES = """examples:
@@ -199,6 +200,8 @@ def show(options: argparse.Namespace) -> int:
     if kind_of(path) == "study":
         return _show_study(path, options.json)
     run = Run(path)
+    if run.whole and run.manifest().trial.offline is not None:
+        return _show_offline(run, options.json)
     if run.whole:
         outcome = Outcome(run, run.manifest(), run.result())
     elif (failure := failure_of(run)) is not None:
@@ -223,9 +226,34 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_study(path: Path, as_json: bool) -> int:
-    from dyno.cli.serve import result_file
+def _show_offline(run: "Run", as_json: bool) -> int:
+    from dyno.cli import micro, offline
+    from dyno.experiment.offline import reopened
+
+    outcome = reopened(run)
+    trial = outcome.manifest.trial
+    if trial.kind == "micro":
+        printer = micro.Printer("json" if as_json else "md", [trial], sys.stdout)
+        printer.row(micro.row_of(outcome))
+        printer.close()
+    else:
+        print(json.dumps(offline.result_file(outcome)) if as_json else offline.printed(outcome))
+    return 0
+
+
+def _file(run: "Run") -> dict[str, Any]:
+    from dyno.cli import micro, offline, serve
+    from dyno.experiment.offline import reopened
     from dyno.experiment.trial import Outcome
+
+    manifest = run.manifest()
+    if manifest.trial.offline is None:
+        return serve.result_file(Outcome(run, manifest, run.result()), detailed=False)
+    outcome = reopened(run)
+    return micro.row_of(outcome) if manifest.trial.kind == "micro" else offline.result_file(outcome)
+
+
+def _show_study(path: Path, as_json: bool) -> int:
     from dyno.report.study import lines
     from dyno.store.shelf import look_at_study
     from dyno.store.study import StudyFolder
@@ -237,8 +265,7 @@ def _show_study(path: Path, as_json: bool) -> int:
     planned = folder.study().trials
     runs = {p.place.id: run for p in planned if (run := folder.run(p.place)).whole}
     if as_json:
-        outcomes = [Outcome(run, run.manifest(), run.result()) for run in runs.values()]
-        print(json.dumps({"study": study.name, "trials": [result_file(o, detailed=False) for o in outcomes]}))
+        print(json.dumps({"study": study.name, "trials": [_file(run) for run in runs.values()]}))
         return 0
     print(f"{study.name}: {_study_words(study)}")
     rigs = {p.place.rig for p in planned if p.place.id in runs}

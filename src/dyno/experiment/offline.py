@@ -281,6 +281,13 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
     return OfflineOutcome(run, manifest, result, iterations, interrupted)
 
 
+def reopened(run: Run) -> OfflineOutcome:
+    """One that lies there; summed up first, where dyno was stopped before that."""
+    if not run.whole:
+        return finish(run, interrupted=True)
+    return OfflineOutcome(run, run.manifest(), run.result(), list(run.iterations()))
+
+
 def _name(trial: TrialSpec, plan: EnginePlan) -> str:
     o, w = trial.offline, trial.workload
     assert o is not None

@@ -146,13 +146,18 @@ class Conductor:
         """Those of the queue's head that one loaded engine is good for."""
         first = queue[0]
         plan = plan_of(first.trial, found)
+        # Those that it is good for come first: each load of another may take minutes.
+        fitting_ones = [p for p in queue if alike(plan, plan_of(p.trial, found))]
+        others = [p for p in queue if p not in fitting_ones]
+        queue.clear()
+        queue.extend([*fitting_ones, *others])
         with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
             self._check_version(first, worker.facts.version)
             self._go_through(
                 queue,
                 lambda p: self._on_worker(p, worker),
                 worker.death,
-                lambda p: alike(plan, plan_of(p.trial, found)),
+                lambda p: p in fitting_ones,
             )
 
     def _check_version(self, planned: PlannedTrial, version: str | None) -> None:

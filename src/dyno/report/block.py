@@ -31,8 +31,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
     def line(label: str, value: int | float | str) -> None:
-        text = f"{value:<10.2f}" if isinstance(value, float) else f"{value:<10}"
-        lines.append(f"{label:<40} {text}")
+        lines.append(labelled(label, value))
 
     line("Successful requests:", s.completed)
     line("Failed requests:", s.failed)
@@ -81,14 +80,25 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
             "Client: read late, mean / max (ms):", f"{s.client.read_late_mean_ms:.2f} / {s.client.read_late_max_ms:.2f}"
         )
     line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
-    if result.telemetry is not None:
-        lines.append(f"{'telemetry':-^50}")
-        for label, value in telemetry.lines(result.telemetry):
-            line(label, value)
-        lines += [f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")]
+    lines += telemetry_lines(result)
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def labelled(label: str, value: int | float | str) -> str:
+    text = f"{value:<10.2f}" if isinstance(value, float) else f"{value:<10}"
+    return f"{label:<40} {text}"
+
+
+def telemetry_lines(result: Result) -> list[str]:
+    if result.telemetry is None:
+        return []
+    return [
+        f"{'telemetry':-^50}",
+        *(labelled(label, value) for label, value in telemetry.lines(result.telemetry)),
+        *(f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")),
+    ]
 
 
 def _distribution(lines: list[str], short: str, title: str, d: Distribution) -> None:
@@ -103,7 +113,10 @@ def verdict_lines(result: Result) -> list[str]:
     lines = [f"Verdict: {result.verdict}"]
     for finding in result.findings:
         lines += finding_lines(finding)
-    for kind, detail in result.served.failure_examples.items():
+    examples = result.summary.failure_examples if result.summary is not None else {}
+    if result.offline is not None and result.offline.failure_example:
+        examples = {"failure": result.offline.failure_example}
+    for kind, detail in examples.items():
         if detail:
             lines.append(f"  first {kind}: {detail[:200]}")
     return lines

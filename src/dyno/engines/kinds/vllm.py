@@ -135,9 +135,9 @@ class Vllm(Kind):
 
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         if spec.prefix_caching is None:
-            # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Only a micro
-            # test at a depth needs it: the context before it is found there, and not counted.
-            spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro" and batch.depth > 0)
+            # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Micro tests
+            # need it: what is in the context before one is found there, and not counted. It is emptied before each.
+            spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro")
         leave = ("served_name", "draft_model", "draft_tokens")
         flags = self.flags(with_dtype(spec), program.version, leave)
         return ["vllm", "--model", self.model_of(spec), *flags, *_speculation(spec, program.version)]

@@ -1,0 +1,340 @@
+"""`dyno bench micro`: llama-bench's flags, grid and table, for llama.cpp and for engines that it doesn't know."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyno.cli import engine, refused
+from dyno.cli.offline import dry_run, kind_for
+from dyno.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from dyno.experiment.offline import OfflineOutcome
+    from dyno.facts.engine import EngineSpec
+    from dyno.facts.trial import TrialSpec
+    from dyno.report.micro import Row
+
+OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
+_GGUF = ("llamacpp",)
+# From the outermost loop to the innermost, as llama-bench nests them → llama-server's flag.
+_KNOBS = {
+    "n_gpu_layers": "--n-gpu-layers", "batch_size": "--batch-size", "ubatch_size": "--ubatch-size",
+    "cache_type_k": "--cache-type-k", "cache_type_v": "--cache-type-v", "flash_attn": "--flash-attn",
+    "threads": "--threads",
+}  # fmt: skip
+_FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto": "auto"}
+_OF_ONE_ENGINE = (
+    "--engine-args", "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
+)  # fmt: skip
+_SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
+_FILE = "dyno downloads no models; give a file with -m."
+_REFUSED = {
+    "-hf -hfr --hf-repo": _FILE,
+    "-hff --hf-file": _FILE,
+    "-hft --hf-token": _FILE,
+    "--offline": "dyno downloads no models anyway. Leave it out.",
+    "--numa": _SERVER,
+    "--prio": "dyno doesn't change priorities; start dyno under `nice`.",
+    "--list-devices": "`dyno doctor` lists the accelerators.",
+    "-fitt --fit-target": _SERVER,
+    "-fitc --fit-ctx": _SERVER,
+    "-C --cpu-mask": _SERVER,
+    "--cpu-strict": _SERVER,
+    "--poll": _SERVER,
+    "-ncmoe --n-cpu-moe": _SERVER,
+    "-sm --split-mode": _SERVER,
+    "-mg --main-gpu": "name the accelerators with --devices.",
+    "-dev --device": "name the accelerators with --devices.",
+    "-nkvo --no-kv-offload": _SERVER,
+    "-lm --load-mode": _SERVER,
+    "-lzm --lazy-mode": _SERVER,
+    "-mmp --mmap": _SERVER,
+    "-embd --embeddings": "dyno measures generation, not embeddings.",
+    "-ts --tensor-split": _SERVER,
+    "-ot --override-tensor": _SERVER,
+    "-nopo --no-op-offload": _SERVER,
+    "--no-host": _SERVER,
+    "--repack": _SERVER,
+}
+_EXAMPLES = """examples:
+  dyno bench micro                                         dyno's own small model: pp512 and tg128, five times each
+  dyno bench micro -m model-Q4_0.gguf -p 512,1024 -n 128 -d 0,4096
+  dyno bench micro -m a.gguf -m b.gguf -p 0 -n 64 -t 1-8*2 -fa 0,1 -o csv
+  dyno bench micro -m model.gguf -m FOLDER --engine llamacpp,vllm,transformers -pg 512,128
+  dyno bench micro -m NAME --engine vllm --dtype bf16 -p 2048 -n 128 -r 10 -o json
+
+Values with commas, ranges (first-last, first-last+step, first-last*mult) and repeated flags make a grid, in
+llama-bench's order. Each cell is a run folder. Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "micro",
+        help="prompt processing and token generation of one request, as llama-bench measures them",
+        description="Measure prompt processing (pp), token generation (tg) or both (pg) of a single request, in "
+        "tokens a second, over a grid of settings.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    g = p.add_argument_group("test")
+
+    def several(*flags: str, of: Any, default: str, help: str = "") -> None:
+        g.add_argument(*flags, type=of, action="extend", metavar="LIST", help=f"{help} (default: {default})".strip())
+
+    g.add_argument(
+        "-m", "--model", type=words, action="extend", metavar="M",
+        help="GGUF files; for the other engines folders or names (default: dyno's own small one)",
+    )  # fmt: skip
+    several("-p", "--n-prompt", of=numbers, default="512", help="tokens of a prompt; 0: no such test")
+    several("-n", "--n-gen", of=numbers, default="128", help="tokens to be generated; 0: no such test")
+    g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="one after the other")
+    several("-d", "--n-depth", of=numbers, default="0", help="tokens in the context before the test")
+    g.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default: 5)")
+    g.add_argument("--no-warmup", action="store_true", help="no unmeasured repetition first")
+    g.add_argument("--delay", type=float, default=0, metavar="S", help="between the tests (default: 0)")
+    g.add_argument("--seed", type=int, default=0)
+    g = p.add_argument_group("llama.cpp's knobs")
+    several("-ngl", "--n-gpu-layers", of=numbers, default="the engine's")
+    several("-b", "--batch-size", of=numbers, default="2048")
+    several("-ub", "--ubatch-size", of=numbers, default="512")
+    several("-ctk", "--cache-type-k", of=words, default="f16")
+    several("-ctv", "--cache-type-v", of=words, default="f16")
+    several("-fa", "--flash-attn", of=flash, default="auto", help="on, off, auto")
+    several("-t", "--threads", of=numbers, default="the engine's")
+    g.add_argument(
+        "--by", choices=("llama-bench", "timers"),
+        help="measured by the program llama-bench, or by the server's own timers (default: the first, where it is)",
+    )  # fmt: skip
+    g = p.add_argument_group("engine")
+    g.add_argument(
+        "--engine", type=words, action="extend", metavar="KINDS",
+        help="llamacpp, vllm, transformers; several: each takes the models that suit it (default: by the model)",
+    )  # fmt: skip
+    engine.add(p.add_argument_group("setting of the engine"))
+    g = p.add_argument_group("result")
+    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
+    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
+    g.add_argument("--progress", action="store_true", help="tell each test on stderr")
+    g.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)  # the engine's log is always kept
+    g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
+    g.add_argument("--label")
+    g.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)"
+    )
+    refused.add(p, _REFUSED)
+    p.set_defaults(command=run, port=None, served_model_name=None)
+
+
+# ---- what stands after a flag ----
+
+
+def words(text: str) -> list[str]:
+    out = [word.strip() for word in text.split(",") if word.strip()]
+    if not out:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no value")
+    return out
+
+
+def numbers(text: str) -> list[int]:
+    """7 or 1,2,3 or 1-4 or 0-512+128 or 1-8*2, and these with commas between."""
+    return [n for word in text.split(",") for n in _range(word)]
+
+
+def _range(word: str) -> Iterator[int]:
+    if re.fullmatch(r"-?\d+", word):
+        yield int(word)
+        return
+    found = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number and no range such as 1-4, 0-512+128 or 1-8*2")
+    n, last, how, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
+    if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
+        raise argparse.ArgumentTypeError(f"{word!r} never comes to its end: it must rise from the first to the last")
+    while n <= last:
+        yield n
+        n = n + by if how == "+" else n * by
+
+
+def pair(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+),(\d+)", text)
+    if not found or 0 in (int(found[1]), int(found[2])):
+        raise argparse.ArgumentTypeError(f"{text!r}: write PROMPT,GENERATED, such as 512,128")
+    return int(found[1]), int(found[2])
+
+
+def flash(text: str) -> list[str]:
+    if unknown := [word for word in words(text) if word not in _FLASH]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of on, off, auto (or 1, 0, -1)")
+    return [_FLASH[word] for word in words(text)]
+
+
+# ---- the grid ----
+
+
+def trials(o: argparse.Namespace) -> "list[TrialSpec]":
+    _check_flags(o)
+    depths = o.n_depth or [0]
+    tests = [(n, 0) for n in o.n_prompt or [512] if n] + [(0, n) for n in o.n_gen or [128] if n] + o.pg
+    if not tests:
+        raise UsageError("Nothing is left to test: -p and -n are 0, and there is no -pg.")
+    return [
+        _trial(o, setting, prompt, generated, depth)
+        for setting in _settings(o)
+        for depth, (prompt, generated) in product(depths, tests)
+    ]
+
+
+def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
+    import msgspec
+
+    for model, kind in _engines(o):
+        setting = engine.spec(kind, argparse.Namespace(**{**vars(o), "model": model}))
+        values = [getattr(o, knob) or [None] for knob in _KNOBS] if kind == "llamacpp" else []
+        for cell in product(*values):
+            said = [(flag, value) for flag, value in zip(_KNOBS.values(), cell, strict=False) if value is not None]
+            yield msgspec.structs.replace(
+                setting, args=[*setting.args, *(word for flag, value in said for word in (flag, str(value)))]
+            )
+
+
+def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
+    """Each model with the engines that it is for."""
+    models: list[str | None] = o.model or [None]
+    named = list(dict.fromkeys(o.engine or []))
+    if not named:
+        return [(model, kind_for(model)) for model in models]
+    out = []
+    for model in models:
+        suits = [kind for kind in named if (kind in _GGUF) == (kind_for(model) in _GGUF)]
+        if not suits and model is None:
+            raise UsageError(f"--engine {','.join(named)}: dyno's own small model is a GGUF file. Give one with -m.")
+        if not suits:
+            wants = "llamacpp" if kind_for(model) in _GGUF else "vllm or transformers"
+            raise UsageError(f"-m {model}: none of {', '.join(named)} takes it. Add --engine {wants}, or leave it out.")
+        out += [(model, kind) for kind in suits]
+    if idle := [kind for kind in named if kind not in {k for _, k in out}]:
+        wants = "a GGUF file" if idle[0] in _GGUF else "a folder or a name"
+        raise UsageError(f"--engine {idle[0]}: none of the models is for it. Give {wants} with -m.")
+    return out
+
+
+def _trial(o: argparse.Namespace, setting: "EngineSpec", prompt: int, generated: int, depth: int) -> "TrialSpec":
+    from dyno.engines.kinds import kind_of
+    from dyno.facts.load import LoadSpec
+    from dyno.facts.offline import OfflineSpec
+    from dyno.facts.target import TargetSpec
+    from dyno.facts.trial import TrialSpec
+    from dyno.facts.workload import WorkloadSpec
+
+    return TrialSpec(
+        target=TargetSpec("", kind_of(setting.kind).backend, "", model=setting.model),
+        workload=WorkloadSpec("random", num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated),
+        load=LoadSpec(seed=o.seed),
+        ignore_eos=True,
+        label=o.label,
+        kind="micro",
+        offline=OfflineSpec(
+            "micro",
+            iterations=o.repetitions,
+            warmup_iterations=0 if o.no_warmup else 1,
+            depth=depth,
+            by=o.by if setting.kind == "llamacpp" else None,
+        ),
+        engine=setting,
+    )
+
+
+def _check_flags(o: argparse.Namespace) -> None:
+    def refuse(condition: bool, message: str) -> None:
+        if condition:
+            raise UsageError(message)
+
+    refuse(o.repetitions < 1, "-r must be at least 1.")
+    refuse(o.delay < 0 or o.seed < 0, "--delay and --seed can't be negative.")
+    for flag, values in (("-p", o.n_prompt), ("-n", o.n_gen), ("-d", o.n_depth)):
+        refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
+    for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
+        refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
+    refuse(bool((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens),
+           "-b, -ub and --max-num-batched-tokens say the same in two ways. Leave one out.")  # fmt: skip
+    refuse(bool((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype),
+           "-ctk, -ctv and --kv-cache-dtype say the same in two ways. Leave one out.")  # fmt: skip
+    kinds = {kind for _, kind in _engines(o)}
+    if "llamacpp" not in kinds:
+        of_llama = [f"--{knob.replace('_', '-')}" for knob in _KNOBS if getattr(o, knob)] + ["--by"] * bool(o.by)
+        refuse(bool(of_llama), f"{', '.join(of_llama)}: of llama.cpp alone, and it isn't among the engines.")
+    if len(kinds) > 1:
+        of_one = [flag for flag in engine.given(o) if flag in _OF_ONE_ENGINE]
+        refuse(
+            bool(of_one),
+            f"{', '.join(of_one)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
+            "Measure them one after the other.",
+        )
+
+
+# ---- run and print ----
+
+
+def run(options: argparse.Namespace) -> int:
+    refused.check(options)
+    wanted = trials(options)
+    if options.dry_run:
+        return dry_run(wanted)
+
+    from dyno.cli.progress import Line
+    from dyno.experiment import offline
+
+    outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
+    printers = [Printer(form, wanted, file) for form, file in outputs]
+    done, failed, cut = 0, 0, False
+    try:
+        for outcome in offline.conduct(wanted, runs=options.runs, watcher=Line()):
+            row = row_of(outcome)
+            done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
+            if options.progress:
+                print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)
+            for printer in printers:
+                printer.row(row)
+            if options.delay and done < len(wanted):
+                time.sleep(options.delay)
+    finally:  # what was measured is a whole table, however it ends
+        for printer in printers:
+            printer.close()
+    if cut or done < len(wanted):
+        raise Interrupted(f"interrupted: {done} of {len(wanted)} tests were measured.")
+    return 1 if failed else 0
+
+
+def row_of(outcome: "OfflineOutcome") -> "Row":
+    from dyno.report import micro
+
+    return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())
+
+
+class Printer:
+    """A table that grows: its head comes with the first row."""
+
+    def __init__(self, form: str, wanted: "list[TrialSpec]", file: Any) -> None:
+        from dyno.report.micro import FORMATS
+
+        self._form, self._file, self._begun = FORMATS[form](wanted), file, False
+
+    def row(self, row: "Row") -> None:
+        if not self._begun:
+            self._begun = True
+            self._print(self._form.head(row))
+        self._print(self._form.row(row))
+
+    def close(self) -> None:
+        if self._begun:
+            self._print(self._form.foot())
+
+    def _print(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            print(line, file=self._file, flush=True)

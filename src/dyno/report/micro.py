@@ -1,0 +1,415 @@
+"""Rows of a micro benchmark, in llama-bench's five formats: its columns and keys in its order, dyno's after them."""
+
+import datetime
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.finding import Finding
+from dyno.facts.offline import Answer, Iteration
+from dyno.facts.rig import Accelerator
+from dyno.facts.roofline import Share
+from dyno.facts.summary import Result
+from dyno.facts.trial import TrialSpec
+from dyno.report.block import finding_lines
+from dyno.store.run import Manifest
+from dyno.units import NS_PER_S
+
+# llama-bench's keys, build 11434, and what its SQL calls their types.
+FIELDS = {
+    "build_commit": "TEXT", "build_number": "INTEGER", "cpu_info": "TEXT", "gpu_info": "TEXT", "backends": "TEXT",
+    "model_filename": "TEXT", "model_type": "TEXT", "model_size": "INTEGER", "model_n_params": "INTEGER",
+    "n_batch": "INTEGER", "n_ubatch": "INTEGER", "n_threads": "INTEGER", "cpu_mask": "TEXT", "cpu_strict": "INTEGER",
+    "poll": "INTEGER", "type_k": "TEXT", "type_v": "TEXT", "n_gpu_layers": "INTEGER", "n_cpu_moe": "INTEGER",
+    "split_mode": "TEXT", "main_gpu": "INTEGER", "no_kv_offload": "INTEGER", "flash_attn": "INTEGER",
+    "devices": "TEXT", "tensor_split": "TEXT", "tensor_buft_overrides": "TEXT", "load_mode": "TEXT",
+    "lazy_mode": "TEXT", "embeddings": "INTEGER", "no_op_offload": "INTEGER", "no_host": "INTEGER",
+    "repack": "INTEGER", "fit_target": "INTEGER", "fit_min_ctx": "INTEGER", "n_prompt": "INTEGER", "n_gen": "INTEGER",
+    "n_depth": "INTEGER", "test_time": "TEXT", "avg_ns": "INTEGER", "stddev_ns": "INTEGER", "avg_ts": "REAL",
+    "stddev_ts": "REAL",
+}  # fmt: skip
+SAMPLES = ("samples_ns", "samples_ts")  # in JSON alone
+OWN = {
+    "engine": "TEXT", "engine_version": "TEXT", "bandwidth_share": "REAL", "flops_share": "REAL", "peaks": "TEXT",
+    "verdict": "TEXT", "findings": "TEXT", "run": "TEXT",
+}  # fmt: skip
+
+# llama.cpp's knobs that a grid may go over → llama-server's flag, and what it is where nothing is said.
+KNOBS: dict[str, tuple[str, Any]] = {
+    "n_gpu_layers": ("--n-gpu-layers", -1),
+    "n_batch": ("--batch-size", 2048),
+    "n_ubatch": ("--ubatch-size", 512),
+    "type_k": ("--cache-type-k", "f16"),
+    "type_v": ("--cache-type-v", "f16"),
+    "flash_attn": ("--flash-attn", -1),
+    "n_threads": ("--threads", None),  # as many as it finds; which, it doesn't say
+}
+_FLASH = {"on": 1, "off": 0, "auto": -1}
+# What dyno leaves as llama-bench has it.
+_FIXED = {
+    "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_cpu_moe": 0, "split_mode": "layer", "main_gpu": 0,
+    "no_kv_offload": False, "devices": "auto", "tensor_split": "0.00", "tensor_buft_overrides": "none",
+    "load_mode": "auto", "lazy_mode": "auto", "embeddings": False, "no_op_offload": 0, "no_host": False,
+    "repack": True, "fit_target": 0, "fit_min_ctx": 0,
+}  # fmt: skip
+
+# In a table: the column's name, its width (below 0: to the left).
+_COLUMNS = {
+    "model": ("model", -30), "size": ("size", 10), "params": ("params", 10), "backend": ("backend", -10),
+    "engine": ("engine", -12), "n_gpu_layers": ("ngl", 3), "n_threads": ("threads", 7), "n_batch": ("n_batch", 7),
+    "n_ubatch": ("n_ubatch", 8), "type_k": ("type_k", 6), "type_v": ("type_v", 6), "flash_attn": ("fa", 3),
+    "test": ("test", 15), "t/s": ("t/s", 20), "% BW": ("% BW", 6), "% FLOPS": ("% FLOPS", 7),
+}  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def row(
+    result: Result, manifest: Manifest, iterations: Sequence[Iteration], run: Path, engine: EngineFacts | None
+) -> Row:
+    trial = manifest.trial
+    spec, how, work = trial.engine, trial.offline, trial.workload
+    assert spec is not None and how is not None
+    samples = [s for i in iterations if not i.warmup for a in i.answers if (s := sample(trial, a)) is not None]
+    ns = [t for _, t in samples]
+    rates = [tokens * NS_PER_S / t for tokens, t in samples]
+    accelerators = _accelerators(manifest)
+    version = engine.version if engine is not None else manifest.target.version
+    llama = spec.kind == "llamacpp"
+    model, size, parameters = _model(manifest)
+    share = _share(trial, result)
+    values = {
+        "build_commit": "unknown",
+        "build_number": int(version) if llama and version and version.isdigit() else 0,
+        "cpu_info": manifest.rig.cpu,
+        "gpu_info": ", ".join(a.name for a in accelerators),
+        "backends": _backend(accelerators),
+        "model_filename": manifest.target.model_path or spec.model or manifest.target.model,
+        "model_type": model,
+        "model_size": size,
+        "model_n_params": parameters,
+        **(_FIXED if llama else {}),
+        **(_knobs(spec, engine) if llama else {}),
+        "n_prompt": work.input_len,
+        "n_gen": work.output_len or 0,
+        "n_depth": how.depth or 0,
+        "test_time": _utc(manifest.started),
+        "avg_ns": int(statistics.fmean(ns)) if ns else None,
+        "stddev_ns": int(_deviation(ns)) if ns else None,
+        "avg_ts": statistics.fmean(rates) if rates else None,
+        "stddev_ts": _deviation(rates) if rates else None,
+    }
+    return {
+        **{name: values.get(name) for name in FIELDS},
+        "samples_ns": ns,
+        "samples_ts": rates,
+        "engine": spec.kind,
+        "engine_version": version,
+        "bandwidth_share": share.bandwidth if share else None,
+        "flops_share": share.arithmetic if share else None,
+        "peaks": _peaks(result),
+        "verdict": result.verdict,
+        "findings": msgspec.to_builtins(result.findings),
+        "run": str(run),
+    }
+
+
+def sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
+    """Tokens and the nanoseconds that they took. None: it failed, or the engine didn't tell."""
+    prompt = a.prompt_tokens - (a.cached_tokens or 0)  # what was there before the test isn't processed again
+    if not trial.workload.output_len:
+        tokens, start, end = prompt, a.start_ns, a.first_ns
+    elif not trial.workload.input_len:
+        tokens, start, end = a.decoded_tokens, a.first_ns, a.end_ns
+    else:  # the moment between the two isn't needed, and llama-bench doesn't tell it
+        tokens, start, end = prompt + a.decoded_tokens, a.start_ns, a.end_ns
+    if a.error is not None or start is None or end is None or tokens < 1 or end <= start:
+        return None
+    return tokens, end - start
+
+
+def short_name(n_prompt: int, n_gen: int, n_depth: int) -> str:
+    parts = ([f"pp{n_prompt}"] if n_prompt else []) + ([f"tg{n_gen}"] if n_gen else [])
+    return "+".join(parts) + (f" @ d{n_depth}" if n_depth else "")
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _utc(started: str) -> str:
+    return datetime.datetime.fromisoformat(started).astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _share(trial: TrialSpec, result: Result) -> Share | None:
+    if result.roofline is None:
+        return None
+    work = trial.workload
+    what = "prefill" if not work.output_len else "decode" if not work.input_len else "whole"
+    return next((s for s in result.roofline.shares if s.what == what), None)
+
+
+def _peaks(result: Result) -> str | None:
+    """What the shares are of, in words."""
+    if result.roofline is None:
+        return None
+    peaks = result.roofline.peaks
+    return f"{peaks.name}, {result.roofline.precision}, {'measured here' if peaks.measured else 'its maker says'}"
+
+
+def _accelerators(manifest: Manifest) -> list[Accelerator]:
+    """Those that the engine runs on; none: the processor."""
+    spec = manifest.trial.engine
+    there = [a for a in manifest.rig.accelerators if a.engine is not False]
+    if spec is not None and spec.devices is not None:
+        there = [a for a in there if a.index in spec.devices]
+    if manifest.peaks is not None:  # what was taken for the roofline knows best
+        there = [a for a in there if a.name in manifest.peaks.name]
+    return there
+
+
+def _backend(accelerators: Sequence[Accelerator]) -> str:
+    names = {"nvidia": "CUDA", "amd": "ROCm"}
+    return ",".join(dict.fromkeys(names.get(a.vendor, a.vendor) for a in accelerators)) or "CPU"
+
+
+def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
+    """As llama.cpp describes one: architecture, size, quantization."""
+    m, target = manifest.model, manifest.target
+    if m is None:
+        return Path(target.model_path or target.model).name, target.weights_bytes, None
+    count = m.parameters
+    # Its own names follow the number of layers, and it has none for a model that it wasn't made for.
+    size = "?B" if not count else f"{count / 1e9:.0f}B" if count >= 0.95e9 else f"{count / 1e6:.0f}M"
+    kind = target.quantization or m.quantization or target.dtype or m.dtype or ""
+    words = f"{m.architecture or Path(m.path).stem} {size} {kind}"
+    return words.strip(), target.weights_bytes or m.weights_bytes, count
+
+
+def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
+    """As they were said, or as the command that was run has them."""
+    ran = engine.launches[0].argv if engine is not None and engine.launches else []
+    out = {}
+    for name, (flag, default) in KNOBS.items():
+        said = said_of(spec, name)
+        if said is None:
+            said = _after(flag, ran)
+        value: Any = default if said is None else _FLASH.get(said, said) if name == "flash_attn" else said
+        out[name] = int(value) if value is not None and FIELDS[name] == "INTEGER" else value
+    return out
+
+
+def said_of(spec: EngineSpec, knob: str) -> str | None:
+    """What a setting says of a knob of llama.cpp's; None: nothing."""
+    if (said := _after(KNOBS[knob][0], spec.args)) is not None:
+        return said
+    if knob in ("type_k", "type_v") and spec.kv_cache_dtype:
+        return {"fp16": "f16", "fp32": "f32", "auto": "f16"}.get(spec.kv_cache_dtype, spec.kv_cache_dtype)
+    if knob in ("n_batch", "n_ubatch") and spec.max_batched_tokens:
+        return str(spec.max_batched_tokens)
+    return None
+
+
+def _after(flag: str, words: Sequence[str]) -> str | None:
+    """The last one counts, as it does for the engine."""
+    found = None
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = value if equals else words[i + 1] if i + 1 < len(words) else None
+    return found
+
+
+# ---- formats: a head with the first row, each row as it comes, a foot ----
+
+
+class Markdown:
+    def __init__(self, trials: Sequence[TrialSpec]) -> None:
+        self._trials = trials
+        self._columns: list[str] = []
+        self._rows: list[Row] = []
+
+    def head(self, first: Row) -> Iterator[str]:
+        self._columns = list(self._chosen(first))
+        yield _joined(_cell(*_COLUMNS[name]) for name in self._columns)
+        widths = [_COLUMNS[name][1] for name in self._columns]
+        yield _joined("-" * (abs(w) - 1) + (":" if w > 0 else "-") for w in widths)
+
+    def _chosen(self, first: Row) -> Iterator[str]:
+        """A knob is shown where it varies or isn't as llama-bench has it."""
+        specs = [t.engine for t in self._trials if t.engine is not None]
+        llama = [s for s in specs if s.kind == "llamacpp"]
+        always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
+        yield from ("model", "size", "params", "backend")
+        if len({s.kind for s in specs}) > 1:
+            yield "engine"
+        for knob in ("n_gpu_layers", "n_threads", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn"):
+            said = {said_of(s, knob) for s in llama}
+            plain = {None, str(KNOBS[knob][1])} | ({"auto"} if knob == "flash_attn" else set())
+            if llama and (knob == always or said - plain):
+                yield knob
+        yield from ("test", "t/s")
+        if first["bandwidth_share"] is not None or first["flops_share"] is not None:
+            yield from ("% BW", "% FLOPS")
+
+    def row(self, row: Row) -> Iterator[str]:
+        self._rows.append(row)
+        yield _joined(_cell(_shown(row, name), _COLUMNS[name][1]) for name in self._columns)
+
+    def foot(self) -> Iterator[str]:
+        yield ""
+        if "% BW" in self._columns:
+            peaks = "; ".join(dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"]))
+            yield f"% BW, % FLOPS: of the peak memory bandwidth and arithmetic ({peaks})."
+            yield ""
+        for verdict in ("void", "doubtful"):
+            if rows := [row for row in self._rows if row["verdict"] == verdict]:
+                yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(_shown(row, 'test') for row in rows))}"
+                # Most rows have the same ones: each is told once, with the numbers of its first row.
+                found = {f["code"]: f for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
+                for finding in found.values():
+                    yield from finding_lines(msgspec.convert(finding, Finding))
+                yield ""
+        yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
+
+
+class Json:
+    def __init__(self, trials: Sequence[TrialSpec]) -> None:
+        self._open = ""  # a row's last brace waits to know whether another follows
+
+    def head(self, first: Row) -> Iterator[str]:
+        yield "["
+
+    def row(self, row: Row) -> Iterator[str]:
+        if self._open:
+            yield self._open + ","
+        yield "  {"
+        yield ",\n".join(f"    {key}" for key in _pairs(row))
+        self._open = "  }"
+
+    def foot(self) -> Iterator[str]:
+        if self._open:
+            yield self._open
+        yield "]"
+
+
+class Jsonl:
+    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
+
+    def head(self, first: Row) -> Iterator[str]:
+        yield from ()
+
+    def row(self, row: Row) -> Iterator[str]:
+        yield "{" + ", ".join(_pairs(row)) + "}"
+
+    def foot(self) -> Iterator[str]:
+        yield from ()
+
+
+class Csv:
+    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
+
+    def head(self, first: Row) -> Iterator[str]:
+        yield ",".join((*FIELDS, *OWN))
+
+    def row(self, row: Row) -> Iterator[str]:
+        yield ",".join('"' + _plain(name, row[name]).replace('"', '""') + '"' for name in (*FIELDS, *OWN))
+
+    def foot(self) -> Iterator[str]:
+        yield from ()
+
+
+class Sql:
+    """Into llama-bench's table, with columns of dyno's own at its end."""
+
+    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
+
+    def head(self, first: Row) -> Iterator[str]:
+        yield "CREATE TABLE IF NOT EXISTS llama_bench ("
+        yield ",\n".join(f"  {name} {kind}" for name, kind in {**FIELDS, **OWN}.items())
+        yield ");"
+        yield ""
+
+    def row(self, row: Row) -> Iterator[str]:
+        names = (*FIELDS, *OWN)
+        values = ", ".join(_quoted(name, row[name]) for name in names)
+        yield f"INSERT INTO llama_bench ({', '.join(names)}) VALUES ({values});"
+
+    def foot(self) -> Iterator[str]:
+        yield from ()
+
+
+FORMATS: dict[str, type[Markdown] | type[Json] | type[Jsonl] | type[Csv] | type[Sql]] = {
+    "md": Markdown, "json": Json, "jsonl": Jsonl, "csv": Csv, "sql": Sql,
+}  # fmt: skip
+
+
+def _cell(text: str, width: int) -> str:
+    return text.rjust(width) if width > 0 else text.ljust(-width)
+
+
+def _joined(cells: Iterator[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(row: Row, column: str) -> str:
+    value = row.get(column)
+    if column == "model":
+        return str(row["model_type"]).replace("|", "\\|")
+    if column == "size":
+        n = row["model_size"]
+        return "-" if n is None else f"{n / 2**20:.2f} MiB" if n < 2**30 else f"{n / 2**30:.2f} GiB"
+    if column == "params":
+        n = row["model_n_params"]
+        return "-" if n is None else f"{n / 1e6:.2f} M" if n < 1e9 else f"{n / 1e9:.2f} B"
+    if column == "backend":
+        return str(row["backends"])
+    if column == "test":
+        return short_name(row["n_prompt"], row["n_gen"], row["n_depth"])
+    if column == "t/s":
+        return "failed" if row["avg_ts"] is None else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
+    if column in ("% BW", "% FLOPS"):
+        share = row["bandwidth_share" if column == "% BW" else "flops_share"]
+        return "-" if share is None else f"{100 * share:.1f}"
+    if value is None:  # threads that llama.cpp chose itself; a knob that another engine doesn't have
+        return "auto" if row["engine"] == "llamacpp" else "-"
+    return str(value)
+
+
+def _build(row: Row) -> str:
+    if row["engine"] == "llamacpp":
+        return f"{row['build_commit']} ({row['build_number']})"
+    return f"{row['engine']} {row['engine_version'] or 'unknown'}"
+
+
+def _pairs(row: Row) -> Iterator[str]:
+    """Each key as llama-bench writes it."""
+    for name in (*FIELDS, *SAMPLES, *OWN):
+        yield f'"{name}": {_json(name, row[name])}'
+
+
+def _json(name: str, value: Any) -> str:
+    if name in SAMPLES:
+        return f"[ {', '.join(f'{v:.6g}' if isinstance(v, float) else str(v) for v in value)} ]"
+    if isinstance(value, float) and name in FIELDS:
+        return f"{value:.6f}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _quoted(name: str, value: Any) -> str:
+    return "NULL" if value is None else "'" + _plain(name, value).replace("'", "''") + "'"
+
+
+def _plain(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "findings":
+        return " ".join(f["code"] for f in value)
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
