@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dyno.engines.model import build
 from dyno.experiment.study_plan import known
 from dyno.facts.study import Study
 from dyno.study.file import read
@@ -134,14 +135,14 @@ def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int) -> Tree:
 def _thinned(value: Any, keep: int) -> Any:
     if not isinstance(value, list) or len(value) <= keep:
         return value
-    return [value[0], value[(len(value) - 1) // 2], value[-1]]
+    return [value[0], value[-1]] if keep == 2 else [value[0], value[(len(value) - 1) // 2], value[-1]]
 
 
 def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -> Tree:
     """`variables` gets one for each axis that moves into the environment."""
     moved: Tree = {}
     for key, value in table.items():
-        if key in (*_KEPT, "kind", "zip", "backend", "container", "version"):
+        if key in (*_KEPT, "kind", "zip", "backend", "container", "version", "draft_model", "draft_tokens"):
             continue
         if isinstance(value, list) and key not in ("args", "devices", "before", "after"):
             group = table["zip"] if key in table.get("zip", []) else [key]
@@ -159,4 +160,6 @@ def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -
     else:
         env = {**env, **moved}
     own = {k: v for k, v in table.items() if k in _KEPT} | (_TWIN if "kind" in table else {})
+    if "draft_model" in table:  # it drafts for itself, in a smaller quantization
+        own |= {"draft_model": str(build("Q8_0")), "draft_tokens": table["draft_tokens"]}
     return {**own, "env": env}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dyno.cli.main import main
+from dyno.experiment.offline import counts
 from dyno.store.study import StudyFolder
 from studies import REPORTS, SHIPPED, study, twin
 
@@ -33,14 +34,21 @@ def test_a_twin_runs_to_its_end(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    Path(path.name).write_text(twin(path, keep=2))
+    text = twin(path, keep=3 if "[[exclude]]" in path.read_text() else 2)  # what is excluded lies in the middle
+    Path(path.name).write_text(text)
     assert main(["run", path.name, "--rig", rig, "--plain"]) == 0
-    mine = [p for p in study(twin(path, keep=2), path).trials if p.place.rig == rig]
-    served = [p for p in mine if p.trial.kind == "serve"]
+    mine = [p for p in study(text, path).trials if p.place.rig == rig]
     folder = StudyFolder(tmp_path / "runs" / path.stem)
-    assert len(folder.done()) == len(served)
-    for planned in served:
-        summary = folder.run(planned.place).result().served
-        assert (summary.completed, summary.failed) == (planned.trial.workload.num_prompts, 0)
-    told = capsys.readouterr().err
-    assert (f"{len(mine) - len(served)} offline trials" in told) is (len(mine) > len(served))
+    assert len(folder.done()) == len(mine)
+    table = capsys.readouterr().out
+    for planned in mine:
+        result, trial = folder.run(planned.place).result(), planned.trial
+        if trial.offline is None:
+            assert (result.served.completed, result.served.failed) == (trial.workload.num_prompts, 0)
+            continue
+        assert result.offline is not None
+        assert result.offline.iterations == counts(trial)[0]
+        assert result.offline.completed == result.offline.iterations * trial.workload.num_prompts
+        assert result.offline.output_tokens == result.offline.wanted_output_tokens
+        assert (result.offline.speculation is not None) is bool(trial.engine and trial.engine.draft_model)
+        assert {"throughput": "total", "latency": "batch", "micro": "tg of"}[trial.kind] in table

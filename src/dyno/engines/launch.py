@@ -35,7 +35,11 @@ def launches(
                 *(kind.argv(spec, program, port) if batch is None else worker_argv(kind, spec, program, port, batch)),
                 *spec.args,
             ],
-            env={**kind.env(spec), **_visible(share, vendor), **spec.env},
+            env={
+                **(kind.env(spec) if batch is None else kind.worker_env(program)),
+                **_visible(share, vendor),
+                **spec.env,
+            },
             port=port,
             devices=share,
         )
@@ -43,10 +47,14 @@ def launches(
     ]
 
 
+def _own_env(kind: Kind, spec: EngineSpec, program: Program, batch: Batch | None) -> dict[str, str]:
+    return kind.env(spec) if batch is None else kind.worker_env(program)
+
+
 def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
     """By the interpreter that has the engine; what is no Python module is asked from dyno's own."""
     python = program.python or (sys.executable if not kind.module else None)
-    if spec.container:
+    if spec.container or program.absent:
         python = "python3"
     if python is None:
         raise UsageError(

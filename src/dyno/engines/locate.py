@@ -18,7 +18,7 @@ def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
     program = named or _found(kind, spec)
     other = program and spec.version and program.version and not is_of(program.version, spec.version)
     if dry and (program is None or (other and named is None)):
-        return Program([kind.programs[0]], spec.version, where="not on this machine")
+        return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
     if program is None:
         raise UsageError(missing(kind, spec))
     if other:

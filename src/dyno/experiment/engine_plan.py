@@ -34,9 +34,9 @@ class EnginePlan:
         if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
             raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
         self.batch = batch
-        self.spec = spec = self.kind.prepare(_absolute(spec))
         if batch is not None:
-            self.spec = spec = _offline(spec)
+            spec = _offline(self.kind, spec)
+        self.spec = spec = self.kind.prepare(_absolute(spec))
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         # In a dry run for another machine a model that isn't here is a problem to be told, and the command still shown.
@@ -158,7 +158,9 @@ def _vendor_of(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
 
 
-def _offline(spec: EngineSpec) -> EngineSpec:
+def _offline(kind: Kind, spec: EngineSpec) -> EngineSpec:
+    if type(kind).worker is Kind.worker:
+        raise UsageError(f"{kind.title} can't be measured offline: vllm, llamacpp and transformers can.")
     if spec.replicas > 1:
         raise UsageError("Offline, one copy of the engine is measured: leave replicas out.")
     if spec.container is None:

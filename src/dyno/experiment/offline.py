@@ -232,7 +232,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = _others_s(worker), time.monotonic()
             told = worker.ask(job)
-            others = _share(before, _others_s(worker), time.monotonic() - began)
+            # llama-bench is a child of the worker's, and gone with its seconds.
+            others = None if at_once else _share(before, _others_s(worker), time.monotonic() - began)
             for said in told:
                 append(iteration_of(said, i + told.index(said), i < warmups, others))
             watcher.iteration(i + 1, warmups, iterations, time.monotonic() - began)

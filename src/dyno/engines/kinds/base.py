@@ -100,8 +100,11 @@ class Kind:
         raise NotImplementedError
 
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
-        """What follows `worker.py`: the engine in its own process, with no server in between."""
-        raise UsageError(f"{self.title} can't be measured offline: vllm, llamacpp and transformers can.")
+        """What follows `worker.py`: the engine in its own process, with no server in between. Not all have that."""
+        raise NotImplementedError
+
+    def worker_env(self, program: Program) -> dict[str, str]:
+        return {}
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         """What dyno sets beyond the setting's own."""

@@ -138,6 +138,10 @@ class LlamaCpp(Kind):
         out += [] if spec.served_name else ["--alias", self.default_name(spec)]
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
 
+    def worker_env(self, program: Program) -> dict[str, str]:
+        # As it is where it serves (embedded.py): threads that spin while they wait stand still when anything else runs.
+        return {"OMP_WAIT_POLICY": "passive"} if program.embedded else {}
+
     def _bench_flags(self, spec: EngineSpec) -> list[str]:
         """What llama-bench calls by other names than llama-server."""
         out = []
@@ -195,6 +199,8 @@ def llama_bench(program: Program) -> str | None:
     engine."""
     if program.embedded:
         return None
+    if program.absent:  # where it is to run, it may be
+        return "llama-bench"
     beside = Path(program.argv[0]).parent / "llama-bench"
     return shutil.which(str(beside)) or shutil.which("llama-bench")
 
