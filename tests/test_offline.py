@@ -1,0 +1,436 @@
+"""Offline trials for real: what comes with dyno, in its own process, and a stand-in for what must go wrong."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from dyno.cli.main import main
+from dyno.engines.model import build
+from dyno.errors import EngineError, UsageError
+from dyno.experiment import offline
+from dyno.experiment.offline import OfflineOutcome, conduct, reopened
+from dyno.experiment.watcher import Watcher
+from dyno.facts.engine import ContainerSpec, EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.store.run import Run
+from dyno.store.study import StudyFolder
+
+TINY = EngineSpec("llamacpp")
+
+
+def trial(
+    kind: Any, input_len: int = 16, output_len: int = 4, count: int = 2, engine: EngineSpec = TINY, **how: Any
+) -> TrialSpec:
+    workload = WorkloadSpec("random", input_len=input_len, output_len=output_len, num_prompts=count)
+    spec = OfflineSpec(kind, **how)
+    return TrialSpec(
+        TargetSpec("", "openai", ""), workload, LoadSpec(), kind=kind, offline=spec, engine=engine, ignore_eos=True
+    )
+
+
+def measured(tmp_path: Path, *trials: TrialSpec) -> list[OfflineOutcome]:
+    return list(conduct(trials, runs=tmp_path / "runs"))
+
+
+def workers(folder: Path) -> list[psutil.Process]:
+    """Those that write a log below that folder: other tests run at the same time."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            mine = any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+            if mine and any(word.endswith("engines/worker.py") for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+# ---- what is measured ----
+
+
+def test_a_latency_trial_keeps_every_iteration_and_every_request(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("latency", 16, 6, 3, iterations=4, warmup_iterations=2))
+    assert [it.warmup for it in outcome.iterations] == [True] * 2 + [False] * 4
+    for it in outcome.iterations:
+        assert [(a.prompt_tokens, a.output_tokens, a.cached_tokens) for a in it.answers] == [(16, 6, 0)] * 3
+        for a in it.answers:
+            assert a.start_ns is not None and a.first_ns is not None and a.end_ns is not None
+            assert 0 <= a.start_ns <= a.first_ns <= a.end_ns <= it.end_ns - it.start_ns
+    o = outcome.result.offline
+    assert o is not None
+    assert (o.iterations, o.requests, o.completed, o.failed) == (4, 3, 12, 0)
+    assert (o.input_tokens, o.output_tokens, o.wanted_output_tokens) == (192, 72, 72)
+    assert o.output_throughput.mean == pytest.approx(6 * o.request_throughput.mean)
+    assert o.total_token_throughput.mean == pytest.approx(22 * o.request_throughput.mean)
+    assert o.latency.count == o.output_throughput.count == 4
+    assert outcome.result.telemetry is not None and outcome.run.engine() is not None
+    assert reopened(outcome.run).result == outcome.result
+
+
+def test_trials_that_need_the_same_of_an_engine_share_it(tmp_path: Path) -> None:
+    one, other, wider = measured(
+        tmp_path,
+        trial("latency", 16, 4, 1, iterations=1, warmup_iterations=0),
+        trial("latency", 24, 4, 1, iterations=1, warmup_iterations=0),
+        trial("latency", 16, 4, 2, iterations=1, warmup_iterations=0),
+    )
+    ports = [r.run.engine().launches[0].port for r in (one, other, wider)]  # type: ignore[union-attr]
+    assert ports[0] == ports[1] != ports[2]
+    slots = [r.manifest.target.slots for r in (one, other, wider)]
+    assert slots == [1, 1, 2]
+    assert workers(tmp_path) == []
+
+
+def test_all_prompts_of_a_throughput_trial_are_handed_over_at_once_and_worked_on_as_slots_come_free(
+    tmp_path: Path,
+) -> None:
+    engine = EngineSpec("llamacpp", max_num_seqs=2)
+    (outcome,) = measured(tmp_path, trial("throughput", 16, 4, 6, engine))
+    (it,) = outcome.iterations
+    starts = sorted(a.start_ns for a in it.answers if a.start_ns is not None)
+    ends = sorted(a.end_ns for a in it.answers if a.end_ns is not None)
+    assert starts[2] >= ends[0] * 0.9, "two slots: the third waits for the first"
+    assert {f.code for f in outcome.result.findings} >= {"statistics.few_iterations"}
+
+
+def test_every_iteration_has_prompts_of_its_own_and_the_same_seed_has_the_same(tmp_path: Path) -> None:
+    def jobs(seed: int) -> list[Any]:
+        t = trial("latency", 16, 4, 2)
+        t = msgspec.structs.replace(t, workload=msgspec.structs.replace(t.workload, seed=seed))
+        worker = type("W", (), {"ready": type("R", (), {"vocab": 500, "special": [0, 1]})})
+        batches = offline.Batches(t, worker, Watcher())  # type: ignore[arg-type]
+        return [batches.job(i, False)["prompts"] for i in range(2)]
+
+    first, second = jobs(7)
+    assert first != second and first[0] != first[1]
+    assert jobs(7) == [first, second] != jobs(8)
+    assert all(1 < i < 500 for prompts in (first, second) for p in prompts for i in p)
+
+
+def test_a_micro_test_at_a_depth_counts_its_own_tokens_alone(tmp_path: Path) -> None:
+    deep, generated, mixed = measured(
+        tmp_path,
+        trial("micro", 32, 0, 1, iterations=2, depth=64),
+        trial("micro", 0, 8, 1, iterations=2, depth=64),
+        trial("micro", 16, 8, 1, iterations=2),
+    )
+    measured_ones = [it for it in deep.iterations if not it.warmup]
+    assert [(it.answers[0].prompt_tokens, it.answers[0].cached_tokens) for it in measured_ones] == [(96, 64)] * 2
+    assert deep.result.offline and deep.result.offline.decode_speed is None
+    assert deep.result.offline.speed == pytest.approx(deep.result.offline.prefill_speed.mean)  # type: ignore[union-attr]
+    assert generated.result.offline and generated.result.offline.prefill_speed is None
+    assert [it.answers[0].decoded_tokens for it in generated.iterations] == [8] * 3
+    assert mixed.result.offline and mixed.result.offline.prefill_speed and mixed.result.offline.decode_speed
+
+
+def test_what_a_draft_model_proposes_is_counted(tmp_path: Path) -> None:
+    drafted = EngineSpec("llamacpp", draft_model=str(build("Q8_0")), draft_tokens=3)
+    greedy = {"temperature": 0.0}
+    plain, spoken = measured(
+        tmp_path,
+        *(
+            msgspec.structs.replace(
+                trial("latency", 16, 24, 1, engine, iterations=2, warmup_iterations=1), sampling=greedy
+            )
+            for engine in (TINY, drafted)
+        ),
+    )
+    assert plain.result.offline and plain.result.offline.speculation is None
+    told = spoken.result.offline and spoken.result.offline.speculation
+    assert told and 0 < told.accepted_tokens <= told.drafted_tokens <= 3 * told.drafts
+    assert 1 < told.tokens_per_step <= 4 and 0 < told.acceptance <= 1
+    assert spoken.result.offline and spoken.result.offline.output_tokens == 48
+
+
+def test_prompts_of_a_dataset_go_to_the_engine_as_text(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"prompt": "The wind turns."}\n{"prompt": "A longer one about the sea and its ships."}\n')
+    t = trial("throughput", count=2)
+    w = msgspec.structs.replace(t.workload, dataset="custom", path=str(file), output_len=5)
+    (outcome,) = measured(tmp_path, msgspec.structs.replace(t, workload=w))
+    lengths = [a.prompt_tokens for a in outcome.iterations[0].answers]
+    assert 0 < lengths[0] < lengths[1] and [a.output_tokens for a in outcome.iterations[0].answers] == [5, 5]
+
+
+# ---- what goes wrong ----
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Iterator[Any]:
+    """A package `vllm` for the worker, as small as can be: what the real one can't be made to do."""
+    site = tmp_path / "site"
+
+    def make(body: str, version: str = "0.24.0") -> EngineSpec:
+        package = site / "vllm"
+        (package / "engine").mkdir(parents=True)
+        (site / f"vllm-{version}.dist-info").mkdir()
+        (site / f"vllm-{version}.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: {version}\n")
+        (package / "engine" / "__init__.py").touch()
+        (package / "engine" / "arg_utils.py").write_text(
+            textwrap.dedent("""
+            import dataclasses
+            @dataclasses.dataclass
+            class EngineArgs:
+                model: str
+                @staticmethod
+                def add_cli_args(parser):
+                    parser.add_argument("--model")
+                    parser.add_argument("--no-enable-prefix-caching", action="store_true")
+                    return parser
+                @classmethod
+                def from_cli_args(cls, args):
+                    return cls(args.model)
+            """)
+        )
+        (package / "__init__.py").write_text(
+            textwrap.dedent(f"""
+            import os, sys, time
+            from types import SimpleNamespace as S
+            __version__ = "{version}"
+            def SamplingParams(**fields):
+                return S(**fields)
+            class LLM:
+                def __init__(self, model, disable_log_stats):
+                    print("a line on stdout that is no answer", flush=True)
+                    config = S(max_model_len=4096, dtype="torch.bfloat16", quantization=None, get_vocab_size=lambda: 99)
+                    cache = S(num_gpu_blocks=10, block_size=16, cache_dtype="auto", enable_prefix_caching=False)
+                    self.llm_engine = S(model_config=config, cache_config=cache, scheduler_config=S(max_num_seqs=8),
+                                        parallel_config=S(tensor_parallel_size=1))
+                    self.calls = 0
+                    self.loaded()
+                def loaded(self): pass
+                def get_tokenizer(self): return S(all_special_ids=[3])
+                def get_metrics(self): return []
+                def reset_prefix_cache(self): pass
+                def answer(self, prompt, wanted, metrics=None):
+                    return S(outputs=[S(token_ids=[1] * wanted, finish_reason="length")], metrics=metrics,
+                             prompt_token_ids=prompt["prompt_token_ids"], num_cached_tokens=0)
+                def generate(self, prompts, sampling, use_tqdm):
+                    self.calls += 1
+                    time.sleep(0.01)
+                    return [self.answer(p, s.max_tokens) for p, s in zip(prompts, sampling)]
+            """)
+            + textwrap.dedent(body)
+        )
+        return EngineSpec("vllm", model="some/model", python=sys.executable, env={"PYTHONPATH": str(site)})
+
+    os.environ["PYTHONPATH"] = str(site)  # as far as dyno asks the interpreter for the engine's version
+    yield make
+    del os.environ["PYTHONPATH"]
+    assert workers(tmp_path) == []
+
+
+def test_an_engine_that_tells_no_times_gives_the_latency_and_no_split(stand_in: Any, tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(""), iterations=5, warmup_iterations=0))
+    o = outcome.result.offline
+    assert o and o.latency.count == 5 and o.latency.mean >= 10
+    assert o.prefill_ms is o.decode_ms is o.tpot_ms is o.in_flight_mean is None
+    assert outcome.manifest.target.dtype == "bfloat16" and outcome.manifest.target.kv_cache_tokens == 160
+
+
+def test_a_short_output_shows(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            return [self.answer(p, s.max_tokens // 2) for p, s in zip(prompts, sampling)]
+    """
+    (outcome,) = measured(tmp_path, trial("throughput", 8, 10, 4, stand_in(body)))
+    o = outcome.result.offline
+    assert o and (o.output_tokens, o.wanted_output_tokens) == (20, 40)
+    assert o.output_throughput.mean == pytest.approx(5 * o.request_throughput.mean), "as produced, not as asked"
+    assert [f.code for f in outcome.result.findings if f.level == "doubt"] == ["tokens.output_short"]
+
+
+def test_a_first_iteration_that_is_slow_is_told(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            time.sleep(0.3 if not self.calls else 0.0)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(body), iterations=6, warmup_iterations=0))
+    assert "statistics.first_iteration" in {f.code for f in outcome.result.findings if f.level == "doubt"}
+
+
+def test_wall_times_of_older_versions_are_placed_on_the_iterations_own_clock(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            now = time.time()
+            time.sleep(0.03)
+            stamps = S(first_scheduled_time=now, first_token_time=now + 0.01, last_token_time=now + 0.03)
+            return [self.answer(p, s.max_tokens, stamps) for p, s in zip(prompts, sampling)]
+    """
+    spec = stand_in(body, "0.6.3")
+    (outcome,) = measured(tmp_path, trial("latency", 8, 11, 2, spec, iterations=2, warmup_iterations=0))
+    o = outcome.result.offline
+    assert o and o.prefill_ms and o.prefill_ms.mean == pytest.approx(10, abs=0.5)
+    assert o.tpot_ms and o.tpot_ms.mean == pytest.approx(2, abs=0.1)
+
+
+def test_a_crash_while_it_loads_is_told_with_its_last_lines(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def loaded(self):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
+    """
+    with pytest.raises(EngineError) as told:
+        measured(tmp_path, trial("latency", engine=stand_in(body)))
+    assert "vLLM exited with code 1" in str(told.value) and "before it was loaded" in str(told.value)
+    assert "Tried to allocate 20 GiB" in str(told.value) and "lower max_model_len" in str(told.value)
+    assert "engine.log" in str(told.value)
+
+
+def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            if self.calls == 2:
+                print("EngineDeadError: the engine core died", file=sys.stderr, flush=True)
+                os._exit(3)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    with pytest.raises(EngineError, match=r"exited with code 3 in the middle.*the engine core died"):
+        measured(tmp_path, trial("latency", engine=stand_in(body), iterations=5, warmup_iterations=0))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
+
+
+def test_what_isnt_what_was_asked_for_is_not_measured(stand_in: Any, tmp_path: Path) -> None:
+    spec = msgspec.structs.replace(stand_in(""), kv_cache_dtype=None, version="0.24.0", quantization="gptq")
+    with pytest.raises(EngineError, match=r"not what was asked for.*Nothing was measured"):
+        measured(tmp_path, trial("latency", engine=spec))
+
+
+def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
+    stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            mark = os.path.join(os.path.dirname(__file__), "crashed")
+            if len(prompts) == 2 and not os.path.exists(mark):
+                open(mark, "w").close()
+                os._exit(9)
+            if len(prompts) == 3:
+                os._exit(9)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    spec = stand_in(body)
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(f"""
+        [engines.v]
+        kind = "vllm"
+        model = "some/model"
+        python = {str(spec.python)!r}
+        env = {{ PYTHONPATH = {spec.env["PYTHONPATH"]!r} }}
+        [workloads.w]
+        input_len = 8
+        output_len = 4
+        [loads.l]
+        kind = "latency"
+        batch_size = [1, 2, 3]
+        iterations = 3
+        warmup_iterations = 0
+    """)
+    assert main(["run", "s.toml", "--plain"]) == 1
+    told = capsys.readouterr()
+    folder = StudyFolder(tmp_path / "runs" / "s")
+    assert len(folder.done()) == 2
+    assert "failed v, w, l batch_size=3" in told.out and "exited with code 9 in the middle" in told.out
+    assert "engine.second_attempt" in told.out
+    assert main(["run", "s.toml", "--plain"]) == 1, "what failed is tried again, what is done is kept"
+    assert len(folder.done()) == 2
+
+
+def _bench(tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dyno", "bench", "latency", "--input-len", "16", "--output-len", "16", *flags]
+    return subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _once_measured(tmp_path: Path, count: int) -> Run:
+    """Waits until some iterations of the run that has begun there are on record."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for folder in (tmp_path / "runs").glob("*"):
+            run = Run(folder)
+            if len([it for it in run.iterations() if not it.warmup]) >= count:
+                return run
+        time.sleep(0.02)
+    raise AssertionError("nothing was measured")
+
+
+def test_ctrl_c_keeps_the_iterations_that_are_done(tmp_path: Path) -> None:
+    dyno = _bench(tmp_path, "--num-iters", "100000", "--num-iters-warmup", "1")
+    run = _once_measured(tmp_path, 2)
+    assert run.running()
+    os.kill(dyno.pid, signal.SIGINT)
+    out, _ = dyno.communicate(timeout=60)
+    assert dyno.returncode == 130
+    assert "requests.cut_short" in out and "of 100000 iterations" in out
+    assert run.whole and not run.running() and workers(tmp_path) == []
+
+
+def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dyno = _bench(tmp_path, "--num-iters", "100000", "--num-iters-warmup", "1")
+    run = _once_measured(tmp_path, 2)
+    dyno.kill()
+    dyno.communicate()
+    deadline = time.monotonic() + 20
+    while workers(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers(tmp_path) == [] and not run.whole
+    assert main(["runs", "show", str(run.path)]) == 0
+    assert "requests.cut_short" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        (EngineSpec("tgi", model="m"), "TGI can't be measured offline: vllm, llamacpp and transformers can"),
+        (EngineSpec("openai"), "is attached to, not started"),
+        (EngineSpec("llamacpp", replicas=2), "one copy of the engine is measured"),
+        (EngineSpec("llamacpp", max_model_len=16), "they would fail"),
+        (EngineSpec("llamacpp", tensor_parallel=2), "can't be split"),
+    ],
+)
+def test_what_cant_be_done_offline_is_said_before_anything_starts(
+    engine: EngineSpec, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        measured(tmp_path, trial("latency", 16, 16, engine=engine))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no llama-bench"):
+        measured(tmp_path, trial("micro", 16, 0, 1, by="llama-bench"))
+
+
+def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> None:
+    box = ContainerSpec("rocm/vllm-dev:main", tool="docker", accelerator="amd")
+    spec = EngineSpec("vllm", model="org/model", tensor_parallel=8, container=box, version="0.6.3")
+    (command,) = [line for line in offline.lines(trial("latency", engine=spec)) if line.startswith("docker run")]
+    words = command.split()
+    worker = next(w for w in words if w.endswith("engines/worker.py"))
+    assert "--interactive" in words and f"--volume={worker}:{worker}:ro" in words
+    assert words[words.index("--entrypoint") + 1] == "python3"
+    assert words[words.index(worker) + 1 :][:3] == ["vllm", "--model", "org/model"]
+    assert "--tensor-parallel-size 8" in command and "served-model-name" not in command
