@@ -18,8 +18,10 @@ from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
+from dyno.facts.roofline import Peaks
 from dyno.measure import preflight
 from dyno.probe import model as model_files
+from dyno.probe import peaks
 
 
 class EnginePlan:
@@ -124,6 +126,12 @@ class EnginePlan:
         ):
             told.append(f"One request of full length may not fit: {tight[0]}")
         return told
+
+    def peaks(self) -> Peaks | None:
+        """Of what the copies run on. None: not known, or nothing could be held against them."""
+        if self.model is None:
+            return None
+        return peaks.of(self.rig, self.devices, self.spec, spreads=self.limits.spreads).peaks
 
     def lines(self) -> Iterator[str]:
         """For the dry run."""

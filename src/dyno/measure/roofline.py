@@ -116,14 +116,17 @@ def _decode(
     # What a cache holds over from the step before needn't come from memory.
     held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
     operations = copies * tokens * _operations(loaded, context, drawn=1.0)
-    several = f", {per_step:.2f} tokens a step" if per_step != 1 else ""
+    several = (f", {per_step:.2f} tokens a step" if per_step != 1 else "") + (
+        f", {copies} copies" if copies > 1 else ""
+    )
+    peak = "a cache of unknown speed" if speed is None else f"{speed / 1e9:,.4g} GB/s"
     return Share(
         what="decode",
         bandwidth=read / step_s / speed if speed else None,
         arithmetic=operations / step_s / peaks.flops[precision_of(loaded, peaks)],
         bandwidth_least=(least - held) / step_s / speed_least if speed_least else None,
         about=f"{_giga(read / copies)} GB in {step_s * 1000:.3f} ms: weights {_giga(read / copies - cache)}, KV cache "
-        f"of {batch:.1f} × {context:.0f} tokens {_giga(cache)}{several}{f', {copies} copies' if copies > 1 else ''}",
+        f"of {batch:.1f} × {context:.0f} tokens {_giga(cache)}{several}; against {peak}, {_arithmetic(loaded, peaks)}",
         streams=batch,
     )
 
@@ -134,7 +137,8 @@ def _prefill(loaded: Loaded, peaks: Peaks, speed: float, prompt: float) -> Share
     return Share(
         what="prefill",
         arithmetic=speed * operations / peaks.flops[precision_of(loaded, peaks)],
-        about=f"{speed:,.0f} tokens/s × {_giga(operations)} G operations, prompts of {prompt:.0f} tokens",
+        about=f"{speed:,.0f} tokens/s × {_giga(operations)} G operations, prompts of {prompt:.0f} tokens; against "
+        f"{_arithmetic(loaded, peaks)}",
     )
 
 
@@ -145,7 +149,7 @@ def _whole(loaded: Loaded, peaks: Peaks, prompt: float, output: float, requests_
         what="whole",
         arithmetic=requests_per_s * each / peaks.flops[precision_of(loaded, peaks)],
         about=f"{requests_per_s:.3g} requests/s × {each / 1e12:.3g} T operations, {prompt:.0f} tokens in and "
-        f"{output:.0f} out",
+        f"{output:.0f} out; against {_arithmetic(loaded, peaks)}",
     )
 
 
@@ -179,6 +183,11 @@ def _roofline(loaded: Loaded, peaks: Peaks, shares: list[Share]) -> Roofline:
         parameters=loaded.body_parameters + loaded.head_parameters,
         shares=shares,
     )
+
+
+def _arithmetic(loaded: Loaded, peaks: Peaks) -> str:
+    precision = precision_of(loaded, peaks)
+    return f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}"
 
 
 def _giga(n: float) -> str:

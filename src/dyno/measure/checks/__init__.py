@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, engine, load, model, requests, rig, statistics, telemetry, tokens
+from dyno.measure.checks import client, engine, load, model, physics, requests, rig, statistics, telemetry, tokens
 from dyno.measure.evidence import Evidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
@@ -43,6 +43,8 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     telemetry.engine_streams,
     telemetry.energy,
     telemetry.sparse,
+    physics.above_roofline,
+    physics.far_below,
     rig.accelerator_shared,
     rig.power_capped,
     rig.numa_balancing,
