@@ -1,5 +1,6 @@
 """What an engine's accelerators or the processor can do at most: by data sheets, else measured once and kept."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -188,9 +189,7 @@ def _kept(path: Path) -> dict[str, Tested]:
 
 def _keep(path: Path, tested: dict[str, Tested]) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with contextlib.suppress(OSError):  # then it is measured again next time
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(msgspec.json.format(msgspec.json.encode(tested)))
         part.replace(path)
-    except OSError:  # then it is measured again next time
-        part.unlink(missing_ok=True)
