@@ -174,7 +174,7 @@ def test_an_8b_model_on_an_h200_reads_64_per_cent_of_its_bandwidth(llama: ModelS
     assert decode.bandwidth == pytest.approx(0.640, abs=0.003)
     assert decode.bandwidth_least == pytest.approx(decode.bandwidth, rel=0.01)
     assert decode.arithmetic == pytest.approx((2 * 7.5e9 + 0.3e9) / 4.906e-3 / 989e12, rel=0.01)
-    assert "15.09 GB in 4.906 ms" in decode.about and "4,800 GB/s" in decode.about
+    assert "15.08 GB in 4.906 ms" in decode.about and "4,800 GB/s" in decode.about
     assert decode.streams == 1.0
     # 512 tokens × 2 × 6.98 G in 25 ms.
     assert found["prefill"].arithmetic == pytest.approx(512 * 2 * 6.98e9 / 0.025 / 989e12, rel=0.02)
