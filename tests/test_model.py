@@ -150,6 +150,26 @@ def test_dimensions_of_zero_are_no_parameters(tmp_path: Path) -> None:
     assert folder(tmp_path, TINY, {"a.weight": ("BF16", [0, 8])}).parameters == 0
 
 
+# ---- a hub's cache ----
+
+
+def test_a_hubs_name_is_found_where_it_was_fetched_to(tmp_path: Path) -> None:
+    place = tmp_path / "hub/models--owner--small"
+    (place / "snapshots/aaa").mkdir(parents=True)
+    folder(place / "snapshots/aaa", LLAMA_8B)
+    environ = {"HF_HOME": str(tmp_path)}
+    found = model.of_hub("owner/small", environ)
+    assert found is not None and found.layers == 32
+    (place / "snapshots/bbb").mkdir()
+    assert model.of_hub("owner/small", environ) is None  # which of the two, nothing says
+    (place / "refs").mkdir()
+    (place / "refs/main").write_text("aaa\n")
+    assert model.of_hub("owner/small", environ) == found
+    assert model.of_hub("owner/small", {"HF_HUB_CACHE": str(tmp_path / "hub")}) == found
+    for name in ("owner/other", "small", "../owner/small", "", "/etc"):
+        assert model.of_hub(name, environ) is None
+
+
 # ---- a config alone ----
 
 

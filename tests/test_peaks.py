@@ -95,6 +95,13 @@ def test_the_peaks_are_those_of_all_devices_of_all_copies() -> None:
     assert peaks.of(eight, [9], EngineSpec("vllm")).peaks is None
 
 
+def test_of_unlike_accelerators_it_must_be_said_which_are_used() -> None:
+    mixed = rig_of(accelerator("NVIDIA L4"), accelerator("NVIDIA H200", 1))
+    assert "isn't said which" in peaks.of(mixed, [0, 1], EngineSpec("vllm")).unknown
+    found = peaks.of(mixed, [1], EngineSpec("vllm", devices=[1])).peaks
+    assert found is not None and found.name == "NVIDIA H200"
+
+
 def parts(count: int, mode: str) -> list[Accelerator]:
     return [accelerator("AMD Instinct MI300X", i, bus="0000:05:00.0", partition=mode) for i in range(count)]
 

@@ -161,6 +161,8 @@ def test_experts_are_read_as_far_as_a_batch_touches_them(tmp_path: Path) -> None
 def test_experts_of_unknown_use_give_no_roofline(tmp_path: Path) -> None:
     shape = msgspec.structs.replace(of_config(tmp_path, **MIXTRAL), experts_used=None)
     assert as_loaded(shape, VLLM) is None
+    hidden = msgspec.structs.replace(of_config(tmp_path, **MIXTRAL), expert_parameters=0)
+    assert as_loaded(hidden, VLLM) is None
     assert roofline.of_served(served(), shape, VLLM, TARGET, H200) is None
 
 

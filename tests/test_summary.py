@@ -439,9 +439,9 @@ def sampled(accelerator: dict[str, Any] | None = None, engine: dict[str, Any] | 
     return {"telemetry": TelemetrySummary(**{**usual, "accelerators": [a], "engines": [x], **fields})}
 
 
-def near(measured: bool = False, **share: Any) -> dict[str, Any]:
+def near(measured: bool = False, count: int = 1, **share: Any) -> dict[str, Any]:
     """A single stream on an H200, well below its peaks, but for these."""
-    peaks = Peaks("NVIDIA H200", 1, 4.8e12, {"bf16": 9.9e14}, "a page", measured=measured)
+    peaks = Peaks("NVIDIA H200", count, 4.8e12, {"bf16": 9.9e14}, "a page", measured=measured)
     usual = {"bandwidth": 0.64, "bandwidth_least": 0.64, "arithmetic": 0.003, "about": "15.0 GB in 4.9 ms"}
     return {
         "roofline": Roofline(peaks, "bf16", 15e9, 131072, 7.5e9, [Share("decode", streams=1.0, **{**usual, **share})])
@@ -735,6 +735,7 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (physics.far_below, evidence(**near()), None, None),
     (physics.far_below, evidence(**near(bandwidth=0.04)), "physics.far_below", "note"),
     (physics.far_below, evidence(**near(bandwidth=0.04, arithmetic=0.4)), None, None),
+    (physics.far_below, evidence(**near(bandwidth=0.04, count=4)), None, None),  # one works after the other
     (physics.far_below, evidence(**near(bandwidth=None)), None, None),  # it fits a cache
     (physics.far_below, evidence(**near(True, bandwidth=0.04)), None, None),
     (rig.accelerator_shared, on_rig(), None, None),

@@ -127,7 +127,7 @@ def on_fleet(
     empty = fleet.empty_cache if trial.reset_cache else None
     measure(
         run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place,
-        model=fleet.plan.model, peaks=fleet.peaks,
+        model=fleet.plan.shape(), peaks=fleet.peaks,
     )  # fmt: skip
     return work.counter
 

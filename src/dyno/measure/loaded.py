@@ -53,7 +53,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None) -> Loaded | None:
     """`target`: what the engine said of itself, which goes before the setting. None: the shape says too little."""
-    if shape.parameters is None or (shape.expert_parameters and not (shape.experts and shape.experts_used)):
+    # Experts whose weights aren't found, or of which it isn't said how many are used, would count as read whole.
+    if shape.parameters is None or bool(shape.expert_parameters) != bool(shape.experts and shape.experts_used):
         return None
     table = 0 if _tied(shape) else shape.embedding_parameters
     head = shape.embedding_parameters if _tied(shape) else shape.head_parameters

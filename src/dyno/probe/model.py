@@ -1,7 +1,8 @@
-"""A model's files: its shape and what it is quantized to. Names that lie on a hub aren't looked up."""
+"""A model's files: its shape and what it is quantized to. Nothing is asked of a hub."""
 
 import glob
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,17 @@ def read(path: Path) -> ModelShape | None:
 def looks_local(name: str) -> bool:
     """A path rather than a hub's owner/name."""
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
+
+
+def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
+    """Of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or lies elsewhere."""
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{name.replace('/', '--')}"
+    try:
+        snapshots = [folder / "snapshots" / (folder / "refs" / "main").read_text().strip()]
+    except (OSError, ValueError):  # fetched by a revision: the only one there
+        snapshots = list(folder.glob("snapshots/*"))
+    return read(snapshots[0]) if len(snapshots) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
 
 
 def _folder(path: Path) -> ModelShape:

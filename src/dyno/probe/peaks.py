@@ -50,6 +50,8 @@ def of(
     found = [a for a in rig.accelerators if a.index in used]
     if len(found) < len(used):
         return Found(None, f"the accelerators {', '.join(map(str, used))} aren't seen here")
+    if spec.devices is None and len({a.name for a in rig.accelerators if a.index in devices}) > 1 and not spreads:
+        return Found(None, "it isn't said which of the unlike accelerators are used")  # CUDA takes the fastest first
     return of_accelerators(found)
 
 

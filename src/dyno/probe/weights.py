@@ -8,13 +8,17 @@ import msgspec
 
 from dyno.probe.tensor import Tensor
 
-# What text doesn't go through: towers for images and sound, layers that draft, tables of which a row is looked up.
+# What a token of the output doesn't go through: encoders, layers that draft, tables of which a row is looked up.
 _ASIDE = re.compile(
-    r"(^|\.)(visual|vision|vision_\w+|image_\w+|audio|audio_\w+|speech_\w+|multi_modal_projector|mm_projector|mtp|talker"
+    r"(^|\.)(encoder|visual|vision|vision_\w+|image_\w+|audio|audio_\w+|speech_\w+|multi_modal_projector|mm_projector|mtp|talker"
     r"|embed_tokens_per_layer|per_layer_token_embd|position_embd|token_types|wpe|embed_positions)(\.|$)|^(v|mm|a)\."
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h|blocks)\.(\d+)\.")
-_EXPERTS = re.compile(r"\.experts\.|_exps(\.|$)|ffn_(gate|up|down)\.\d+\.")  # the last: GGUF files of 2023
+_EXPERTS = re.compile(
+    r"\.experts\.|_exps(\.|$)"
+    r"|block_sparse_moe\.(input|output)_linear"  # Granite
+    r"|ffn_(gate|up|down)\.\d+\."  # GGUF files of 2023
+)
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd)(\.|$)")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.|^output\.")
 # Beside quantized values: read, and no parameters.

@@ -43,8 +43,9 @@ def far_below(e: Circumstances) -> Iterator[Finding]:
     decode = next((s for s in e.roofline.shares if s.what == "decode"), None)
     if decode is None or not _alone(decode):
         return
-    bandwidth, arithmetic = decode.bandwidth, decode.arithmetic
-    if bandwidth is not None and arithmetic is not None and max(bandwidth, arithmetic) < FAR_BELOW:
+    bandwidth, arithmetic, count = decode.bandwidth, decode.arithmetic, e.roofline.peaks.count
+    # Layers that are spread over several accelerators work one after another.
+    if bandwidth is not None and arithmetic is not None and count * max(bandwidth, arithmetic) < FAR_BELOW:
         yield Finding(
             "physics.far_below",
             "note",
