@@ -442,6 +442,7 @@ def test_the_doctor_tells_the_machine_and_calibrates(dyno: Callable[..., Done]) 
     answer = json.loads(done.out)
     assert answer["rig"]["cores"] >= 1
     assert set(answer["rig"]) >= {"system", "kernel", "accelerators", "state", "environment", "unknown"}
+    assert answer["peaks"][-1]["bandwidth"] > 1e9 and answer["peaks"][-1]["flops"]["fp32"] > 1e9
     [row] = answer["calibration"]
     assert row["failed"] == 0
     assert row["streams_open"] == 8
@@ -452,6 +453,15 @@ def test_the_doctor_describes_the_machine_and_hides_secrets(dyno: Callable[..., 
     assert done.code == 0
     assert "sk-very-secret" not in done.said
     for words in ("system", "kernel", "Accelerators", "State", "VLLM_API_KEY=[redacted]", "CUDA_VISIBLE_DEVICES=7"):
+        assert words in done.out, words
+
+
+def test_the_doctor_measures_the_processor_once_and_anew_if_asked(dyno: Callable[..., Done], tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert "not known: the processor isn't measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
+    done = dyno("doctor", "--quick", "--measure-peaks", XDG_CACHE_HOME=cache)
+    assert done.code == 0
+    for words in ("At most", "bandwidth (GB/s) by what is read again and again: 4 MiB", "fp32", "measured here"):
         assert words in done.out, words
 
 

@@ -32,6 +32,7 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.http import Client, Url
+from dyno.report.block import block
 from dyno.store.run import Run, listed
 
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)
@@ -111,6 +112,7 @@ def test_a_trial_starts_measures_and_stops_its_engine_and_keeps_the_log(tmp_path
     assert facts.kind == "fake"
     assert facts.stop_s is not None
     assert outcome.manifest.trial.engine is not None
+    assert outcome.result.roofline is None  # it has no model
     assert not descendants_of(str(facts.launches[0].port) + " {")
 
 
@@ -123,6 +125,20 @@ def test_the_small_model_is_served_verified_and_measured_by_the_real_llama_cpp(t
     assert "Q8_0" in target.quantization
     assert outcome.result.served.completed == 20
     assert not {f.code for f in outcome.result.findings} & {"load.slots", "engine.not_as_said", "cache.not_emptied"}
+
+
+def test_what_a_started_engine_does_is_held_against_what_the_machine_can(tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=2, max_model_len=256)
+    outcome = trial.serve(a_trial(spec, load=LoadSpec(max_concurrency=1)), runs=tmp_path, headers={})
+    found = outcome.run.result().roofline
+    assert found is not None and found == outcome.result.roofline
+    assert outcome.manifest.peaks == found.peaks
+    assert (found.precision, found.weights_bytes) == ("int8", 27_713_536 + 26_624 - 4_456_448)
+    shares = {s.what: s for s in found.shares}
+    assert set(shares) == {"decode", "prefill", "whole"}
+    assert 0 < (shares["decode"].bandwidth or 0) < 1 and 0 < (shares["prefill"].arithmetic or 0) < 1
+    assert "physics.above_roofline" not in {f.code for f in outcome.result.findings}
+    assert "Share of memory bandwidth (decode):" in block(outcome.result, outcome.manifest.trial, [])
 
 
 def test_more_streams_than_slots_is_a_doubt_the_queue_was_measured(tmp_path: Path) -> None:

@@ -182,6 +182,19 @@ def test_what_a_result_has_besides_its_summary_is_flat_too(
     assert set(rows[1].values()) == {None}
 
 
+def test_the_rooflines_shares_are_columns(ask: Ask, home: Path) -> None:
+    path = home / "runs/a [run] it's/summary.json"
+    shares = [{"what": "decode", "bandwidth": 0.64, "arithmetic": 0.003}, {"what": "prefill", "arithmetic": 0.4}]
+    peaks = {"name": "NVIDIA H200", "count": 1, "bandwidth": 4.8e12}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "roofline": {"peaks": peaks, "shares": shares}}))
+    rows = ask(
+        "select decode_bandwidth_share, decode_arithmetic_share, prefill_arithmetic_share, whole_arithmetic_share, "
+        "roofline_peaks_name from trials order by run"
+    )
+    assert list(rows[0].values()) == [0.64, 0.003, 0.4, None, "NVIDIA H200"]
+    assert set(rows[1].values()) == {None}
+
+
 def test_counting_trials_reads_no_record(ask: Ask, home: Path) -> None:
     for path in home.glob("runs/**/records.jsonl"):
         path.write_text("{ not read")

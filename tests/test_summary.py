@@ -14,13 +14,26 @@ from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.roofline import Peaks, Roofline, Share
 from dyno.facts.summary import ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
-from dyno.measure.checks import CHECKS, client, engine, examine, load, model, rig, statistics, telemetry, tokens
+from dyno.measure.checks import (
+    CHECKS,
+    client,
+    engine,
+    examine,
+    load,
+    model,
+    physics,
+    rig,
+    statistics,
+    telemetry,
+    tokens,
+)
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
 from dyno.measure.statistics import distribution_ms, samples_needed
@@ -426,6 +439,15 @@ def sampled(accelerator: dict[str, Any] | None = None, engine: dict[str, Any] | 
     return {"telemetry": TelemetrySummary(**{**usual, "accelerators": [a], "engines": [x], **fields})}
 
 
+def near(measured: bool = False, count: int = 1, **share: Any) -> dict[str, Any]:
+    """A single stream on an H200, well below its peaks, but for these."""
+    peaks = Peaks("NVIDIA H200", count, 4.8e12, {"bf16": 9.9e14}, "a page", measured=measured)
+    usual = {"bandwidth": 0.64, "bandwidth_least": 0.64, "arithmetic": 0.003, "about": "15.0 GB in 4.9 ms"}
+    return {
+        "roofline": Roofline(peaks, "bf16", 15e9, 131072, 7.5e9, [Share("decode", streams=1.0, **{**usual, **share})])
+    }
+
+
 # check, evidence, the code and level that it gives (None: it is silent)
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
 RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
@@ -701,6 +723,21 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "cache.not_emptied",
         "note",
     ),
+    (physics.above_roofline, evidence(), None, None),
+    (physics.above_roofline, evidence(**near()), None, None),
+    (physics.above_roofline, evidence(**near(bandwidth_least=1.01)), None, None),  # a sheet's rounding
+    (physics.above_roofline, evidence(**near(bandwidth=1.3)), None, None),  # it may have been less
+    (physics.above_roofline, evidence(**near(bandwidth_least=1.03)), "physics.above_roofline", "void"),
+    (physics.above_roofline, evidence(**near(arithmetic=2.0)), "physics.above_roofline", "void"),
+    (physics.above_roofline, evidence(**near(True, bandwidth_least=1.01)), "physics.above_roofline", "doubt"),
+    (physics.above_roofline, evidence(**near(True, bandwidth_least=1.2)), "physics.above_roofline", "void"),
+    (physics.far_below, evidence(), None, None),
+    (physics.far_below, evidence(**near()), None, None),
+    (physics.far_below, evidence(**near(bandwidth=0.04)), "physics.far_below", "note"),
+    (physics.far_below, evidence(**near(bandwidth=0.04, arithmetic=0.4)), None, None),
+    (physics.far_below, evidence(**near(bandwidth=0.04, count=4)), None, None),  # one works after the other
+    (physics.far_below, evidence(**near(bandwidth=None)), None, None),  # it fits a cache
+    (physics.far_below, evidence(**near(True, bandwidth=0.04)), None, None),
     (rig.accelerator_shared, on_rig(), None, None),
     (rig.accelerator_shared, evidence(), None, None),  # no rig is known
     (rig.accelerator_shared, on_rig([{"processes": [TRAINING]}]), "rig.accelerator_shared", "doubt"),

@@ -5,9 +5,13 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dyno.errors import UsageError
+
+if TYPE_CHECKING:
+    from dyno.facts.rig import Rig
+    from dyno.probe.peaks import Found
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
@@ -21,6 +25,7 @@ def add(commands: Any) -> None:
     )
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
+    p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")
     p.add_argument("--json", action="store_true")
     p.set_defaults(command=run)
 
@@ -37,14 +42,32 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--streams must be at least 1.")
     found = rig.look()
     findings = examine(found)
+    peaks = _peaks(found, options.measure_peaks, options.quick)
     if not options.json:
         print(*lines(found, list(host.STATE)), sep="\n")
+        print("\nAt most", *(f"  {line}" for line in _peak_lines(peaks)), sep="\n")
         if findings:
             print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
     rows = [] if options.quick else _calibrate(sorted(options.streams), options.json)
     if options.json:
-        print(json.dumps({**msgspec.to_builtins({"rig": found, "findings": findings}), "calibration": rows}))
+        told = {"rig": found, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
+        print(json.dumps({**msgspec.to_builtins(told, str_keys=True), "calibration": rows}))
     return 0
+
+
+def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
+    """Of one accelerator of each kind, and of the processor."""
+    from dyno.probe import peaks
+
+    kinds = {(a.name, a.partition): a for a in reversed(rig.accelerators)}
+    found = [peaks.of_accelerators([a]) for a in reversed(kinds.values())]
+    return [*found, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
+
+
+def _peak_lines(found: list["Found"]) -> list[str]:
+    from dyno.report.roofline import peak_lines
+
+    return [line for p in found for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 
 def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:

@@ -215,6 +215,8 @@ def show(options: argparse.Namespace) -> int:
         )
     elif study_of(path) is not None:
         raise StoreError(f"{path} is a study's trial that was cut off: `dyno run` measures it anew, as a whole.")
+    elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
+        return _show_offline(run, options.json)
     elif run.spool_path.exists():
         outcome = finish(run, keep_raw=True)
     else:

@@ -19,8 +19,10 @@ from dyno.facts.engine import EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
+from dyno.facts.roofline import Peaks
 from dyno.measure import preflight
 from dyno.probe import model as model_files
+from dyno.probe import peaks
 
 
 class EnginePlan:
@@ -135,6 +137,16 @@ class EnginePlan:
         ):
             told.append(f"One request of full length may not fit: {tight[0]}")
         return told
+
+    def shape(self) -> ModelShape | None:
+        """The model's; of a hub's name where the engine has fetched it."""
+        return self.model or (model_files.of_hub(self.spec.model) if self.spec.model else None)
+
+    def peaks(self) -> Peaks | None:
+        """Of what the copies run on. None: not known, or there is no model to be held against them."""
+        if self.spec.model is None:
+            return None
+        return peaks.of(self.rig, self.devices, self.spec, spreads=self.limits.spreads).peaks
 
     def lines(self) -> Iterator[str]:
         """For the dry run."""

@@ -21,6 +21,7 @@ from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.signals import interrupt, lent
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.request import Request
+from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -38,13 +39,20 @@ class Fleet:
     """Running copies that have been verified to serve what was asked for."""
 
     def __init__(
-        self, plan: EnginePlan, engines: list[Engine], target: TargetFacts, facts: EngineFacts, headers: dict[str, str]
+        self,
+        plan: EnginePlan,
+        engines: list[Engine],
+        target: TargetFacts,
+        facts: EngineFacts,
+        headers: dict[str, str],
+        peaks: Peaks | None = None,
     ) -> None:
         self.headers = headers
         self.plan = plan
         self.engines = engines
         self.target = target
         self.facts = facts
+        self.peaks = peaks
 
     @property
     def urls(self) -> list[str]:
@@ -106,6 +114,7 @@ def running(
     `changed` is told the facts when they are known, and again after the stop.
     """
     log = folder / "engine.log"
+    peaks = plan.peaks()  # the first time it may be measured: before the engine is there
     engines: list[Engine] = []
     facts: EngineFacts | None = None
     with prepared(plan, folder, say, changed) as planned:
@@ -125,7 +134,7 @@ def running(
                 resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
             )
             changed(facts)
-            fleet = Fleet(plan, engines, target, facts, headers)
+            fleet = Fleet(plan, engines, target, facts, headers, peaks)
             say(fleet.told())
             try:
                 yield fleet

@@ -29,7 +29,7 @@ from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
-from dyno.measure import telemetry
+from dyno.measure import roofline, telemetry
 from dyno.measure.checks import examine_offline
 from dyno.measure.evidence import OfflineEvidence
 from dyno.probe import host, rig
@@ -217,7 +217,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             sent_before=None,
             rig=rig.look(),
             place=place,
-            model=worker.plan.model,
+            model=worker.plan.shape(),
+            peaks=worker.peaks,
         )
     )
     with contextlib.ExitStack() as last:
@@ -261,6 +262,8 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
     if facts is not None:
         window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
         sampled = telemetry.summarize(samples, facts, window, summary.output_tokens, manifest.rig, engine)
+    shape, peaks, spec = manifest.model, manifest.peaks, manifest.trial.engine
+    roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks) if shape and peaks else None
     findings = examine_offline(
         OfflineEvidence(
             trial=manifest.trial,
@@ -270,13 +273,14 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
+            roofline=roof,
             offline=summary,
             latencies_ms=[measured.latency_ms(it) for it in chosen],
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
         )
     )
-    result = Result(None, findings, verdict(findings), sampled, offline=summary)
+    result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
     if not interrupted or manifest.place is None:  # in a study it is run again, as a whole
         run.write_result(result)
     return OfflineOutcome(run, manifest, result, iterations, interrupted)

@@ -22,8 +22,10 @@ from dyno.experiment.watcher import Watcher
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
+from dyno.facts.model import ModelShape
 from dyno.facts.record import Record
 from dyno.facts.request import Request
+from dyno.facts.roofline import Peaks
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
@@ -36,7 +38,7 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
 from dyno.load.spool import Spool
 from dyno.load.wire import Wire
-from dyno.measure import telemetry
+from dyno.measure import roofline, telemetry
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
@@ -124,8 +126,9 @@ def on_fleet(
     check_context(work.lengths, fleet.target)
     empty = fleet.empty_cache if trial.reset_cache else None
     measure(
-        run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place
-    )
+        run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place,
+        model=fleet.plan.shape(), peaks=fleet.peaks,
+    )  # fmt: skip
     return work.counter
 
 
@@ -188,6 +191,8 @@ def measure(
     sent: str | None = None,
     engine_cpu_s: Callable[[], float | None] | None = None,
     place: Place | None = None,
+    model: ModelShape | None = None,
+    peaks: Peaks | None = None,
 ) -> None:
     """Puts the load on. What it met lies in the run's folder then."""
     urls = [Url(url) for url in trial.target.urls]
@@ -205,6 +210,8 @@ def measure(
         sent_before=sent,
         rig=rig.look(trial.target.urls),
         place=place,
+        model=model,
+        peaks=peaks,
     )
     run.write_manifest(manifest, work.requests)
 
@@ -301,6 +308,10 @@ def finish(
         if facts is not None:
             window = telemetry.Window.of(client, summary.steady)
             sampled = telemetry.summarize(samples, facts, window, summary.total_output_tokens, manifest.rig, engine)
+    model, peaks = manifest.model, manifest.peaks
+    shares = None
+    if model is not None and peaks is not None:
+        shares = roofline.of_served(summary, model, manifest.trial.engine, manifest.target, peaks, sampled)
     findings = examine(
         Evidence(
             trial=manifest.trial,
@@ -316,9 +327,10 @@ def finish(
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
+            roofline=shares,
         )
     )
-    result = Result(summary, findings, verdict(findings), sampled)
+    result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
     if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
         run.write_result(result)
     if not keep_raw and run.whole:

@@ -14,6 +14,7 @@ from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Say, accelerator_memory, given_back, prepared, start, verified, what
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
+from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
 from dyno.probe import server, software
@@ -40,8 +41,17 @@ class _Said(msgspec.Struct):
 
 
 class Worker:
-    def __init__(self, plan: EnginePlan, engine: Engine, ready: Ready, target: TargetFacts, facts: EngineFacts) -> None:
+    def __init__(
+        self,
+        plan: EnginePlan,
+        engine: Engine,
+        ready: Ready,
+        target: TargetFacts,
+        facts: EngineFacts,
+        peaks: Peaks | None = None,
+    ) -> None:
         self.plan, self.engine, self.ready, self.target, self.facts = plan, engine, ready, target, facts
+        self.peaks = peaks
 
     def ask(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         """The iterations that the job came to, as it tells them."""
@@ -79,6 +89,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
     """Loads the engine and verifies it; ends it on leaving. `changed` is told the facts, and again after the stop."""
     engine: Engine | None = None
     facts: EngineFacts | None = None
+    peaks = plan.peaks()  # the first time it may be measured: before the engine is there
     with prepared(plan, folder, say, changed) as planned:
         try:
             say(f"Loading {what(plan)}")
@@ -95,7 +106,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
                 resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
             )
             changed(facts)
-            worker = Worker(plan, engine, ready, target, facts)
+            worker = Worker(plan, engine, ready, target, facts, peaks)
             say(worker.told())
             yield worker
         finally:

@@ -1,4 +1,4 @@
-"""The head of a GGUF file: its metadata and how many values its tensors hold.
+"""The head of a GGUF file: its metadata and its tensors.
 
 The `gguf` package's reader builds an array for every token of the vocabulary (seconds for 8,000, minutes for
 128,000); here they are stepped over.
@@ -9,17 +9,32 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dyno.probe.tensor import Tensor
+
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _SMALL = 4096  # arrays up to this length are kept: head counts by layer are, vocabularies aren't
+_TEXT_MAX = 1 << 26  # bytes; a chat template is some kilobytes
+_DIMENSIONS_MAX = 8  # ggml has 4
+# ggml's types: values in a block, and its bytes (ggml-org/llama.cpp, gguf-py/gguf/constants.py).
+_TYPES = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+}  # fmt: skip
 
 
-def head(path: Path) -> tuple[dict[str, Any], int]:
-    """Metadata and the number of parameters. ValueError where the file is no GGUF, or is cut."""
+def head(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
+    """ValueError where the file is no GGUF, or is cut."""
     try:
         with path.open("rb") as file:
             return _Reader(file).head()
-    except (struct.error, OverflowError, MemoryError):
+    except (struct.error, OverflowError, MemoryError, RecursionError):
         raise ValueError(f"{path} ends before its metadata does") from None
 
 
@@ -27,27 +42,34 @@ class _Reader:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def head(self) -> tuple[dict[str, Any], int]:
+    def head(self) -> tuple[dict[str, Any], list[Tensor]]:
         if self._file.read(4) != b"GGUF":
             raise ValueError("no GGUF file")
         version, tensors, entries = self._take("IQQ")
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version}")
         metadata = {self._string(): self._value(self._take("I")[0]) for _ in range(entries)}
-        parameters = 0
-        for _ in range(tensors):
-            self._skip_string()
-            dimensions = self._take("I")[0]
-            parameters += math.prod(self._take(f"{dimensions}Q"))
-            self._take("IQ")
-        return metadata, parameters
+        return metadata, [self._tensor() for _ in range(tensors)]
+
+    def _tensor(self) -> Tensor:
+        name, dimensions = self._string(), self._take("I")[0]
+        if dimensions > _DIMENSIONS_MAX:
+            raise ValueError(f"the tensor {name} has {dimensions} dimensions")
+        shape = self._take(f"{dimensions}Q")
+        number, _ = self._take("IQ")
+        # Of a type that came after this list, the values are known and the bytes aren't.
+        kind, block, size = _TYPES.get(number, (f"type {number}", 1, 0))
+        return Tensor(name, kind, shape, math.prod(shape) * size // block)
 
     def _take(self, form: str) -> tuple[Any, ...]:
         form = "<" + form
         return struct.unpack(form, self._file.read(struct.calcsize(form)))
 
     def _string(self) -> str:
-        return self._file.read(self._take("Q")[0]).decode("utf-8", "replace")
+        length = self._take("Q")[0]
+        if length > _TEXT_MAX:
+            raise ValueError(f"a text of {length} bytes in the metadata")
+        return self._file.read(length).decode("utf-8", "replace")
 
     def _skip_string(self) -> None:
         self._file.seek(self._take("Q")[0], 1)

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,7 +53,19 @@ def cpu(root: Path = ROOT) -> str:
         names = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2",
                  "0xd08": "Cortex-A72", "0xd0b": "Cortex-A76"}  # fmt: skip
         return f"Arm {names.get(part, 'part ' + part)}"
+    if root == ROOT and platform.system() == "Darwin":
+        asked = subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+        )
+        if asked.stdout.strip():
+            return asked.stdout.strip()  # Apple M2 Max
     return platform.processor() or platform.machine()
+
+
+def features(root: Path = ROOT) -> frozenset[str]:
+    """Of the processor's instructions, by the kernel's names."""
+    first = _first_cpu(root)
+    return frozenset((first.get("Features") or first.get("flags") or "").split())
 
 
 def _first_cpu(root: Path) -> dict[str, str]:

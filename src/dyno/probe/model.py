@@ -1,13 +1,17 @@
-"""A model's files: its shape and what it is quantized to. Names that lie on a hub aren't looked up."""
+"""A model's files: its shape and what it is quantized to. Nothing is asked of a hub."""
 
 import glob
 import json
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dyno.facts.model import ModelShape
-from dyno.probe import gguf
+from dyno.probe import gguf, safetensors, weights
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # GGUF's general.file_type, as llama.cpp counts them (ggml-org/llama.cpp, llama_ftype).
@@ -28,7 +32,7 @@ def read(path: Path) -> ModelShape | None:
             return _folder(path)
         files = sorted(path.glob("*.gguf")) if path.is_dir() else []
         return _gguf(files[0]) if files else None
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # a config may hold anything
         return None
 
 
@@ -37,46 +41,92 @@ def looks_local(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
 
 
+def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
+    """Of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or lies elsewhere."""
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{name.replace('/', '--')}"
+    try:
+        snapshots = [folder / "snapshots" / (folder / "refs" / "main").read_text().strip()]
+    except (OSError, ValueError):  # fetched by a revision: the only one there
+        snapshots = list(folder.glob("snapshots/*"))
+    return read(snapshots[0]) if len(snapshots) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
+
+
 def _folder(path: Path) -> ModelShape:
     outer: dict[str, Any] = json.loads((path / "config.json").read_text())
     config = outer.get("text_config") or outer
-    heads = config.get("num_attention_heads")
-    hidden = config.get("hidden_size")
+    heads, hidden, layers = (_count(config, key) for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     dtype = str(config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or "")
+    quantized = outer.get("quantization_config") or config.get("quantization_config")
     # Some makers put the same weights there twice, in a form of their own.
     files = [f for f in path.glob("*.safetensors") if "consolidated" not in f.name] or list(path.glob("*.safetensors"))
     sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
+    latent = _count(config, "kv_lora_rank")
+    there, used = weights.experts(config)
     return ModelShape(
         path=str(path),
         format="safetensors" if sizes else "",
         architecture=next(iter(outer.get("architectures") or []), None),
-        layers=config.get("num_hidden_layers"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or (hidden // heads if hidden and heads else None),
-        vocab=config.get("vocab_size"),
-        context=config.get("max_position_embeddings"),
+        kv_heads=_count(config, "num_key_value_heads") or heads,
+        head_dim=_count(config, "v_head_dim" if latent else "head_dim")
+        or (hidden // heads if hidden and heads else None),
+        vocab=_count(config, "vocab_size"),
+        context=_count(config, "max_position_embeddings"),
         dtype=_DTYPES.get(dtype.removeprefix("torch.")),
-        quantization=_checkpoint_quantization(outer.get("quantization_config")),
+        quantization=_checkpoint_quantization(quantized),
         weights_bytes=sum(sizes) or None,
-        parameters=_dense_parameters(config),
+        experts=there,
+        experts_used=used,
+        latent=latent and latent + (_count(config, "qk_rope_head_dim") or 0),
+        **_attending(config, layers),
+        **_weights(files, config, layers, _bits(quantized)),
     )
 
 
-def _dense_parameters(config: dict[str, Any]) -> int | None:
-    """Of a decoder with a gated MLP, within a few per cent; None where its shape is another (experts, say)."""
-    if any("expert" in key for key in config):
-        return None
+def _count(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else None
+
+
+def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:
+    """As the files list them; by formula where there are none, or one can't be read."""
+    found: weights.Weights | None = None
     try:
-        width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-        heads, vocab = config["num_attention_heads"], config["vocab_size"]
-        head = config.get("head_dim") or width // heads
-        attention = 2 * width * head * (heads + (config.get("num_key_value_heads") or heads))
-        embeddings = vocab * width * (1 if config.get("tie_word_embeddings") else 2)
-        return int(layers * (attention + 3 * width * inner) + embeddings)
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None
+        listed = [tensor for file in files for tensor in safetensors.tensors(file)]
+        found = weights.of_tensors(listed, layers, bits) if listed else None
+    except ValueError:
+        pass
+    found = found or weights.of_config(config)
+    return {} if found is None else msgspec.structs.asdict(found)
+
+
+def _bits(quantized: Mapping[str, Any] | None) -> int:
+    """Of a packed value."""
+    q = quantized or {}
+    groups = q.get("config_groups") or {}
+    grouped = [(g.get("weights") or {}).get("num_bits") for g in groups.values() if isinstance(g, dict)]
+    return next((b for b in (q.get("bits"), q.get("w_bit"), *grouped) if type(b) is int and 1 <= b <= 32), 4)
+
+
+def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
+    """How far layers look back, where not all see everything: windows, and layers that keep a state instead."""
+    window = _count(config, "sliding_window") or _count(config, "attention_chunk_size")
+    kinds = config.get("layer_types") or config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    if kinds:
+        short = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+        whole = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
+        return {"full_layers": whole, "window_layers": short, "window": window}
+    if layers and (every := _count(config, "full_attention_interval")):
+        return {"full_layers": layers // every}
+    if any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config):
+        return {"full_layers": 0}  # some attend, and it isn't said which: nothing is counted
+    if window and config.get("use_sliding_window") is not False:
+        # Which layers have it is the architecture's to know: counted as if all had.
+        return {"full_layers": 0, "window_layers": layers or 0, "window": window}
+    return {}
 
 
 def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
@@ -96,27 +146,47 @@ def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
 
 
 def _gguf(path: Path) -> ModelShape:
-    metadata, parameters = gguf.head(path)
-    field = metadata.get
-    architecture = field("general.architecture")
-    heads = _most(field(f"{architecture}.attention.head_count"))
-    hidden = field(f"{architecture}.embedding_length")
-    kv_heads = _most(field(f"{architecture}.attention.head_count_kv"))
-    file_type = field("general.file_type")
+    parts = _parts(path)
+    heads_of_parts = [gguf.head(part) for part in (parts if path in parts else [path])]
+    metadata = heads_of_parts[0][0]  # the others only say which part they are
+    architecture = metadata.get("general.architecture")
+
+    def field(name: str) -> int | None:
+        return _count(metadata, f"{architecture}.{name}")
+
+    heads = _most(metadata.get(f"{architecture}.attention.head_count"))
+    kv_heads = metadata.get(f"{architecture}.attention.head_count_kv")
+    hidden, layers, latent = field("embedding_length"), field("block_count"), field("attention.kv_lora_rank")
+    file_type = metadata.get("general.file_type")
+    if layers:  # blocks that draft are counted with the others, and come last
+        layers -= field("nextn_predict_layers") or 0
+    found = weights.of_tensors((tensor for _, tensors in heads_of_parts for tensor in tensors), layers)
     return ModelShape(
         path=str(path),
         format="gguf",
         architecture=architecture,
-        layers=field(f"{architecture}.block_count"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=kv_heads or heads,
-        head_dim=field(f"{architecture}.attention.key_length") or (hidden // heads if hidden and heads else None),
-        context=field(f"{architecture}.context_length"),
+        kv_heads=_most(kv_heads) or heads,
+        head_dim=field("attention.key_length") or (hidden // heads if hidden and heads else None),
+        context=field("context_length"),
         quantization=_FILE_TYPES.get(file_type) if isinstance(file_type, int) else None,
-        weights_bytes=sum(part.stat().st_size for part in _parts(path)),  # heads are a few MB
-        parameters=parameters,
+        weights_bytes=sum(part.stat().st_size for part in parts),  # heads are a few MB
+        experts=field("expert_count"),
+        experts_used=field("expert_used_count"),
+        latent=latent and latent + (field("rope.dimension_count") or 0),
+        **_gguf_attending(field("attention.sliding_window"), kv_heads, layers),
+        **msgspec.structs.asdict(found),
     )
+
+
+def _gguf_attending(window: int | None, kv_heads: int | list[int] | None, layers: int | None) -> dict[str, Any]:
+    if window:  # which layers have it is the architecture's to know: counted as if all had
+        return {"full_layers": 0, "window_layers": layers or 0, "window": window}
+    if isinstance(kv_heads, list) and any(kv_heads):  # a number for each layer: as many layers of the most
+        return {"full_layers": sum(kv_heads) // max(kv_heads)}
+    return {}
 
 
 def _parts(path: Path) -> list[Path]:
@@ -128,4 +198,5 @@ def _parts(path: Path) -> list[Path]:
 
 def _most(heads: int | list[int] | None) -> int | None:
     """Some models have a number for each layer."""
-    return max(heads) if isinstance(heads, list) else heads
+    most = max(heads) if isinstance(heads, list) else heads
+    return most if type(most) is int and most > 0 else None

@@ -6,7 +6,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.spread import Distribution
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
-from dyno.report import telemetry
+from dyno.report import roofline, telemetry
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
@@ -80,6 +80,9 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
             "Client: read late, mean / max (ms):", f"{s.client.read_late_mean_ms:.2f} / {s.client.read_late_max_ms:.2f}"
         )
     line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
+    if result.roofline is not None:
+        for label, value in roofline.lines(result.roofline):
+            line(label, value)
     lines += telemetry_lines(result)
     lines.append("=" * 50)
     lines += verdict_lines(result)

@@ -1,11 +1,10 @@
 """The printed result of an offline benchmark, throughput or latency: in the look of the serving block."""
 
-from importlib.util import find_spec
-
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
+from dyno.report import roofline
 from dyno.report.block import labelled, telemetry_lines, verdict_lines
 
 
@@ -58,7 +57,9 @@ def block(result: Result, trial: TrialSpec, warmups: int) -> str:
         line("Drafts:", s.speculation.drafts)
         line("Drafted tokens:", s.speculation.drafted_tokens)
         line("Accepted tokens:", s.speculation.accepted_tokens)
-    lines += _roofline(result)
+    if result.roofline is not None:
+        lines.append(f"{'Of What the Machine Could':-^50}")
+        lines += [labelled(*told) for told in roofline.lines(result.roofline)]
     lines += telemetry_lines(result)
     lines.append("=" * 50)
     lines += vllm_lines(s)
@@ -72,20 +73,9 @@ def _latency(d: Distribution, first_ms: float) -> list[str]:
         return [*lines, labelled("Mean latency (ms):", "-")]
     lines.append(labelled("Mean latency (ms):", f"{d.mean:.2f} ± {d.std:.2f}" if d.count > 1 else d.mean))
     if d.count > 1:
-        lines.append(labelled("Median latency (ms):", d.median))
         lines += [labelled(f"P{p} latency (ms):", v) for p, v in d.percentiles.items()]
         lines.append(labelled("First iteration (ms):", first_ms))
     return lines
-
-
-def _roofline(result: Result) -> list[str]:
-    # Goes away when report/roofline.py is there: then a plain import does.
-    if result.roofline is None or find_spec("dyno.report.roofline") is None:
-        return []
-    from importlib import import_module
-
-    told = import_module("dyno.report.roofline").lines(result.roofline)
-    return [f"{'roofline':-^50}", *(t if isinstance(t, str) else labelled(*t) for t in told)]
 
 
 def vllm_lines(s: OfflineSummary) -> list[str]:

@@ -91,6 +91,7 @@ def build(
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
         "telemetry": msgspec.to_builtins(result.telemetry),
+        "roofline": msgspec.to_builtins(result.roofline, str_keys=True),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(target),
         "engine": msgspec.to_builtins(engine),

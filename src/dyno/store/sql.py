@@ -70,6 +70,10 @@ _NAMED: dict[str, _Column] = {
     "workload_sha256": ("VARCHAR", "trial.workload_sha256", "the same value, the same prompts"),
     "dyno_version": ("VARCHAR", "trial.dyno", "by which it was measured"),
     "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),
+    "decode_bandwidth_share": ("DOUBLE", "", "of the peak memory bandwidth, while decoding; 0.64: 64 %"),
+    "decode_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, while decoding"),
+    "prefill_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, on prompts"),
+    "whole_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, over the whole run"),
 }
 _PARTS: tuple[tuple[str, str, type], ...] = (
     ("workload_", "trial.trial.workload", WorkloadSpec),
@@ -170,6 +174,7 @@ _OF = {
     "load_": "a setting of the load",
     "engine_": "a setting of the engine; null: as it does by itself",
     "price_": "as the study states it",
+    "roofline_": "what the engine ran on can do at most, and the shares of it",
     "steady_": "of the steady window",
     "wait_": "from due to the last token, of those due first and last",
     "client_": "how well the client kept up",
@@ -328,6 +333,12 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {name: _at(files, where) for name, (_, where, _) in _NAMED.items() if where}
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
     row |= {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
+    for share in _at(files, "summary.roofline.shares") or []:
+        row |= {
+            f"{share['what']}_{of}_share": share.get(of)
+            for of in ("bandwidth", "arithmetic")
+            if share.get(of) is not None
+        }
     row["engine_kind"] = row["engine_kind"] or _at(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
     row["engine_version"] = row["engine_version"] or _at(files, "trial.target.version")

@@ -3,7 +3,19 @@
 from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.checks import client, engine, load, model, offline, requests, rig, statistics, telemetry, tokens
+from dyno.measure.checks import (
+    client,
+    engine,
+    load,
+    model,
+    offline,
+    physics,
+    requests,
+    rig,
+    statistics,
+    telemetry,
+    tokens,
+)
 from dyno.measure.evidence import Circumstances, Evidence, OfflineEvidence
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
@@ -50,6 +62,8 @@ COMMON: tuple[Callable[[Circumstances], Iterator[Finding]], ...] = (
     telemetry.throttled,
     telemetry.power_limited,
     telemetry.sparse,
+    physics.above_roofline,
+    physics.far_below,
     rig.accelerator_shared,
     rig.power_capped,
     rig.numa_balancing,

@@ -1,0 +1,94 @@
+"""How fast the processor reads memory and multiplies matrices: a small test, in a process of its own.
+
+Run as `python -m dyno.probe.cpu_test CORES`, with one thread for each call into BLAS (the caller sets that). Each core
+has a worker, and all do the same thing at the same times. Prints JSON.
+"""
+
+import functools
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+MiB = 1 << 20
+SIZES = [n * MiB for n in (4, 8, 16, 32, 64, 128, 256, 512)]
+LARGE = 2048 * MiB  # many cores come with caches in which the others fit
+MANY_CORES = 16
+SHARE_MIN = 256 * 1024  # of a worker; below, the call itself takes longer than the reading
+ROUNDS = 3
+SIDE = 512  # of the matrices: they fit a core's own cache
+
+Slot = tuple[int, float, float]  # how often, in how many seconds, and how many of them on the processor
+
+
+def sizes(cores: int, free_bytes: int) -> list[int]:
+    wanted = [*SIZES, LARGE] if cores >= MANY_CORES else SIZES
+    return [n for n in wanted if n // cores >= SHARE_MIN and n <= free_bytes // 4]
+
+
+def main() -> None:
+    cores, free = int(sys.argv[1]), int(sys.argv[2])
+    print(json.dumps(measure(cores, sizes(cores, free))))
+
+
+def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
+    """Bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
+    context = multiprocessing.get_context("fork")  # with numpy loaded once
+    start, told = context.Barrier(cores), context.SimpleQueue()
+    workers = [context.Process(target=_work, args=(cores, wanted, start, told.put)) for _ in range(cores)]
+    for worker in workers:
+        worker.start()
+    rows = [told.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return _joined(rows, cores, wanted)
+
+
+def _slots(wanted: list[int]) -> list[tuple[int, float]]:
+    """(size, seconds) of each; size 0: matrices. The larger, the longer: a few passes at least."""
+    once = [(n, 0.04 if n <= 128 * MiB else 0.08 if n <= 512 * MiB else 0.15) for n in wanted]
+    return [slot for _ in range(ROUNDS) for slot in [*once, (0, 0.1)]]
+
+
+def _work(cores: int, wanted: list[int], start: Any, tell: Callable[[list[Slot]], None]) -> None:
+    memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it lies near this core
+    matrix = np.ones((SIDE, SIDE), dtype=np.float32)
+    product = np.empty_like(matrix)
+    rows = []
+    for size, long_s in _slots(wanted):
+        part = memory[: size // cores // 4]
+        once = functools.partial(np.dot, part, part) if size else functools.partial(np.matmul, matrix, matrix, product)
+        start.wait()
+        rows.append(_rate(once, long_s))
+    tell(rows)
+
+
+def _rate(once: Callable[[], Any], long_s: float) -> Slot:
+    count, began, used = 0, time.monotonic(), time.process_time()
+    while count == 0 or time.monotonic() < began + long_s:
+        once()
+        count += 1
+    return count, time.monotonic() - began, time.process_time() - used
+
+
+def _joined(rows: list[list[Slot]], cores: int, wanted: list[int]) -> dict[str, Any]:
+    best: dict[int, float] = {}
+    wall_s = used_s = 0.0
+    for i, (size, _) in enumerate(_slots(wanted)):
+        if size:
+            rate = sum(row[i][0] * (size // cores // 4 * 4) / row[i][1] for row in rows)
+        else:  # by the time on the processor: what others take away slows no core's arithmetic
+            rate = sum(row[i][0] * 2 * SIDE**3 / max(row[i][2], 1e-9) for row in rows)
+        best[size] = max(best.get(size, 0.0), rate)
+        wall_s += sum(row[i][1] for row in rows)
+        used_s += sum(row[i][2] for row in rows)
+    flops = best.pop(0)
+    return {"bandwidth_by_size": best, "fp32": flops, "given": used_s / wall_s}
+
+
+if __name__ == "__main__":
+    main()
