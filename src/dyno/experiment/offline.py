@@ -61,9 +61,23 @@ def batch_of(trial: TrialSpec) -> Batch:
     return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
 
 
-def plan_of(trial: TrialSpec, found: Rig, dry: bool = False) -> EnginePlan:
+def plan_of(trial: TrialSpec, found: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, found, dry=dry, batch=batch_of(trial))
+    return EnginePlan(trial.engine, found, dry=dry, batch=batch or batch_of(trial))
+
+
+def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
+    """What each needs. Micro tests of one setting get the context of the longest, so that they share what is loaded and
+    come in their order."""
+    needed = [batch_of(trial) for trial in trials]
+    most: dict[bytes, int] = {}
+    keys = [msgspec.json.encode([trial.engine, trial.kind]) for trial in trials]
+    for key, batch in zip(keys, needed, strict=True):
+        most[key] = max(most.get(key, 0), batch.tokens)
+    return [
+        msgspec.structs.replace(batch, tokens=most[key]) if batch.kind == "micro" else batch
+        for key, batch in zip(keys, needed, strict=True)
+    ]
 
 
 def lines(trial: TrialSpec) -> Iterator[str]:
@@ -96,7 +110,7 @@ def conduct(
     """A run folder for each. Trials that need the same engine, loaded alike, share it; yields each as it is done."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     found = rig.look()
-    waiting = [(trial, plan_of(trial, found)) for trial in trials]
+    waiting = [(t, plan_of(t, found, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
     for trial, plan in waiting:
         if wrong := plan.problems([longest(trial)]):
             raise UsageError(" ".join(wrong))
