@@ -69,7 +69,7 @@ def test_latency_has_vllms_defaults(asked: Asked) -> None:
     assert (t.kind, how(t).batch_size, how(t).iterations, how(t).warmup_iterations) == ("latency", 8, 30, 10)
     assert (t.workload.num_prompts, t.workload.input_len, t.workload.output_len) == (8, 32, 128)
     assert (engine(t).kind, engine(t).model, t.target.model) == ("vllm", "org/model", "org/model")
-    assert (engine(t).prefix_caching, t.ignore_eos, how(t).detokenize) == (False, True, True)
+    assert (engine(t).prefix_caching, t.ignore_eos, how(t).detokenize) == (None, True, True)
     assert t.percentiles == [10, 25, 50, 75, 90, 99]
 
 
@@ -78,7 +78,7 @@ def test_throughput_has_vllms_defaults(asked: Asked) -> None:
     assert (t.kind, how(t).iterations, how(t).warmup_iterations) == ("throughput", 1, None)
     w = t.workload
     assert (w.dataset, w.num_prompts, w.num_warmups, w.input_len, w.output_len) == ("random", 1000, 0, 64, 128)
-    assert engine(t).prefix_caching is False
+    assert engine(t).prefix_caching is None
 
 
 def test_the_flags_of_both_come_to_the_trial(asked: Asked) -> None:

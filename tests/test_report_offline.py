@@ -29,7 +29,6 @@ Output token throughput (tok/s):         1,600.49 ± 32.29
 Total token throughput (tok/s):          2,000.61 ± 40.37
 -------------Latency of an Iteration--------------
 Mean latency (ms):                       640.00 ± 11.18
-Median latency (ms):                     640.00
 P10 latency (ms):                        628.00
 P25 latency (ms):                        632.50
 P50 latency (ms):                        640.00

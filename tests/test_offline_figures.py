@@ -1,0 +1,178 @@
+"""From iterations to figures and findings: by hand-made iterations, whose truth is known."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import offlines
+from dyno.facts.finding import Finding
+from dyno.facts.offline import Answer, Iteration, OfflineSpec
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.measure import offline as measure
+from dyno.measure.checks import OFFLINE, examine_offline, offline
+from dyno.measure.evidence import OfflineEvidence
+
+MS = 1_000_000
+
+
+def answer(start: int, first: int | None, end: int | None, tokens: int = 5, prompt: int = 100, **more: Any) -> Answer:
+    """In milliseconds since the iteration's begin."""
+    times = {"start_ns": start * MS, "first_ns": first and first * MS, "end_ns": end and end * MS}
+    return Answer(prompt, tokens, 5, decoded_tokens=max(tokens - 1, 0), **times, **more)
+
+
+def iteration(took_ms: float, *answers: Answer, index: int = 0, **more: Any) -> Iteration:
+    start = 10_000 * MS * (index + 1)
+    return Iteration(index, start, start + round(took_ms * MS), list(answers), **more)
+
+
+def summarized(*iterations: Iteration, trial: TrialSpec | None = None) -> Any:
+    return measure.summarize(trial or offlines.trial("latency"), iterations)
+
+
+def test_prefill_ends_with_the_first_token_and_decode_with_the_last() -> None:
+    o = summarized(iteration(200, answer(0, 20, 60), answer(20, 60, 200)))
+    assert (o.prefill_ms.mean, o.decode_ms.mean) == (30, 90)
+    assert o.tpot_ms.mean == pytest.approx((40 / 4 + 140 / 4) / 2)
+    assert o.prefill_speed.mean == pytest.approx(200 / 0.060), "both prompts, by the time in which one was at it"
+    assert o.decode_speed.mean == pytest.approx(8 / 0.180)
+    assert o.in_flight_mean == pytest.approx((60 + 180) / 200)
+    assert o.context_mean == pytest.approx(102.5)
+
+
+def test_time_in_which_nothing_is_prefilled_does_not_count() -> None:
+    o = summarized(iteration(300, answer(0, 20, 60), answer(200, 220, 300)))
+    assert o.prefill_speed.mean == pytest.approx(200 / 0.040)
+
+
+def test_tokens_from_a_cache_are_not_processed_ones() -> None:
+    o = summarized(iteration(100, answer(0, 50, 100, prompt=400, cached_tokens=300)))
+    assert o.prefill_speed.mean == pytest.approx(100 / 0.050)
+    assert (o.input_tokens, o.cached_input_tokens) == (400, 300)
+
+
+def test_rates_are_of_each_iteration_and_their_deviation_is_a_samples() -> None:
+    o = summarized(iteration(100, answer(0, 20, 100)), iteration(200, answer(0, 20, 200), index=1))
+    assert (o.request_throughput.mean, o.request_throughput.count) == (7.5, 2)
+    assert o.request_throughput.std == pytest.approx(3.5355, rel=1e-4)
+    assert (o.output_throughput.mean, o.total_token_throughput.mean) == (37.5, 7.5 * 105)
+    assert (o.latency.mean, o.first_latency_ms) == (150, 100)
+
+
+def test_what_failed_is_in_no_count_but_its_own() -> None:
+    lost = Answer(100, 0, 5, error="the engine gave no answer")
+    o = summarized(iteration(100, answer(0, 20, 100), lost))
+    assert (o.completed, o.failed, o.output_tokens, o.wanted_output_tokens) == (1, 1, 5, 5)
+    assert o.request_throughput.mean == 10 and o.failure_example == "the engine gave no answer"
+
+
+def test_token_generation_is_no_test_of_prompt_processing() -> None:
+    w = msgspec.structs.replace(offlines.trial("micro").workload, input_len=0, output_len=4)
+    trial = msgspec.structs.replace(offlines.trial("micro"), workload=w)
+    o = summarized(iteration(100, answer(0, 20, 60, prompt=1)), trial=trial)
+    assert o.prefill_speed is o.prefill_ms is None
+    assert o.speed == o.decode_speed.mean == pytest.approx(100)
+
+
+def test_others_are_weighed_by_time() -> None:
+    its = [iteration(100, others_cpu=1.0), iteration(300, index=1, others_cpu=0.0), iteration(50, index=2)]
+    assert measure.others_cpu(its) == pytest.approx(0.25)
+    assert measure.others_cpu(its[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("intervals", "covered"),
+    [([], 0), ([(0, 5)], 5), ([(0, 5), (3, 8)], 8), ([(0, 10), (2, 4)], 10), ([(6, 9), (0, 2)], 5)],
+)
+def test_a_union_counts_no_time_twice(intervals: list[tuple[int, int]], covered: int) -> None:
+    assert measure.union_ns(intervals) == covered
+
+
+# ---- findings ----
+
+STEADY = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0]
+
+
+def evidence(summary: dict[str, Any] | None = None, trial: TrialSpec | None = None, **fields: Any) -> OfflineEvidence:
+    """Without blemish, but for these."""
+    its = [iteration(ms, answer(0, 20, 90), index=i) for i, ms in enumerate(STEADY)]
+    trial = trial or msgspec.structs.replace(offlines.trial("latency"), ignore_eos=True)
+    o = msgspec.structs.replace(measure.summarize(trial, its), **(summary or {}))
+    values: dict[str, Any] = {
+        "trial": trial, "target": TargetFacts("m"), "offline": o, "latencies_ms": STEADY, "wanted_iterations": 6,
+        "repeats": 2,
+    }  # fmt: skip
+    return OfflineEvidence(**{**values, **fields})
+
+
+def rig(*accelerators: Accelerator) -> Rig:
+    return Rig("Debian", "6", "x86_64", "cpu", 16, accelerators=list(accelerators))
+
+
+def deep(depth: int = 512) -> TrialSpec:
+    trial = offlines.trial("micro")
+    w = msgspec.structs.replace(trial.workload, input_len=100, output_len=0)
+    return msgspec.structs.replace(trial, workload=w, offline=OfflineSpec("micro", depth=depth))
+
+
+GPU = Accelerator(0, "NVIDIA H200", "nvidia")
+SLOW = [150.0, 100.0, 101.0, 99.0, 100.0, 100.5]
+CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidence, str | None, str | None]] = [
+    (offline.failed, evidence(), None, None),
+    (offline.failed, evidence({"failed": 1}), "requests.failed", "doubt"),
+    (offline.failed, evidence({"failed": 60, "completed": 6}), "requests.failed", "void"),
+    (offline.cut_short, evidence(), None, None),
+    (offline.cut_short, evidence(wanted_iterations=30), "requests.cut_short", "doubt"),
+    (offline.output_length, evidence(), None, None),
+    (offline.output_length, evidence({"output_tokens": 20}), "tokens.output_short", "doubt"),
+    (
+        offline.output_length,
+        evidence({"output_tokens": 20}, trial=msgspec.structs.replace(offlines.trial("latency"), ignore_eos=False)),
+        "tokens.output_short",
+        "note",
+    ),
+    (offline.cached, evidence({"cached_input_tokens": 5}), None, None),
+    (offline.cached, evidence({"cached_input_tokens": 300}), "cache.prefix_hits", "doubt"),
+    (offline.cached, evidence({"cached_input_tokens": 300}, trial=deep()), None, None),
+    (offline.depth_missed, evidence({"cached_input_tokens": 3072, "input_tokens": 3672}, trial=deep()), None, None),
+    (
+        offline.depth_missed,
+        evidence({"cached_input_tokens": 0, "input_tokens": 3672}, trial=deep()),
+        "cache.depth_missed",
+        "doubt",
+    ),
+    (offline.few_iterations, evidence(), None, None),
+    (offline.few_iterations, evidence({"iterations": 1}), "statistics.few_iterations", "note"),
+    (offline.first_slow, evidence(), None, None),
+    (offline.first_slow, evidence(latencies_ms=SLOW), "statistics.first_iteration", "doubt"),
+    (offline.first_slow, evidence(latencies_ms=[103.0, 100, 100, 100.1, 100]), "statistics.first_iteration", "note"),
+    (offline.first_slow, evidence(latencies_ms=[101.0, 100, 100, 100.1, 100]), None, None),
+    (offline.first_slow, evidence(latencies_ms=SLOW[:4]), None, None),  # too few others to know their deviation
+    (offline.unsteady, evidence(), None, None),
+    (offline.unsteady, evidence(latencies_ms=[100.0, 150.0, 80.0]), "statistics.unsteady", "doubt"),
+    (offline.unsteady, evidence(latencies_ms=[100.0, 150.0]), None, None),
+    (offline.others, evidence(rig=rig(), others_cpu=0.5), None, None),
+    (offline.others, evidence(rig=rig(), others_cpu=4.0), "client.others_cpu", "doubt"),
+    (offline.others, evidence(rig=rig(GPU), others_cpu=4.0), "client.others_cpu", "note"),
+]
+
+
+@pytest.mark.parametrize(("check", "of", "code", "level"), CASES)
+def test_a_check_speaks_when_it_should_and_is_silent_otherwise(
+    check: Callable[[OfflineEvidence], Iterator[Finding]], of: OfflineEvidence, code: str | None, level: str | None
+) -> None:
+    found = list(check(of))
+    assert [(f.code, f.level) for f in found] == ([(code, level)] if code else [])
+    assert all(f.text.endswith((".", ")")) and f.advice for f in found)
+
+
+def test_every_check_of_an_offline_trial_is_tested_speaking_and_silent() -> None:
+    assert {c for c, _, code, _ in CASES if code} == {c for c, _, code, _ in CASES if code is None} == set(OFFLINE)
+
+
+def test_a_measurement_without_blemish_has_no_findings() -> None:
+    assert examine_offline(evidence(rig=rig(GPU))) == []
