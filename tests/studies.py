@@ -55,10 +55,19 @@ def twin(path: Path, keep: int = 3) -> str:
     tree = tomllib.loads(path.read_text())
     variables = tree.setdefault("variables", {})
     ranks = {key: _ranks(key, tree) for key in _SMALL}
+    # What a rule names stays, or the rule would be about nothing.
+    rules = [*tree.get("exclude", []), *tree.get("include", [])]
+    named = {
+        _small(key, value[0] if isinstance(value, list) else value, ranks)
+        for rule in rules
+        for cells in rule.values()
+        if isinstance(cells, dict)
+        for key, value in cells.items()
+    }
     for name, value in variables.items():  # by the first key that takes it whole
         keys = [key for key, cell in _cells(tree) if cell == f"${{{name}}}" and key in _SMALL]
         small = _small(keys[0], value, ranks) if keys else value
-        variables[name] = _thinned(small, keep)
+        variables[name] = _thinned(small, keep, named)
     for name, engine in list(tree["engines"].items()):
         tree["engines"][name] = _engine(name, engine, tree["engines"], variables, keep)
     for part in ("workloads", "loads"):
@@ -66,12 +75,12 @@ def twin(path: Path, keep: int = 3) -> str:
             if table.get("dataset") == "sharegpt":
                 table = {k: v for k, v in table.items() if k not in ("dataset", "path")}
                 table |= {"input_len": 16, "output_len": 4}
-                tree[part][name] = _scaled(table, {**ranks, "input_len": {}, "output_len": {}}, keep)
+                tree[part][name] = _scaled(table, {**ranks, "input_len": {}, "output_len": {}}, keep, named)
             else:
-                tree[part][name] = _scaled(table, ranks, keep)
+                tree[part][name] = _scaled(table, ranks, keep, named)
     for rule in (*tree.get("exclude", []), *tree.get("include", [])):
         for part, cells in rule.items():
-            rule[part] = _scaled(cells, ranks, 999) if isinstance(cells, dict) else cells
+            rule[part] = _scaled(cells, ranks, 999, named) if isinstance(cells, dict) else cells
     for rig in tree.get("rigs", {}).values():
         rig.pop("accelerator", None)
         rig.pop("accelerators", None)
@@ -127,15 +136,18 @@ def _small(key: str, value: Any, ranks: dict[str, dict[float, int]]) -> Any:
     return value if rank is None else _SMALL[key](rank)
 
 
-def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int) -> Tree:
+def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int, named: set[Any]) -> Tree:
     names = ("zip", "loads", "workloads")
-    return {k: v if k in names else _thinned(_small(k, v, ranks), keep) for k, v in table.items()}
+    zipped = keep + 1 if "zip" in table else keep  # lists that go together stay of one length
+    return {k: v if k in names else _thinned(_small(k, v, ranks), zipped, named) for k, v in table.items()}
 
 
-def _thinned(value: Any, keep: int) -> Any:
+def _thinned(value: Any, keep: int, named: set[Any] = frozenset()) -> Any:  # type: ignore[assignment]
     if not isinstance(value, list) or len(value) <= keep:
         return value
-    return [value[0], value[-1]] if keep == 2 else [value[0], value[(len(value) - 1) // 2], value[-1]]
+    if keep > 2:
+        return [value[0], value[(len(value) - 1) // 2], value[-1]]
+    return [v for i, v in enumerate(value) if i in (0, len(value) - 1) or (isinstance(v, int | float) and v in named)]
 
 
 def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -> Tree:

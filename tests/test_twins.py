@@ -34,7 +34,7 @@ def test_a_twin_runs_to_its_end(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    text = twin(path, keep=3 if "[[exclude]]" in path.read_text() else 2)  # what is excluded lies in the middle
+    text = twin(path, keep=2)
     Path(path.name).write_text(text)
     assert main(["run", path.name, "--rig", rig, "--plain"]) == 0
     mine = [p for p in study(text, path).trials if p.place.rig == rig]

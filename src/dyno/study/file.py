@@ -60,12 +60,12 @@ class _Reader:
         seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid(parts, variables, rigs):
-            for repeat in range(1, min(repeats, _MANY + 1) + 1):
+            if len(trials) + repeats > _MANY:
+                self.doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list, or repeats, is too long?")
+                break
+            for repeat in range(1, repeats + 1):
                 planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
-            if len(trials) > _MANY:
-                self.doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list is too long?")
-                break
         if not trials and not self.doc.mistaken:
             missing = [name for name in ("engines", "workloads", "loads") if not tree.get(name)]
             why = (
