@@ -13,6 +13,7 @@ from msgspec import inspect
 from dyno.errors import StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
+from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution
 from dyno.facts.study import Price
@@ -24,6 +25,7 @@ from dyno.store.shelf import look, look_around, trial_folders
 TABLES = {
     "trials": "one row a run: what was measured, with what settings, on what, and every number of its summary",
     "requests": "one row a request, from records.jsonl; times in ns since the load began",
+    "iterations": "one row an iteration of an offline trial, from iterations.jsonl, warm-ups too",
     "findings": "one row a finding",
     "telemetry": "one row a value of a sample, from telemetry.jsonl",
     "failures": "one row a trial of a study that couldn't be measured",
@@ -79,6 +81,7 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
     ("workload_", "trial.trial.workload", WorkloadSpec),
     ("load_", "trial.trial.load", LoadSpec),
     ("engine_", "trial.trial.engine", EngineSpec),
+    ("test_", "trial.trial.offline", OfflineSpec),
     ("price_", "trial.place.price", Price),
     ("", "summary.summary", Summary),
 )
@@ -157,6 +160,9 @@ _MEANINGS = {
     "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1)",
     "e2el_ms": "last chunk − sent",
     "queue_ms": "sent − due",
+    "latency_ms": "of the iteration",
+    "answers": "its requests: tokens, and times in ns since the iteration began",
+    "warmup": "not measured",
     "code": "family.name, as in METHOD.md",
     "level": "note, doubt, void",
     "advice": "what to do about it",
@@ -174,6 +180,8 @@ _OF = {
     "load_": "a setting of the load",
     "engine_": "a setting of the engine; null: as it does by itself",
     "price_": "as the study states it",
+    "test_": "a setting of an offline trial",
+    "offline_": "of an offline trial, see METHOD.md",
     "roofline_": "what the engine ran on can do at most, and the shares of it",
     "steady_": "of the steady window",
     "wait_": "from due to the last token, of those due first and last",
@@ -210,8 +218,10 @@ class Tables:
             }
         )
         self._fill(folders)
-        long = [f / name for f in folders for name in ("records.jsonl", "telemetry.jsonl") if (f / name).exists()]
+        names = ("records.jsonl", "iterations.jsonl", "telemetry.jsonl")
+        long = [f / name for f in folders for name in names if (f / name).exists()]
         self._view_requests([p for p in long if p.name == "records.jsonl"])
+        self._view_iterations([p for p in long if p.name == "iterations.jsonl"])
         self._view_telemetry([p for p in long if p.name == "telemetry.jsonl"])
         self._db.execute("SET allowed_paths = $paths", {"paths": [str(p.absolute()) for p in long]})
         self._db.execute("SET enable_external_access = false")
@@ -284,6 +294,14 @@ class Tables:
         source = _lines(files, columns)
         run = _folder("records.jsonl")
         self._db.execute(f"CREATE VIEW requests AS SELECT {run} AS run, {own}, {_REQUESTS} FROM {source}")
+
+    def _view_iterations(self, files: list[Path]) -> None:
+        columns = {f.encode_name: _sql_type(f.type) for f in _fields(Iteration)}
+        own = ", ".join(f'"{name}"' for name in columns)
+        self._db.execute(
+            f"CREATE VIEW iterations AS SELECT {_folder('iterations.jsonl')} AS run, {own}, "
+            f"(end_ns - start_ns) / 1e6 AS latency_ms FROM {_lines(files, columns)}"
+        )
 
     def _view_telemetry(self, files: list[Path]) -> None:
         # Lines without values, such as the sampler's own facts, give no row.

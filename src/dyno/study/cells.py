@@ -43,7 +43,7 @@ CELLS: dict[str, Hints] = {
 
 _LEAST: dict[str, float] = {
     "num_prompts": 1, "num_warmups": 0, "input_len": 0, "output_len": 0, "prefix_len": 0, "max_concurrency": 1,
-    "batch_size": 1, "iterations": 1, "warmup_iterations": 0, "tensor_parallel": 1, "pipeline_parallel": 1,
+    "batch_size": 1, "depth": 0, "iterations": 1, "warmup_iterations": 0, "tensor_parallel": 1, "pipeline_parallel": 1,
     "replicas": 1, "max_model_len": 1, "max_num_seqs": 1, "max_batched_tokens": 1, "draft_tokens": 1, "repeats": 1,
     "seed": 0,
 }  # fmt: skip

@@ -180,6 +180,8 @@ class Trials:
                     self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
                 elif key in cells and cells[key] < 1 and not (offline and offline.kind == "micro"):
                     self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
+        if offline and offline.kind == "micro" and cells.get("prefix_len"):
+            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
         streams = load.max_concurrency
         count = how.get("num_prompts")
         if count is None and (each := how.get("requests_per_stream")):
