@@ -434,3 +434,61 @@ def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> No
     assert words[words.index("--entrypoint") + 1] == "python3"
     assert words[words.index(worker) + 1 :][:3] == ["vllm", "--model", "org/model"]
     assert "--tensor-parallel-size 8" in command and "served-model-name" not in command
+
+
+LLAMA_BENCH = """#!{python}
+import json, sys
+args = sys.argv[1:]
+of = lambda flag: args[args.index(flag) + 1]
+open({log!r}, "a").write(" ".join(args) + "\\n")
+if of("-m").endswith("bad.gguf"):
+    sys.exit("error: failed to load model")
+p, n = map(int, of("-pg").split(",")) if "-pg" in args else (int(of("-p")), int(of("-n")))
+print("ggml: a line that is no result")
+samples = [20_000_000 + i for i in range(int(of("-r")))]
+print(json.dumps({{"build_number": 6327, "n_threads": 16, "model_type": "llama 7B Q4_0", "n_prompt": p, "n_gen": n,
+                   "n_depth": int(of("-d")), "samples_ns": samples, "samples_ts": []}}))
+"""
+
+
+@pytest.fixture
+def llama_bench(tmp_path: Path) -> Path:
+    """Beside a llama-server, as a build has them. Prints what the real one prints, for tests of known length."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {
+        "llama-server": '#!/bin/sh\necho "version: 6327 (79c1160b)"\n',
+        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked")),
+    }.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path, tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"), args=["-fa", "1"], kv_cache_dtype="q8_0")
+    prompt, generated, mixed = measured(
+        tmp_path,
+        trial("micro", 512, 0, 1, spec, iterations=3, depth=64),
+        trial("micro", 0, 128, 1, spec, iterations=3),
+        trial("micro", 512, 128, 1, spec, iterations=3),
+    )
+    tiny = build("F16")
+    first, second, third = (llama_bench / "asked").read_text().splitlines()
+    assert first == f"-m {tiny} -ctk q8_0 -ctv q8_0 -fa 1 -p 512 -n 0 -d 64 -r 3 -o jsonl"
+    assert "-p 0 -n 128 -d 0" in second and "-pg 512,128 -p 0 -n 0 -d 0" in third
+    assert [len(o.iterations) for o in (prompt, generated, mixed)] == [3, 3, 3], "it warms up by itself"
+    assert prompt.result.offline and prompt.result.offline.speed == pytest.approx(512 / 0.02, rel=1e-3)
+    assert generated.result.offline and generated.result.offline.speed == pytest.approx(128 / 0.02, rel=1e-3)
+    assert mixed.result.offline and mixed.result.offline.speed == pytest.approx(640 / 0.02, rel=1e-3)
+    assert prompt.iterations[0].told["n_threads"] == 16 and prompt.iterations[0].others_cpu is not None
+
+
+def test_a_llama_bench_that_fails_is_told_with_its_command(llama_bench: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(build("F16").read_bytes())
+    spec = EngineSpec("llamacpp", model=str(bad), binary=str(llama_bench / "llama-server"))
+    with pytest.raises(UsageError, match="llama-bench ended with code 1"):
+        measured(tmp_path, trial("micro", 16, 0, 1, spec))
+    log = next((tmp_path / "runs").glob("*/engine.log")).read_text()
+    assert "failed to load model" in log

@@ -606,6 +606,12 @@ class LlamaServer:
             self._child.wait()
 
 
+def _children_s() -> float:
+    """CPU seconds of the children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 class LlamaBench:
     """The real llama-bench: one call for each test."""
 
@@ -620,7 +626,7 @@ class LlamaBench:
         p, n = len(job["prompt"]), job["generate"]
         test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
         command = [self.binary, *self.flags, *test, "-d", str(len(job["depth"])), "-r", str(job["repetitions"])]
-        start = now_ns()
+        start, used = now_ns(), _children_s()
         done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
         if done.returncode:
             raise Refused("llama-bench ended with code %d: %s" % (done.returncode, " ".join(command)))
@@ -628,14 +634,17 @@ class LlamaBench:
         told = next((t for t in lines if (t["n_prompt"], t["n_gen"]) == (p, n)), None)
         if told is None:
             raise Refused("llama-bench told nothing of this test: %s" % " ".join(command))
+        samples = told.pop("samples_ns")
+        told.pop("samples_ts", None)
         found = []
-        for took in told["samples_ns"]:
+        for took in samples:
             # Of a mixed test it has one time for both parts.
             first = took if not n else 0 if not p else None
             answer = {"prompt_tokens": p, "output_tokens": n, "wanted_tokens": n, "decoded_tokens": n,
                       "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
-            found.append(iteration(start, start + took, [answer]))
+            found.append({**iteration(start, start + took, [answer]), "told": told})
             start += took  # when it was is not told, only how long: they lie one after the other
+        found[0]["cpu_s"] = _children_s() - used  # it is gone, and nobody else can tell
         return found
 
     def generate(self, job: Job) -> dict[str, Any]:

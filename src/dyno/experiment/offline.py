@@ -247,21 +247,18 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = _others_s(worker), time.monotonic()
             told = worker.ask(job)
-            # llama-bench is a child of the worker's, and gone with its seconds.
-            others = None if at_once else _share(before, _others_s(worker), time.monotonic() - began)
+            after, took_s = _others_s(worker), time.monotonic() - began
+            own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
+            others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
             for said in told:
                 append(iteration_of(said, i + told.index(said), i < warmups, others))
-            watcher.iteration(i + 1, warmups, iterations, time.monotonic() - began)
+            watcher.iteration(i + 1, warmups, iterations, took_s)
 
 
 def _others_s(worker: Worker) -> float | None:
     """CPU seconds that neither dyno nor the engine has used. None: can't be told."""
     busy, engine = host.busy_s(), worker.cpu_s()
     return None if busy is None or engine is None else busy - engine - time.process_time()
-
-
-def _share(before: float | None, after: float | None, took_s: float) -> float | None:
-    return None if before is None or after is None or not took_s else max(after - before, 0.0) / took_s
 
 
 def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:

@@ -1,6 +1,6 @@
 """An offline load: everything is handed to the engine's own process at once, with no server in between."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Iteration(msgspec.Struct):
     drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
+    told: dict[str, Any] = {}  # by llama-bench, of itself and the test
 
 
 class Speculation(msgspec.Struct, frozen=True):

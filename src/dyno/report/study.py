@@ -39,8 +39,33 @@ def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Ite
 
 def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
     """Of one kind: what serving tells and what an offline benchmark tells are no columns of one table."""
-    done = [p for p in planned if p.place.id in results]
     titles = columns(planned)
+    rows = _rows([p for p in planned if p.place.id in results], titles, results)
+    of = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
+    figures = [of.cells(row.results) for row in rows]
+    # A figure that no trial has, such as drafted tokens without a draft, is no column.
+    has = [i for i in range(len(of.heads)) if kind == "serve" or any(cells[i] != "-" for cells in figures)]
+    repeats = max(len(row.results) for row in rows) > 1
+    names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
+    heads = [*([("", "n")] if repeats else []), *(of.heads[i] for i in has)]
+    titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
+    body = [
+        [
+            *row.cells,
+            *([str(len(row.results))] if repeats else []),
+            *(cells[i] for i in has),
+            verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
+        ]
+        for row, cells in zip(rows, figures, strict=True)
+    ]
+    yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
+    spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
+    yield f"{of.about}{spread}"
+    yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
+
+
+def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]) -> list[_Row]:
+    """Repeats are one."""
     rows: dict[tuple[str, ...], _Row] = {}
     for p in done:
         row = rows.setdefault(tuple(_whole(p, title) for title in titles), _Row(_cells(p, titles), [], []))
@@ -52,24 +77,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
                 row.cells[i] = key[i]
     for row in rows.values():
         row.findings.extend(differing(", ".join(row.cells), row.results))
-    repeats = max(len(row.results) for row in rows.values()) > 1
-    of = _OFFLINE[kind] if kind in _OFFLINE else _serving([results[p.place.id] for p in done])
-    heads = [*([("", "n")] if repeats else []), *of.heads]
-    names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
-    titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
-    body = [
-        [
-            *row.cells,
-            *([str(len(row.results))] if repeats else []),
-            *of.cells(row.results),
-            verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
-        ]
-        for row in rows.values()
-    ]
-    yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
-    spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"{of.about}{spread}"
-    yield from (f"{f.level} {f.code}: {f.text}" for row in rows.values() for f in row.findings)
+    return list(rows.values())
 
 
 class _Columns(NamedTuple):

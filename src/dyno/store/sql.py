@@ -163,6 +163,7 @@ _MEANINGS = {
     "latency_ms": "of the iteration",
     "answers": "its requests: tokens, and times in ns since the iteration began",
     "warmup": "not measured",
+    "told": "by llama-bench, of itself and the test",
     "code": "family.name, as in METHOD.md",
     "level": "note, doubt, void",
     "advice": "what to do about it",
