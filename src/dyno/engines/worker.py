@@ -448,7 +448,7 @@ class Transformers:
             end = now_ns()
         tokens = wanted + bool(prompt)
         answer = {
-            "prompt_tokens": len(before) + len(prompt), "cached_tokens": len(before), "output_tokens": tokens,
+            "prompt_tokens": len(depth) + len(prompt), "cached_tokens": len(depth), "output_tokens": tokens,
             "wanted_tokens": tokens, "start_ns": 0, "first_ns": first - start, "end_ns": end - start,
             "decoded_tokens": wanted,
         }  # fmt: skip
