@@ -3,7 +3,7 @@
 dyno's own model (a GGUF made from a seed) is written once more with the very same weights as a Hugging Face folder, and
 that it is the same model is shown first: what llama.cpp continues some prompts with, transformers must find likeliest.
 The weights are noise of 16 bits. llama.cpp has them as they lie in the F16 file; the F32 file and the folder hold the
-same values in 32 bits, and in these the other two reckon.
+same values in 32 bits, and in these the other two reckon. Threads are as many as each engine takes by itself.
 
     python bench/engines.py                   the table; engines that aren't installed are left out, and named
     python bench/engines.py --runs runs       keep the run folders
@@ -42,7 +42,7 @@ CONTEXT = 1024
 PROMPTS, CONTINUED = 6, 24  # whose continuations are compared, by so many tokens
 TIE = 0.1  # between logits that spread by 4 from token to token
 HUB = {"HF_HUB_OFFLINE": "1"}
-CPU = {**HUB, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+CPU = {**HUB, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # (kind, tokens in, out, requests, measured iterations, before them)
 TRIALS: tuple[tuple[Any, int, int, int, int, int], ...] = (
     ("micro", 128, 0, 1, 10, 2),
@@ -86,9 +86,7 @@ def main() -> int:
         settings = [
             EngineSpec("llamacpp", model=str(half)),
             EngineSpec("llamacpp", model=str(single)),
-            EngineSpec(
-                "vllm", model=str(files), dtype="fp32", max_model_len=CONTEXT, args=["--enforce-eager"], env=CPU
-            ),
+            EngineSpec("vllm", model=str(files), dtype="fp32", max_model_len=CONTEXT, env=CPU),
             EngineSpec("transformers", model=str(files), dtype="fp32", env=HUB),
         ]
         rows, left_out, doubts, peaks = [], [], [], None
