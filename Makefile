@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-engines check format bench bench-peers clean
+.PHONY: demo test test-engines check format bench bench-engines bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -29,6 +29,10 @@ format: $(VENV)/.dev
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
 	$(BIN)/python bench/scale.py
+
+# One small model on llama.cpp, vLLM and transformers, those of them that are here (`dyno engines install`), in one table.
+bench-engines: $(VENV)/.installed
+	$(BIN)/python bench/engines.py
 
 # vLLM's, GuideLLM's and AIPerf's clients, each in an environment of its own (several GB).
 bench-peers:

@@ -294,6 +294,10 @@ def test_each_engine_takes_the_models_that_suit_it_and_knobs_are_llama_cpps_alon
         ("transformers", "folder"),
     ]
     assert [engine(t).kind for t in asked("micro", "-m", "a.gguf", "-m", "org/name", "-n", "0")] == ["llamacpp", "vllm"]
+    both = asked("micro", "-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-n", "0", "--dtype", "fp32")
+    assert [engine(t).dtype for t in both] == [None, "fp32"], "a GGUF file says its own"
+    [alone] = asked("micro", "-m", "a.gguf", "-n", "0", "--dtype", "fp32")
+    assert engine(alone).dtype == "fp32", "where it is meant for llama.cpp, it is told that it can't"
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,22 @@ def test_a_model_is_shown_as_llama_bench_shows_it(size: int | None, parameters: 
     model = offlines.changed(offlines.MODEL, weights_bytes=size, parameters=parameters, quantization="Q4_K_M")
     table = printed("md", [trial], [row_of(trial, [1000], model=model)])
     assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:4]] == shown
+
+
+def test_a_folders_model_is_named_as_a_file_of_it_is_and_a_doubt_names_its_engine() -> None:
+    specs = [EngineSpec("llamacpp", model="tiny.gguf"), EngineSpec("vllm", model="tiny")]
+    trials = [offlines.micro_trial(128, 0, engine=spec) for spec in specs]
+    folder = offlines.changed(
+        offlines.MODEL, format="safetensors", architecture="LlamaForCausalLM", quantization=None, dtype="fp32"
+    )
+    busy = Finding("host.busy", "doubt", "Others were busy.", "Stop them.")
+    rows = [
+        micro.row(
+            offlines.micro_result(findings=findings), offlines.manifest(trial, model=model),
+            offlines.micro_iterations(trial, [1000]), RUN, None,
+        )
+        for trial, model, findings in zip(trials, (offlines.MODEL, folder), ([], [busy]), strict=True)
+    ]  # fmt: skip
+    table = printed("md", trials, rows).splitlines()
+    assert [line.split("|")[1].strip() for line in table[2:4]] == ["llama 5M F16", "llama 5M F32"]
+    assert "Doubtful: vllm pp128" in table

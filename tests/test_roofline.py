@@ -273,10 +273,12 @@ def test_a_batch_s_decoding_is_by_how_many_decode_at_once(llama: ModelShape) -> 
     assert found["decode"].streams == 8
     assert found["decode"].bandwidth == pytest.approx((15.01e9 + 8 * 96 * 131072) / 0.005 / 4.8e12, rel=0.002)
     assert found["prefill"].arithmetic is not None and found["whole"].arithmetic is not None
-    drafts = msgspec.structs.replace(batch, speculation=Speculation(100, 400, 100))
-    assert shares(roofline.of_offline(drafts, llama, VLLM, None, H200))["decode"].bandwidth == pytest.approx(
-        found["decode"].bandwidth / 2
-    )
+    half = batch.output_tokens // 2
+    for drafts in (half, half // 4):  # in each step, or in few: n-grams aren't found everywhere
+        drafted = msgspec.structs.replace(batch, speculation=Speculation(drafts, 4 * drafts, half))
+        assert shares(roofline.of_offline(drafted, llama, VLLM, None, H200))["decode"].bandwidth == pytest.approx(
+            found["decode"].bandwidth / 2
+        )
 
 
 def test_a_throughput_run_of_which_only_the_whole_is_known_has_only_that(llama: ModelShape) -> None:

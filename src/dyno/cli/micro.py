@@ -193,8 +193,12 @@ def trials(o: argparse.Namespace) -> "list[TrialSpec]":
 def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
     import msgspec
 
-    for model, kind in _engines(o):
-        setting = engine.spec(kind, argparse.Namespace(**{**vars(o), "model": model}))
+    engines = _engines(o)
+    for model, kind in engines:
+        own: dict[str, Any] = {"model": model}
+        if kind in _GGUF and any(other not in _GGUF for _, other in engines):
+            own["dtype"] = None  # the others': a GGUF file says its own
+        setting = engine.spec(kind, argparse.Namespace(**{**vars(o), **own}))
         values = [getattr(o, knob) or [None] for knob in _KNOBS] if kind == "llamacpp" else []
         for cell in product(*values):
             said = [(flag, value) for flag, value in zip(_KNOBS.values(), cell, strict=False) if value is not None]

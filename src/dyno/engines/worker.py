@@ -62,6 +62,7 @@ class Vllm:
         from vllm.engine.arg_utils import EngineArgs
 
         parser = EngineArgs.add_cli_args(_flexible_parser())
+        parser.usage = argparse.SUPPRESS  # hundreds of flags before the line that says which one is wrong
         arguments = dict(vars(EngineArgs.from_cli_args(parser.parse_args(flags))))
         arguments["disable_log_stats"] = False  # else no request tells when its first token was there
         self.llm = LLM(**arguments)
@@ -230,7 +231,7 @@ class Transformers:
         p.add_argument("--attn-implementation")
         p.add_argument("--draft-model")
         p.add_argument("--draft-tokens", type=int)
-        p.add_argument("--max-batch-size", type=int, help="of one generate, where there is no continuous batching")
+        p.add_argument("--max-batch-size", type=int, help="requests worked on at once")
         p.add_argument("--cb-max-batch-tokens", type=int)
         p.add_argument("--cb-max-memory-percent", type=float)
         p.add_argument("--cb-num-blocks", type=int)
@@ -252,6 +253,7 @@ class Transformers:
                 "max_model_len": getattr(config, "max_position_embeddings", None),
                 "dtype": str(self.model.dtype).replace("torch.", ""),
                 "prefix_caching": False,
+                "slots": 1 if self.draft is not None else self.options.max_batch_size,
             },
         }
 
@@ -263,12 +265,20 @@ class Transformers:
 
     def generate(self, job: Job) -> dict[str, Any]:
         prompts = [p if isinstance(p, list) else self.tokenizer(p)["input_ids"] for p in job["prompts"]]
+        if self.draft is not None and job.get("together") and len(prompts) > 1:
+            raise Refused("with a draft model it works on one request at a time, so there is no batch of several")
         if job.get("together") or self.draft is not None or not self._batches():
             return self._batched(prompts, job)
         return self._continuous(prompts, job)
 
     def _batches(self) -> bool:
-        return hasattr(self.model, "init_continuous_batching") and not self.options.no_continuous_batching
+        there = hasattr(self.model, "init_continuous_batching") and not self.options.no_continuous_batching
+        return there and (self.options.max_batch_size is None or self._limits_requests())
+
+    def _limits_requests(self) -> bool:
+        """Whether continuous batching can be held to so many requests at once."""
+        kind = getattr(self.transformers, "ContinuousBatchingConfig", None)
+        return "max_requests_per_batch" in getattr(kind, "__dataclass_fields__", ())
 
     def _sampling(self, job: Job) -> dict[str, Any]:
         given = dict(job.get("sampling", {}))
@@ -280,66 +290,70 @@ class Transformers:
             self.torch.cuda.synchronize()
 
     def _batched(self, prompts: list[list[int]], job: Job) -> dict[str, Any]:
-        """Batches one after the other, each of requests that want as many tokens."""
-        groups: dict[int, list[int]] = {}
-        for i, wanted in enumerate(job["wanted"]):
-            groups.setdefault(wanted, []).append(i)
-        size = self.options.max_batch_size or len(prompts)
-        batches = [g[at : at + size] for g in groups.values() for at in range(0, len(g), size)]
-        answers: list[Any] = [None] * len(prompts)
+        """Batches one after the other, in the order of the requests."""
+        size = 1 if self.draft is not None else self.options.max_batch_size or len(prompts)
+        answers: list[Answer] = []
         counts: dict[str, int] = {}
         self._sync()
         begun = now_ns()
-        for batch in batches:
-            for i, answer in zip(
-                batch, self._batch([prompts[i] for i in batch], job["wanted"][batch[0]], job, begun, counts)
-            ):
-                answers[i] = answer
+        for at in range(0, len(prompts), size):
+            answers += self._batch(prompts[at : at + size], job["wanted"][at : at + size], job, begun, counts)
         return iteration(begun, now_ns(), answers, counts)
 
     def _batch(
-        self, prompts: list[list[int]], wanted: int, job: Job, begun: int, counts: dict[str, int]
+        self, prompts: list[list[int]], wanted: list[int], job: Job, begun: int, counts: dict[str, int]
     ) -> list[Answer]:
+        """Each goes on until the longest is done, as batches do; what one didn't ask for isn't counted."""
         torch = self.torch
-        longest = max(map(len, prompts))
+        longest, most = max(map(len, prompts)), max(wanted)
         pad = 0
         ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        first: list[int] = []
+        steps: list[tuple[int, int]] = []  # how many tokens there were, and when
         sync = self._sync
 
         def seen(input_ids: Any, scores: Any, **_: Any) -> Any:
             """Called with each step's scores: the first time, the prompt has been processed."""
-            if not first:
+            if not steps:
                 sync()
-                first.append(now_ns())
+            steps.append((len(steps) + 1, now_ns()))
             return scores
 
-        extra: dict[str, Any] = {"min_new_tokens": wanted} if job["ignore_eos"] else {}
-        if self.draft is not None:
+        def judged(count: int) -> None:
+            sync()
+            steps.append(((steps[-1][0] if steps else 0) + count, now_ns()))
+
+        extra: dict[str, Any] = {"min_new_tokens": most} if job["ignore_eos"] else {}
+        if self.draft is None:
+            extra["logits_processor"] = self.transformers.LogitsProcessorList([seen])
+        else:  # which would be shown the scores too, and before the model itself
             extra["assistant_model"] = self.draft
         start = now_ns()
-        with torch.inference_mode(), _counted(self.transformers, counts):
+        with torch.inference_mode(), _counted(self.transformers, counts, judged):
             out = self.model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=wanted, pad_token_id=pad,
-                logits_processor=self.transformers.LogitsProcessorList([seen]), **self._sampling(job), **extra,
+                input_ids=ids, attention_mask=mask, max_new_tokens=most, pad_token_id=pad, **self._sampling(job),
+                **extra,
             )  # fmt: skip
         self._sync()
         end = now_ns()
-        produced = [_produced(row[longest:].tolist(), self._ends(), job["ignore_eos"]) for row in out]
-        return [
-            {
-                "prompt_tokens": len(p),
-                "output_tokens": n,
-                "wanted_tokens": wanted,
-                "start_ns": start - begun,
-                "first_ns": (first[0] if first else end) - begun,
-                "end_ns": end - begun,
-                "decoded_tokens": max(n - 1, 0),
-                "finish_reason": "length" if n >= wanted else "stop",
-            }
-            for p, n in zip(prompts, produced)
-        ]
+        answers = []
+        for prompt, asked, row in zip(prompts, wanted, out):
+            n = min(_produced(row[longest:].tolist(), self._ends(), job["ignore_eos"]), asked)
+            by_first, first = steps[0] if steps else (n, end)
+            last = next((at for count, at in steps if count >= n), end) if n < most else end
+            answers.append(
+                {
+                    "prompt_tokens": len(prompt),
+                    "output_tokens": n,
+                    "wanted_tokens": asked,
+                    "start_ns": start - begun,
+                    "first_ns": first - begun,
+                    "end_ns": last - begun,
+                    "decoded_tokens": max(n - by_first, 0),
+                    "finish_reason": "length" if n >= asked else "stop",
+                }
+            )
+        return answers
 
     def _ends(self) -> list[int]:
         end = self.model.generation_config.eos_token_id
@@ -387,6 +401,7 @@ class Transformers:
             pages = sum(-(-(len(p) + w) // page) for p, w in zip(prompts, job["wanted"]))
             given["num_blocks"] = max(16, 2 * pages)
             given["max_batch_tokens"] = 2048
+        given["max_requests_per_batch"] = o.max_batch_size
         fields = {k: v for k, v in given.items() if v is not None}
         kind = getattr(self.transformers, "ContinuousBatchingConfig", None)
         if kind is None:
@@ -433,8 +448,9 @@ class Transformers:
             end = now_ns()
         tokens = wanted + bool(prompt)
         answer = {
-            "prompt_tokens": len(prompt), "output_tokens": tokens, "wanted_tokens": tokens,
-            "start_ns": 0, "first_ns": first - start, "end_ns": end - start, "decoded_tokens": wanted,
+            "prompt_tokens": len(depth) + len(prompt), "cached_tokens": len(depth), "output_tokens": tokens,
+            "wanted_tokens": tokens, "start_ns": 0, "first_ns": first - start, "end_ns": end - start,
+            "decoded_tokens": wanted,
         }  # fmt: skip
         return iteration(start, end, [answer])
 
@@ -453,8 +469,9 @@ def _produced(tokens: list[int], ends: list[int], ignore: bool) -> int:
 
 
 @contextlib.contextmanager
-def _counted(transformers: Any, counts: dict[str, int]) -> Any:
-    """How many drafted tokens were taken: its assisted generation says so to the drafting part alone."""
+def _counted(transformers: Any, counts: dict[str, int], tell: Callable[[int], None]) -> Any:
+    """How many drafted tokens were taken: its assisted generation says so to the drafting part alone. `tell` is called
+    with the tokens that each step gave."""
     kind = getattr(transformers.generation.candidate_generator, "AssistedCandidateGenerator", None)
     if kind is None:
         yield
@@ -469,6 +486,7 @@ def _counted(transformers: Any, counts: dict[str, int]) -> Any:
 
     def update_candidate_strategy(self: Any, input_ids: Any, scores: Any, num_matches: Any, *a: Any, **k: Any) -> Any:
         counts["accepted_tokens"] = counts.get("accepted_tokens", 0) + int(num_matches)
+        tell(int(num_matches) + 1)
         return judged(self, input_ids, scores, num_matches, *a, **k)
 
     kind.get_candidates, kind.update_candidate_strategy = get_candidates, update_candidate_strategy
@@ -487,6 +505,7 @@ class LlamaServer:
         p.add_argument("--port", type=int)
         options, flags = p.parse_known_args(flags)
         self.slots = 1
+        self.caches = "--cache-prompt" in flags  # prompts that begin alike are meant to profit
         self._here: Any = None
         self._child: subprocess.Popen[bytes] | None = None
         if options.binary:
@@ -542,7 +561,9 @@ class LlamaServer:
                 pool.submit(gate.wait)
             gate.wait()
             start = now_ns()
-            calls = [pool.submit(self._one, p, w, job, start) for p, w in zip(job["prompts"], job["wanted"])]
+            calls = [
+                pool.submit(self._one, p, w, job, start, self.caches) for p, w in zip(job["prompts"], job["wanted"])
+            ]
             answers = [call.result() for call in calls]
             end = now_ns()
         spoken: dict[str, int] = {}

@@ -46,7 +46,8 @@ class EnginePlan:
         if self.absent and not dry:
             raise UsageError(self.absent)
         self.model = None if self.absent else _model(spec)
-        self.limits: Limits = self.kind.limits(spec, self.model, self.program.version)
+        limits = self.kind.limits if batch is None else self.kind.worker_limits
+        self.limits: Limits = limits(spec, self.model, self.program.version)
         present = allowed([a.index for a in rig.accelerators], _vendor_of(rig), os.environ)
         if spec.devices and present and (absent := [d for d in spec.devices if d not in present]):
             raise UsageError(

@@ -282,7 +282,10 @@ def _verified(plan: EnginePlan, engines: list[Engine], headers: dict[str, str]) 
 
 def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     """With what its log and the setting say beyond that."""
-    for said in (plan.kind.read_log(engine.process.text()).target, plan.kind.implied(plan.spec, plan.program)):
+    implied = plan.kind.implied(plan.spec, plan.program)
+    if plan.batch is not None:
+        implied.pop("slots", None)  # its server's: here the worker has said what it does
+    for said in (plan.kind.read_log(engine.process.text()).target, implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
     if wrong := list(differences(plan.spec, facts, plan.model)):
         where = f" at {engine.base_url}" if engine.base_url else ""

@@ -38,7 +38,8 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     speed = produced
     if micro:  # of a mixed test, prompt and output together
         mixed = trial.workload.input_len and trial.workload.output_len
-        speed = (whole if mixed else outputs if trial.workload.output_len else prompts) or produced
+        both = _speed(iterations, lambda a: processed(a) + a.decoded_tokens, _working) if mixed else None
+        speed = (both if mixed else outputs if trial.workload.output_len else prompts) or produced
     decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
@@ -122,6 +123,10 @@ def _prefilling(a: Answer) -> Interval | None:
 
 def _decoding(a: Answer) -> Interval | None:
     return None if a.first_ns is None or a.end_ns is None else (a.first_ns, a.end_ns)
+
+
+def _working(a: Answer) -> Interval | None:
+    return None if a.start_ns is None or a.end_ns is None else (a.start_ns, a.end_ns)
 
 
 def _speed(

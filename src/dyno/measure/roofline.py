@@ -61,7 +61,11 @@ def of_offline(
     prompt = max(summary.input_tokens - (summary.cached_input_tokens or 0), 0) / summary.completed
     output = summary.output_tokens / summary.completed
     shares: list[Share] = []
-    per_step = summary.speculation.tokens_per_step if summary.speculation else _tokens_per_step(spec, None)
+    if (drafted := summary.speculation) and summary.output_tokens > drafted.accepted_tokens:
+        # Of all steps: n-grams aren't found in each, and those without a draft give one token.
+        per_step: float | None = summary.output_tokens / (summary.output_tokens - drafted.accepted_tokens)
+    else:
+        per_step = _tokens_per_step(spec, None)
     pace = _decode_pace(summary)
     if pace is not None and per_step is not None:
         token_s, at_once = pace

@@ -50,6 +50,7 @@ KNOBS: dict[str, tuple[str, Any]] = {
     "n_threads": ("--threads", None),  # as many as it finds; which, it doesn't say
 }
 _FLASH = {"on": 1, "off": 0, "auto": -1}
+_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 # What dyno leaves as llama-bench has it.
 _FIXED = {
     "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_cpu_moe": 0, "split_mode": "layer", "main_gpu": 0,
@@ -188,8 +189,11 @@ def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
     count = m.parameters
     # Its own names follow the number of layers, and it has none for a model that it wasn't made for.
     size = "?B" if not count else f"{count / 1e9:.0f}B" if count >= 0.95e9 else f"{count / 1e6:.0f}M"
-    kind = target.quantization or m.quantization or target.dtype or m.dtype or ""
-    words = f"{m.architecture or Path(m.path).stem} {size} {kind}"
+    dtype = target.dtype or m.dtype or ""
+    kind = target.quantization or m.quantization or _TYPES.get(dtype, dtype)
+    # A folder's config says LlamaForCausalLM, a GGUF file llama.
+    name = m.architecture if m.format == "gguf" else (m.architecture or "").removesuffix("ForCausalLM").lower()
+    words = f"{name or Path(m.path).stem} {size} {kind}"
     return words.strip(), target.weights_bytes or m.weights_bytes, count
 
 
@@ -271,13 +275,16 @@ class Markdown:
             yield ""
         for verdict in ("void", "doubtful"):
             if rows := [row for row in self._rows if row["verdict"] == verdict]:
-                yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(_shown(row, 'test') for row in rows))}"
+                yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(map(self._named, rows)))}"
                 # Most rows have the same ones: each is told once, with the numbers of its first row.
                 found = {f["code"]: f for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
                 for finding in found.values():
                     yield from finding_lines(msgspec.convert(finding, Finding))
                 yield ""
         yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
+
+    def _named(self, row: Row) -> str:
+        return " ".join(_shown(row, name) for name in ("engine", "test") if name in self._columns)
 
 
 class Json:

@@ -126,6 +126,10 @@ class Kind:
             return Limits(length, slots, f"max_model_len = {length}")
         return Limits(None if model is None else model.context, slots, "the model's own length")
 
+    def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+        """Of its worker, where that isn't held to what its server is."""
+        return self.limits(spec, model, version)
+
     def read_log(self, text: str) -> LogFacts:
         return LogFacts()
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from dyno.engines.kinds.base import DTYPES, Kind, Option, flag, one_of, with_dtype
 from dyno.engines.program import Program
 from dyno.errors import UsageError
@@ -43,13 +45,14 @@ class Transformers(Kind):
         return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
 
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
-        leave = ("served_name", "load_format", "draft_model", "draft_tokens")
+        leave = ("served_name", "load_format", "draft_model", "draft_tokens", "max_num_seqs")
         out = ["transformers", "--model", self.model_of(spec), *self.flags(with_dtype(spec), program.version, leave)]
         # These its server can't do.
         for name, value in (
             ("--load-format", spec.load_format),
             ("--draft-model", spec.draft_model),
             ("--draft-tokens", spec.draft_tokens),
+            ("--max-batch-size", spec.max_num_seqs),
         ):
             out += [name, str(value)] if value is not None else []
         return out + (["--device", "cpu"] if spec.devices == [] else [])
@@ -58,6 +61,9 @@ class Transformers(Kind):
         # It takes longer prompts than the model was made for, and answers nonsense.
         context = None if model is None else model.context
         return Limits(context, None if _batches(spec) else 1, "the model's own length")
+
+    def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+        return msgspec.structs.replace(self.limits(spec, model, version), slots=spec.max_num_seqs)
 
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         batches = _batches(spec)

@@ -87,7 +87,7 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
             f"{counted:.0f} tokens were processed in each test, and {asked} were meant: part of the {depth} before "
             "them were not in the cache.",
             "The speed is of all of them, at a smaller depth. Take a depth that the engine's cache keeps whole (vLLM "
-            "keeps blocks of 16), and see that the prefix cache is on.",
+            "keeps blocks, of 16 tokens on a GPU and 128 on a CPU), and see that the prefix cache is on.",
         )
 
 

@@ -1,0 +1,291 @@
+"""The same small model on three engines on this machine, measured alike: llama.cpp, vLLM's CPU build, transformers.
+
+dyno's own model (a GGUF made from a seed) is written once more with the very same weights as a Hugging Face folder, and
+that it is the same model is shown first: what llama.cpp continues some prompts with, transformers must find likeliest.
+The weights are noise of 16 bits. llama.cpp has them as they lie in the F16 file; the F32 file and the folder hold the
+same values in 32 bits, and in these the other two reckon. Threads are as many as each engine takes by itself.
+
+    python bench/engines.py                   the table; engines that aren't installed are left out, and named
+    python bench/engines.py --runs runs       keep the run folders
+"""
+
+import argparse
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from dyno.engines import model
+from dyno.engines.install import environment
+from dyno.errors import DynoError
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.experiment.fleet import running
+from dyno.experiment.offline import OfflineOutcome, conduct
+from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.http import Client, Url
+from dyno.probe import rig
+
+CONTEXT = 1024
+PROMPTS, CONTINUED = 6, 24  # whose continuations are compared, by so many tokens
+TIE = 0.1  # between logits that spread by 4 from token to token
+HUB = {"HF_HUB_OFFLINE": "1"}
+CPU = {**HUB, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+# (kind, tokens in, out, requests, measured iterations, before them)
+TRIALS: tuple[tuple[Any, int, int, int, int, int], ...] = (
+    ("micro", 128, 0, 1, 10, 2),
+    ("micro", 0, 32, 1, 10, 2),
+    ("throughput", 128, 32, 16, 5, 1),
+    ("latency", 32, 32, 4, 10, 2),
+)
+COLUMNS = ("engine", "weights", "pp128 tok/s", "tg32 tok/s", "throughput, output tok/s", "latency of a batch, ms")
+_NAMES = {
+    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+_LOGITS = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
+gaps = []
+with torch.inference_mode():
+    for prompt, chosen in json.load(sys.stdin):
+        logits = model(torch.tensor([prompt + chosen])).logits[0, len(prompt) - 1 : -1]
+        gaps += (logits.max(-1).values - logits[range(len(chosen)), chosen]).tolist()
+print(json.dumps(gaps))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=Path, help="keep the run folders there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        half = model.build("F16")
+        single, files = folder / f"{model.NAME}-F32.gguf", folder / model.NAME
+        tensors = read(half)
+        write_gguf(half, single, tensors)
+        write_folder(half, files, tensors)
+        print(same_model(single, files, folder), flush=True)
+        settings = [
+            EngineSpec("llamacpp", model=str(half)),
+            EngineSpec("llamacpp", model=str(single)),
+            EngineSpec("vllm", model=str(files), dtype="fp32", max_model_len=CONTEXT, env=CPU),
+            EngineSpec("transformers", model=str(files), dtype="fp32", env=HUB),
+        ]
+        rows, left_out, doubts, peaks = [], [], [], None
+        for setting in settings:
+            try:
+                outcomes = list(conduct(trials(setting), runs=options.runs or folder / "runs"))
+            except DynoError as e:
+                left_out.append(f"{setting.kind}: {e}")
+                continue
+            outcomes.sort(key=lambda o: [t[:4] for t in TRIALS].index(_key(o)))  # those that share an engine came first
+            rows.append(row(outcomes))
+            doubts += [f"{rows[-1][0]}: {f.code} {f.text}" for o in outcomes for f in o.result.findings if _doubt(f)]
+            peaks = outcomes[0].manifest.peaks
+        if not rows:
+            print("\n".join(left_out), file=sys.stderr)
+            return 1
+        print(table(rows))
+        if peaks:
+            flops = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOPS" for name, rate in peaks.flops.items())
+            sizes = ", ".join(f"{size >> 20} MiB {rate / 1e9:.1f} GB/s" for size, rate in _sizes(peaks))
+            print(f"\nShares are of what {peaks.name} was measured to do: {sizes}; {flops}.")
+        print("\n".join(["", *doubts, *left_out]).rstrip())
+    return 0
+
+
+# ---- one model, three files ----
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """By the names in the GGUF; 32 bits wide, which changes no value."""
+    found = gguf.GGUFReader(path).tensors
+    return {t.name: t.data.reshape(tuple(reversed(t.shape.tolist()))).astype(np.float32) for t in found}
+
+
+def write_gguf(source: Path, path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """The same file in 32 bits."""
+    out = gguf.GGUFWriter(path, "llama")
+    for field in gguf.GGUFReader(source).fields.values():
+        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
+            continue
+        kind, *inner = field.types
+        out.add_key_value(field.name, field.contents(), kind, inner[-1] if inner else None)
+    out.add_file_type(gguf.LlamaFileType.ALL_F32)
+    for name, tensor in tensors.items():
+        out.add_tensor(name, tensor)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def write_folder(source: Path, folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    fields = gguf.GGUFReader(source).fields
+    said = {name: fields[f"llama.{name}"].contents() for name in _wanted()}
+    heads, kv_heads = said["attention.head_count"], said["attention.head_count_kv"]
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rope_theta": 10000.0,
+        "hidden_size": said["embedding_length"], "intermediate_size": said["feed_forward_length"],
+        "num_hidden_layers": said["block_count"], "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "head_dim": said["embedding_length"] // heads, "vocab_size": len(tensors["token_embd.weight"]),
+        "max_position_embeddings": said["context_length"], "rms_norm_eps": said["attention.layer_norm_rms_epsilon"],
+        "tie_word_embeddings": False, "torch_dtype": "float32",
+        "bos_token_id": fields["tokenizer.ggml.bos_token_id"].contents(),
+        "eos_token_id": fields["tokenizer.ggml.eos_token_id"].contents(),
+    }  # fmt: skip
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(source.with_name("tokenizer.json"), folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    renamed = {}
+    for name, tensor in tensors.items():
+        *block, part, _ = name.split(".")
+        at = f"model.layers.{block[1]}." if block else ""
+        rows = {"attn_q": heads, "attn_k": kv_heads}.get(part)
+        renamed[f"{at}{_NAMES[part]}.weight"] = halves(tensor, rows) if rows else tensor
+    safetensors(folder / "model.safetensors", renamed)
+
+
+def _wanted() -> Sequence[str]:
+    return (
+        "embedding_length", "feed_forward_length", "block_count", "context_length", "attention.head_count",
+        "attention.head_count_kv", "attention.layer_norm_rms_epsilon",
+    )  # fmt: skip
+
+
+def halves(tensor: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp turns neighbouring rows of a head together, Hugging Face's Llama a row with that half a head on."""
+    rows, columns = tensor.shape
+    return tensor.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, tensor in tensors.items():
+        head[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    raw = json.dumps(head).encode()
+    raw += b" " * (-len(raw) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor).tobytes())
+
+
+def same_model(single: Path, files: Path, folder: Path) -> str:
+    """Each token that llama.cpp chose must be the likeliest by transformers' logits too, or as good as that: the two
+    add up in another order. Raises where it isn't."""
+    made = environment.find("transformers")
+    if made is None:
+        return "transformers isn't installed: not shown that the files hold the same model."
+    rng = np.random.default_rng(11)
+    prompts = [rng.integers(4, 8192, size=8 + 24 * i).tolist() for i in range(PROMPTS)]
+    spec = EngineSpec("llamacpp", model=str(single), kv_cache_dtype="fp32", max_num_seqs=1, max_model_len=CONTEXT)
+    where = folder / "same"
+    where.mkdir()
+    with running(EnginePlan(spec, rig.look()), where, {}, lambda _: None, lambda _: None) as fleet:
+        client = Client(Url(fleet.urls[0]), {})
+        chosen = [(prompt, _continued(client, prompt)) for prompt in prompts]
+        client.close()
+    command = [made.python, "-c", _LOGITS, str(files)]
+    told = subprocess.run(command, input=json.dumps(chosen), text=True, capture_output=True, check=False)
+    if told.returncode:
+        raise SystemExit(told.stderr[-2000:])
+    gaps = json.loads(told.stdout)
+    what = (
+        f"{sum(gap == 0 for gap in gaps)} of the {len(gaps)} tokens that llama.cpp chooses are transformers' own choice"
+    )
+    if max(gaps) > TIE:
+        raise SystemExit(f"Not the same model: {what}, and one is {max(gaps):.2f} below the best logit.")
+    return f"The same model: {what}, and none is more than {max(gaps):.4f} below the best logit.\n"
+
+
+def _continued(client: Client, prompt: list[int]) -> list[int]:
+    body = {"prompt": prompt, "n_predict": CONTINUED, "temperature": 0.0, "return_tokens": True, "cache_prompt": False}
+    status, answer = client.call("/completion", body)
+    assert status == 200, answer
+    tokens: list[int] = answer["tokens"]
+    return tokens
+
+
+# ---- measured and told ----
+
+
+def trials(setting: EngineSpec) -> list[TrialSpec]:
+    return [
+        TrialSpec(
+            TargetSpec("", "openai", ""),
+            WorkloadSpec("random", input_len=given, output_len=output, num_prompts=requests),
+            LoadSpec(),
+            kind=kind,
+            offline=OfflineSpec(kind, iterations=iterations, warmup_iterations=before),
+            engine=setting,
+            ignore_eos=True,
+        )
+        for kind, given, output, requests, iterations, before in TRIALS
+    ]
+
+
+def _key(outcome: OfflineOutcome) -> tuple[Any, ...]:
+    trial = outcome.manifest.trial
+    return trial.kind, trial.workload.input_len, trial.workload.output_len, trial.workload.num_prompts
+
+
+def row(outcomes: list[OfflineOutcome]) -> list[str]:
+    pp, tg, through, latency = outcomes
+    facts, target = pp.run.engine(), pp.manifest.target
+    weights = (target.quantization or target.dtype or "").replace("all ", "").replace("(guessed)", "").strip()
+    rates = [pp.result.offline, tg.result.offline, through.result.offline, latency.result.offline]
+    assert all(rates) and facts is not None
+    return [
+        f"{facts.kind} {facts.version}",
+        weights,
+        f"{rates[0].prefill_speed.mean:,.0f} ({_share(pp, 'prefill', 'arithmetic')})",
+        f"{rates[1].decode_speed.mean:,.0f} ({_share(tg, 'decode', 'bandwidth')})",
+        f"{rates[2].output_throughput.mean:,.0f} ({_share(through, 'whole', 'arithmetic')})",
+        f"{rates[3].latency.mean:,.1f} ({_share(latency, 'decode', 'bandwidth')})",
+    ]
+
+
+def _share(outcome: OfflineOutcome, what: str, of: str) -> str:
+    roof = outcome.result.roofline
+    value = next((getattr(s, of) for s in roof.shares if s.what == what), None) if roof else None
+    name = {"bandwidth": "BW", "arithmetic": "FLOPS"}[of]
+    return "–" if value is None else f"{value:.0%} {name}"
+
+
+def _doubt(finding: Any) -> bool:
+    return str(finding.level) != "note"
+
+
+def _sizes(peaks: Any) -> list[tuple[int, float]]:
+    return sorted(peaks.bandwidth_by_size.items())
+
+
+def table(rows: list[list[str]]) -> str:
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
