@@ -1,6 +1,7 @@
 """What machines can do at most: by name from data sheets, and the processor by a test."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,36 @@ def test_apples_processors_come_from_the_sheet(tmp_path: Path) -> None:
     mac = msgspec.structs.replace(RIG, cpu="Apple M3 Max")
     found = peaks.of(mac, [], EngineSpec("llamacpp"), cache=tmp_path / "none.json").peaks
     assert found is not None and not found.measured and found.bandwidth == pytest.approx(4e11)
+
+
+TORCH = """
+import json, os, sys
+print("a library's own line")
+if os.environ.get("NO_GPU"):
+    sys.exit("no device")
+print(json.dumps({"bandwidth": 1e12, "flops": {"fp32": 1e13, "fp16": 9e13, "bf16": 8e13}}))
+"""
+
+
+def test_an_accelerator_without_a_data_sheet_is_measured_once_by_the_engines_own_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "count"
+    python = tmp_path / "python"  # stands for the engine's interpreter, and counts how often it is asked
+    python.write_text(f"#!/bin/sh\necho x >> {count}\nexec {sys.executable} {tmp_path / 'told.py'}\n")
+    python.chmod(0o755)
+    (tmp_path / "told.py").write_text(TORCH)
+    two = [Accelerator(i, "Somebody's X1", "other", memory_bytes=1 << 34) for i in range(2)]
+    here = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=two)
+    spec = EngineSpec("vllm", model="m", tensor_parallel=2)
+    cache = tmp_path / "peaks.json"
+    assert peaks.of(here, [0, 1], spec, cache=cache).peaks is None, "without an interpreter there is no test"
+    monkeypatch.setenv("NO_GPU", "1")
+    failed = peaks.of(here, [0, 1], spec, python=str(python), cache=cache)
+    assert failed.peaks is None and "couldn't be measured" in failed.unknown and not cache.exists()
+    monkeypatch.delenv("NO_GPU")
+    for _ in range(2):
+        found = peaks.of(here, [0, 1], spec, python=str(python), cache=cache).peaks
+        assert found and found.measured and (found.count, found.bandwidth) == (2, 2e12)
+        assert found.flops == {"fp32": 2e13, "fp16": 1.8e14, "bf16": 1.6e14, "fp8": 3.6e14, "int8": 3.6e14}
+    assert count.read_text().count("x") == 2, "once for the failure, once for good"

@@ -147,7 +147,8 @@ class EnginePlan:
         """Of what the copies run on. None: not known, or there is no model to be held against them."""
         if self.spec.model is None:
             return None
-        return peaks.of(self.rig, self.devices, self.spec, spreads=self.limits.spreads).peaks
+        python = self.program.python if not self.spec.container else None
+        return peaks.of(self.rig, self.devices, self.spec, spreads=self.limits.spreads, python=python).peaks
 
     def lines(self) -> Iterator[str]:
         """For the dry run."""

@@ -7,20 +7,22 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks
-from dyno.probe import datasheets, host
+from dyno.probe import accelerator_test, datasheets, host
+from dyno.probe.child import ask, last_json
 from dyno.units import human_bytes
 
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
 _TEST_S = 60.0
+_TEST_ACCELERATOR_S = 180.0  # torch from a cold disk takes its time
 _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}  # AMD's compute partitions; CPX: as many as there are dies
 
 
@@ -37,12 +39,26 @@ class Tested(msgspec.Struct, frozen=True):
     given: float  # of the processor's time that was wanted
 
 
+class TestedAccelerator(msgspec.Struct, frozen=True):
+    """What its test prints."""
+
+    bandwidth: float
+    flops: dict[str, float]
+
+
 def of(
-    rig: Rig, devices: Sequence[int], spec: EngineSpec, *, spreads: bool = False, cache: Path | None = None
+    rig: Rig,
+    devices: Sequence[int],
+    spec: EngineSpec,
+    *,
+    spreads: bool = False,
+    python: str | None = None,
+    cache: Path | None = None,
 ) -> Found:
     """Of all copies together. `devices`: that may be used. `spreads`: over all of them, whatever the setting says.
+    `python`: an interpreter with torch, to measure an accelerator that no data sheet is known of.
 
-    Without devices the processor is measured, which takes two seconds once: call it before a load, not under it.
+    What is measured, accelerator or processor, takes seconds once: call it before a load, not under it.
     """
     if not devices:
         return of_processor(rig, cache=cache)
@@ -52,7 +68,38 @@ def of(
         return Found(None, f"the accelerators {', '.join(map(str, used))} aren't seen here")
     if spec.devices is None and len({a.name for a in rig.accelerators if a.index in devices}) > 1 and not spreads:
         return Found(None, "it isn't said which of the unlike accelerators are used")  # CUDA takes the fastest first
-    return of_accelerators(found)
+    by_sheet = of_accelerators(found)
+    if by_sheet.peaks is None and python is not None and len({a.name for a in found}) == 1:
+        return _of_unknown(found, python, cache or default_cache(), by_sheet.unknown)
+    return by_sheet
+
+
+def _of_unknown(used: Sequence[Accelerator], python: str, path: Path, why: str) -> Found:
+    """As many times the first one's, measured by the engine's own torch."""
+    first = used[0]
+    key = f"{first.name}, {first.memory_bytes} bytes, {first.partition or 'whole'}, driver {first.driver}"
+    kept = _kept(path)
+    tested = kept.get(key)
+    if not isinstance(tested, TestedAccelerator):
+        answer = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S)
+        try:
+            tested = msgspec.convert(last_json(answer.out), TestedAccelerator)
+        except msgspec.MsgspecError:
+            return Found(None, f"{why}, and it couldn't be measured: the test {answer.failed or 'told nothing'}")
+        _keep(path, {**kept, key: tested})
+    half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
+    # In 8 bits twice as fast at most, on all that is known so far.
+    flops = {**tested.flops, "fp8": 2 * half, "int8": 2 * half}
+    return Found(
+        Peaks(
+            name=first.name,
+            count=len(used),
+            bandwidth=len(used) * tested.bandwidth,
+            flops={name: len(used) * rate for name, rate in flops.items()},
+            source="measured here: copies and dot products, matrices in fp32, fp16 and bf16; 8 bits as twice that",
+            measured=True,
+        )
+    )
 
 
 def of_accelerators(used: Sequence[Accelerator]) -> Found:
@@ -114,7 +161,7 @@ def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, onl
     path, key = cache or default_cache(), _key(rig, features)
     kept = _kept(path)
     tested = None if anew else kept.get(key)
-    if tested is None:
+    if not isinstance(tested, Tested):
         if only_kept:
             return Found(None, "the processor isn't measured yet")
         try:
@@ -184,14 +231,21 @@ def _key(rig: Rig, features: frozenset[str]) -> str:
     return f"{rig.cpu}, {rig.machine}, {rig.cores} cores, features {told}"
 
 
-def _kept(path: Path) -> dict[str, Tested]:
+def _kept(path: Path) -> dict[str, Tested | TestedAccelerator]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Tested])
+        raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
+        return {key: _read(value) for key, value in raw.items()}
     except (OSError, msgspec.MsgspecError):  # none yet, or another version's
         return {}
 
 
-def _keep(path: Path, tested: dict[str, Tested]) -> None:
+def _read(value: dict[str, Any]) -> Tested | TestedAccelerator:
+    if "given" in value:
+        return msgspec.convert(value, Tested, strict=False)  # sizes are keys, which JSON has as text
+    return msgspec.convert(value, TestedAccelerator)
+
+
+def _keep(path: Path, tested: Mapping[str, Tested | TestedAccelerator]) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with contextlib.suppress(OSError):  # then it is measured again next time
         path.parent.mkdir(parents=True, exist_ok=True)
