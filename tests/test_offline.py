@@ -165,6 +165,16 @@ def test_prompts_of_a_dataset_go_to_the_engine_as_text(tmp_path: Path) -> None:
     assert 0 < lengths[0] < lengths[1] and [a.output_tokens for a in outcome.iterations[0].answers] == [5, 5]
 
 
+def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    def shared(cache: bool | None) -> TrialSpec:
+        t = trial("throughput", 16, 4, 4, EngineSpec("llamacpp", max_num_seqs=2, prefix_caching=cache))
+        return msgspec.structs.replace(t, workload=msgspec.structs.replace(t.workload, prefix_len=64))
+
+    off, on = measured(tmp_path, shared(None), shared(True))
+    assert [a.cached_tokens for a in off.iterations[0].answers] == [0] * 4
+    assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
+
+
 # ---- what goes wrong ----
 
 
