@@ -285,13 +285,15 @@ def test_knobs_go_to_llama_cpp_in_its_servers_spelling(asked: Asked) -> None:
     assert all(flag in engine(t).args for flag, _ in KNOBS.values())  # and the report finds them there
 
 
-def test_each_engine_takes_the_models_that_suit_it_and_knobs_are_llama_cpps_alone(asked: Asked) -> None:
-    trials = asked("micro", "-m", "a.gguf,folder", "--engine", "llamacpp,vllm,transformers", "-n", "0", "-t", "1,2")
+def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> None:
+    trials = asked(
+        "micro", "-m", "a.gguf,folder", "--engine", "llamacpp,transformers", "-n", "0", "-t", "1,2", "-b", "64"
+    )
     assert [(engine(t).kind, engine(t).model, *engine(t).args) for t in trials] == [
-        ("llamacpp", "a.gguf", "--threads", "1"),
-        ("llamacpp", "a.gguf", "--threads", "2"),
-        ("vllm", "folder"),
-        ("transformers", "folder"),
+        ("llamacpp", "a.gguf", "--batch-size", "64", "--threads", "1"),
+        ("llamacpp", "a.gguf", "--batch-size", "64", "--threads", "2"),
+        ("transformers", "folder", "--threads", "1"),
+        ("transformers", "folder", "--threads", "2"),
     ]
     assert [engine(t).kind for t in asked("micro", "-m", "a.gguf", "-m", "org/name", "-n", "0")] == ["llamacpp", "vllm"]
     both = asked("micro", "-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-n", "0", "--dtype", "fp32")
@@ -309,6 +311,7 @@ def test_each_engine_takes_the_models_that_suit_it_and_knobs_are_llama_cpps_alon
         (["-m", "a.gguf", "--engine", "llamacpp,vllm"], "--engine vllm: none of the models is for it"),
         (["--engine", "vllm"], "dyno's own small model is a GGUF file"),
         (["-m", "folder", "-b", "64", "-t", "2"], "--batch-size, --threads: of llama.cpp alone"),
+        (["-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-t", "2"], "-t isn't vLLM's"),
         (["-m", "folder", "--by", "timers"], "--by: of llama.cpp alone"),
         (["-ctk", "q8_0", "--kv-cache-dtype", "q8_0"], "say the same in two ways"),
         (["-b", "8", "--max-num-batched-tokens", "8"], "say the same in two ways"),

@@ -494,11 +494,11 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     assert prompt.iterations[0].told["n_threads"] == 16 and prompt.iterations[0].others_cpu is not None
 
 
-def test_a_llama_bench_that_fails_is_told_with_its_command(llama_bench: Path, tmp_path: Path) -> None:
+def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(build("F16").read_bytes())
     spec = EngineSpec("llamacpp", model=str(bad), binary=str(llama_bench / "llama-server"))
-    with pytest.raises(UsageError, match="llama-bench ended with code 1"):
+    with pytest.raises(EngineError, match=r"llama-bench ended with code 1.*failed to load model"):
         measured(tmp_path, trial("micro", 16, 0, 1, spec))
     log = next((tmp_path / "runs").glob("*/engine.log")).read_text()
     assert "failed to load model" in log

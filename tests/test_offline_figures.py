@@ -8,7 +8,7 @@ import pytest
 
 import offlines
 from dyno.facts.finding import Finding
-from dyno.facts.offline import Answer, Iteration, OfflineSpec
+from dyno.facts.offline import Answer, Iteration, OfflineSpec, Speculation
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
@@ -135,6 +135,11 @@ CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidenc
         "tokens.output_short",
         "note",
     ),
+    (offline.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=8)), None, None),
+    (offline.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=4)), "load.slots", "doubt"),
+    (offline.slots, evidence({"requests": 8, "kind": "throughput"}, target=TargetFacts("m", slots=4)), None, None),
+    (offline.no_drafts, evidence({"speculation": Speculation(9, 27, 3)}), None, None),
+    (offline.no_drafts, evidence({"speculation": Speculation(0, 0, 0)}), "engine.no_drafts", "doubt"),
     (offline.cached, evidence({"cached_input_tokens": 5}), None, None),
     (offline.cached, evidence({"cached_input_tokens": 300}), "cache.prefix_hits", "doubt"),
     (offline.cached, evidence({"cached_input_tokens": 300}, trial=deep()), None, None),

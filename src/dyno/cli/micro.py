@@ -199,9 +199,12 @@ def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
         if kind in _GGUF and any(other not in _GGUF for _, other in engines):
             own["dtype"] = None  # the others': a GGUF file says its own
         setting = engine.spec(kind, argparse.Namespace(**{**vars(o), **own}))
-        values = [getattr(o, knob) or [None] for knob in _KNOBS] if kind == "llamacpp" else []
+        if kind == "vllm" and o.threads:
+            raise UsageError("-t isn't vLLM's: its threads are said by --engine-env OMP_NUM_THREADS=N, or not at all.")
+        knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "threads")]
+        values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            said = [(flag, value) for flag, value in zip(_KNOBS.values(), cell, strict=False) if value is not None]
+            said = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
             yield msgspec.structs.replace(
                 setting, args=[*setting.args, *(word for flag, value in said for word in (flag, str(value)))]
             )
@@ -271,7 +274,8 @@ def _check_flags(o: argparse.Namespace) -> None:
            "-ctk, -ctv and --kv-cache-dtype say the same in two ways. Leave one out.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
-        of_llama = [f"--{knob.replace('_', '-')}" for knob in _KNOBS if getattr(o, knob)] + ["--by"] * bool(o.by)
+        others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
+        of_llama = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
         refuse(bool(of_llama), f"{', '.join(of_llama)}: of llama.cpp alone, and it isn't among the engines.")
     if len(kinds) > 1:
         of_one = [flag for flag in engine.given(o) if flag in _OF_ONE_ENGINE]

@@ -260,6 +260,11 @@ def _workload(o: argparse.Namespace) -> "WorkloadSpec":
             "random", num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
         )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")
+    if dataset != "random" and (o.random_input_len or o.input_len or o.random_prefix_len):
+        raise UsageError(
+            f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
+            "random ones."
+        )
     ratio_in, ratio_out = range_ratio(o.random_range_ratio)
     own_length = {
         "random": o.random_output_len or o.output_len or 128,  # where both are said, vLLM prefers the longer name
@@ -289,7 +294,11 @@ def _engine(o: argparse.Namespace) -> "EngineSpec":
         raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Leave one out.")
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
     setting = engine.spec(kind, o)
-    return msgspec.structs.replace(setting, args=[*setting.args, *handed_on(o.rest, o.ours)])
+    own = []
+    if kind == "vllm":  # flags of its own that are dyno's too
+        own += ["--tokenizer", o.tokenizer] if o.tokenizer else []
+        own += ["--seed", str(o.seed)] if o.seed else []
+    return msgspec.structs.replace(setting, args=[*setting.args, *own, *handed_on(o.rest, o.ours)])
 
 
 def kind_for(model: str | None) -> str:

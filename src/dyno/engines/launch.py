@@ -47,10 +47,6 @@ def launches(
     ]
 
 
-def _own_env(kind: Kind, spec: EngineSpec, program: Program, batch: Batch | None) -> dict[str, str]:
-    return kind.env(spec) if batch is None else kind.worker_env(program)
-
-
 def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
     """By the interpreter that has the engine; what is no Python module is asked from dyno's own."""
     python = program.python or (sys.executable if not kind.module else None)

@@ -49,7 +49,8 @@ def version_in(python: str, packages: tuple[str, ...]) -> str | None:
         "    try:\n        print(m.version(name)); break\n"
         "    except m.PackageNotFoundError:\n        pass\n"
     )
-    return _said([python, "-c", script, *packages]) or None
+    told = _said([python, "-c", script, *packages])
+    return told.splitlines()[-1] if told else None  # a wrapper may have a banner
 
 
 def version_of(binary: str, packages: tuple[str, ...]) -> str | None:

@@ -35,7 +35,7 @@ def main() -> None:
         talk.flush()
 
     engine = ENGINES[sys.argv[1]](sys.argv[2:])
-    say({"ready": engine.facts()})
+    say({"ready": engine.facts()})  # whatever came before that on stdout wasn't said here
     for line in sys.stdin:
         job = json.loads(line)
         try:
@@ -43,11 +43,17 @@ def main() -> None:
             say({"iterations": done if isinstance(done, list) else [done]})
         except Refused as e:
             say({"refused": str(e)})
+        except Failed as e:
+            say({"failed": str(e)})
     engine.close()
 
 
 class Refused(Exception):
     """A job that this engine can't do; it lives on."""
+
+
+class Failed(Exception):
+    """What it asked another program for came to nothing."""
 
 
 def iteration(start: int, end: int, answers: list[Answer], spoken: dict[str, int] | None = None) -> dict[str, Any]:
@@ -505,6 +511,8 @@ class LlamaServer:
         p.add_argument("--port", type=int)
         options, flags = p.parse_known_args(flags)
         self.slots = 1
+        self.draft_model = any(flag in ("--spec-draft-model", "--model-draft", "-md") for flag in flags)
+        self.speculates = self.draft_model or any(flag.startswith(("--spec-", "--draft")) for flag in flags)
         self.caches = "--cache-prompt" in flags  # prompts that begin alike are meant to profit
         self._here: Any = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -592,11 +600,11 @@ class LlamaServer:
         timings = said["timings"]
         first = end - int(timings["predicted_ms"] * 1e6)
         spoken = {}
-        if timings.get("draft_n"):
-            # It counts tokens, not drafts: every step but those of the accepted tokens began with one.
-            steps = timings["predicted_n"] - timings["draft_n_accepted"] - 1
-            spoken = {"drafts": max(steps, 0), "drafted_tokens": timings["draft_n"],
-                      "accepted_tokens": timings["draft_n_accepted"]}  # fmt: skip
+        if self.speculates:
+            accepted = timings.get("draft_n_accepted", 0)
+            spoken = {"drafted_tokens": timings.get("draft_n", 0), "accepted_tokens": accepted}
+            if self.draft_model:  # it counts tokens, not drafts; with a model to ask, every step begins with one
+                spoken["drafts"] = max(timings["predicted_n"] - accepted - 1, 0)
         return {
             "prompt_tokens": timings["prompt_n"] + timings.get("cache_n", 0),
             "output_tokens": timings["predicted_n"],
@@ -644,27 +652,30 @@ class LlamaBench:
 
     def micro(self, job: Job) -> list[dict[str, Any]]:
         """All repetitions at once: it warms up itself before them."""
-        p, n = len(job["prompt"]), job["generate"]
+        d, p, n = len(job["depth"]), len(job["prompt"]), job["generate"]
         test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
-        command = [self.binary, *self.flags, *test, "-d", str(len(job["depth"])), "-r", str(job["repetitions"])]
-        start, used = now_ns(), _children_s()
+        command = [self.binary, *self.flags, *test, "-d", str(d), "-r", str(job["repetitions"])]
+        command += [] if job["warm"] else ["--no-warmup"]
+        used = _children_s()
         done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
         if done.returncode:
-            raise Refused("llama-bench ended with code %d: %s" % (done.returncode, " ".join(command)))
+            raise Failed("llama-bench ended with code %d" % done.returncode)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
         told = next((t for t in lines if (t["n_prompt"], t["n_gen"]) == (p, n)), None)
         if told is None:
-            raise Refused("llama-bench told nothing of this test: %s" % " ".join(command))
+            raise Failed("llama-bench told nothing of this test")
         samples = told.pop("samples_ns")
+        # When they were is not told, only how long: they came last, one after the other.
+        start = now_ns() - sum(samples)
         told.pop("samples_ts", None)
         found = []
         for took in samples:
             # Of a mixed test it has one time for both parts.
             first = took if not n else 0 if not p else None
-            answer = {"prompt_tokens": p, "output_tokens": n, "wanted_tokens": n, "decoded_tokens": n,
-                      "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
+            answer = {"prompt_tokens": d + p, "cached_tokens": d, "output_tokens": n, "wanted_tokens": n,
+                      "decoded_tokens": n, "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
             found.append({**iteration(start, start + took, [answer]), "told": told})
-            start += took  # when it was is not told, only how long: they lie one after the other
+            start += took
         found[0]["cpu_s"] = _children_s() - used  # it is gone, and nobody else can tell
         return found
 

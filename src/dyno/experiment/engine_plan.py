@@ -147,8 +147,13 @@ class EnginePlan:
         """Of what the copies run on. None: not known, or there is no model to be held against them."""
         if self.spec.model is None:
             return None
+        if self.kind.spreads_by_args(self.spec.args):  # over more than the setting says: not held against one of them
+            return None
         python = self.program.python if not self.spec.container else None
-        return peaks.of(self.rig, self.devices, self.spec, spreads=self.limits.spreads, python=python).peaks
+        if self.program.embedded:  # on the CPU, whatever else is there
+            return peaks.of_processor(self.rig).peaks
+        spreads, env = self.limits.spreads, self.launches[0].env
+        return peaks.of(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
 
     def lines(self) -> Iterator[str]:
         """For the dry run."""
@@ -179,6 +184,8 @@ def _offline(kind: Kind, spec: EngineSpec) -> EngineSpec:
         raise UsageError("Offline, one copy of the engine is measured: leave replicas out.")
     if spec.container is None:
         return spec
+    if not kind.module:
+        raise UsageError(f"{kind.title} in a container can't be measured offline: its images have no Python.")
     file = worker.__file__
     box = msgspec.structs.replace(
         spec.container,

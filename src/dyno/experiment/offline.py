@@ -206,6 +206,7 @@ class Batches:
             "generate": w.output_len or 0,
             "start": self.ids(rng, 1),  # token generation from an empty context begins with something
             "repetitions": counts(self._trial)[0],
+            "warm": counts(self._trial)[1] > 0,
         }
 
 
@@ -246,7 +247,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = _others_s(worker), time.monotonic()
-            told = worker.ask(job)
+            told = worker.ask(job, trial.offline.timeout_s if trial.offline else 0.0)
             after, took_s = _others_s(worker), time.monotonic() - began
             own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
@@ -274,7 +275,10 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
         window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
         sampled = telemetry.summarize(samples, facts, window, summary.output_tokens, manifest.rig, engine)
     shape, peaks, spec = manifest.model, manifest.peaks, manifest.trial.engine
-    roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks) if shape and peaks else None
+    roof = None
+    if shape is not None and peaks is not None:
+        prefix = manifest.trial.workload.prefix_len
+        roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks, prefix)
     findings = examine_offline(
         OfflineEvidence(
             trial=manifest.trial,
@@ -292,7 +296,8 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
-    if not interrupted or manifest.place is None:  # in a study it is run again, as a whole
+    # In a study what was cut is run again as a whole, and what none has completed is no result.
+    if manifest.place is None or (summary.completed and not interrupted):
         run.write_result(result)
     return OfflineOutcome(run, manifest, result, iterations, interrupted)
 

@@ -311,7 +311,9 @@ def finish(
     model, peaks = manifest.model, manifest.peaks
     shares = None
     if model is not None and peaks is not None:
-        shares = roofline.of_served(summary, model, manifest.trial.engine, manifest.target, peaks, sampled)
+        t = manifest.trial
+        prefix = t.workload.prefix_len
+        shares = roofline.of_served(summary, model, t.engine, manifest.target, peaks, sampled, prefix)
     findings = examine(
         Evidence(
             trial=manifest.trial,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dyno.engines.engine import Engine
-from dyno.errors import EngineError, UsageError
+from dyno.errors import UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Say, accelerator_memory, given_back, prepared, start, verified, what
 from dyno.facts.engine import EngineFacts
@@ -37,7 +37,8 @@ class Ready(msgspec.Struct):
 class _Said(msgspec.Struct):
     ready: Ready | None = None
     iterations: list[dict[str, Any]] | None = None
-    refused: str | None = None
+    refused: str | None = None  # it can't do that
+    failed: str | None = None  # it tried
 
 
 class Worker:
@@ -53,12 +54,22 @@ class Worker:
         self.plan, self.engine, self.ready, self.target, self.facts = plan, engine, ready, target, facts
         self.peaks = peaks
 
-    def ask(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+    def ask(self, job: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
         """The iterations that the job came to, as it tells them."""
+        began = time.monotonic()
+
+        def waiting() -> None:
+            if time.monotonic() > began + limit_s:
+                raise self.engine.failed(f"didn't end an iteration within {limit_s:g} s")
+
         self.engine.process.say(msgspec.json.encode(job))
-        said = _heard(self.engine, lambda: None)
+        said = _heard(self.engine, waiting)
         if said.refused:
-            raise UsageError(f"{self.plan.title} refused: {said.refused}")
+            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(said.refused)}")
+        if said.failed:
+            raise self.engine.failed(f"couldn't do it: {self.plan.clean(said.failed)}")
+        for answer in (a for it in said.iterations or [] for a in it.get("answers", []) if a.get("error")):
+            answer["error"] = self.plan.clean(answer["error"])
         return said.iterations or []
 
     def cpu_s(self) -> float | None:
@@ -143,17 +154,22 @@ def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
 
 def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Said:
     """Its next word. Raises where it died, with its last lines."""
-    while (line := engine.process.hear(_LOOK_S)) is None:
-        if not engine.process.alive() and (line := engine.process.hear(0)) is None:
+    while True:
+        line = engine.process.hear(_LOOK_S)
+        if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
             when = f"after {engine.process.age_s:.1f} s, before it was loaded" if loading else "in the middle"
             raise engine.failed(f"exited with code {engine.process.exit_code} {when}")
-        if line is not None:
-            break
-        waiting()
-    try:
-        return msgspec.json.decode(line, type=_Said)
-    except msgspec.MsgspecError as e:
-        raise EngineError(f"{engine.title} said what isn't understood ({e}): {line[:200]!r}.") from None
+        if line is None:
+            waiting()
+            continue
+        try:
+            return msgspec.json.decode(line, type=_Said)
+        except msgspec.MsgspecError:
+            # A banner of the interpreter's wrapper, before the worker itself had a say: for the log.
+            with engine.process.log.open("ab") as log:
+                log.write(line + b"\n")
+            if not loading:
+                raise engine.failed("said what isn't understood") from None
 
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:

@@ -1,5 +1,7 @@
 """A model as its files tell: the shape that memory and speed follow from. None: they don't tell."""
 
+from collections.abc import Callable
+
 import msgspec
 
 
@@ -57,21 +59,22 @@ class ModelShape(msgspec.Struct, frozen=True):
 
     def kv_bytes_read(self, context: float, bytes_per_value: float = 2.0) -> float | None:
         """For one token that attends to so many before it."""
-        tokens, each = self._attended(context), self._kv_values
+        tokens, each = self._attended(context, min), self._kv_values
         return None if tokens is None or each is None else tokens * each * bytes_per_value
 
     def attention_operations(self, context: float) -> float:
         """For one token: its query by each key, and the weights by each value. 0 where the shape isn't known."""
-        tokens = self._attended(context)
+        tokens = self._attended(context, _mean_in_window)
         return 0.0 if tokens is None else 4 * tokens * (self.heads or 0) * (self.head_dim or 0)
 
-    def _attended(self, context: float) -> float | None:
+    def _attended(self, context: float, in_window: Callable[[float, float], float]) -> float | None:
         """Tokens, summed over the layers."""
         if self.layers is None:
             return None
         if self.full_layers is None:
             return self.layers * context
-        return self.full_layers * context + self.window_layers * min(context, self.window or context)
+        seen = in_window(context, self.window) if self.window else context
+        return self.full_layers * context + self.window_layers * seen
 
     @property
     def _kv_values(self) -> int | None:
@@ -79,3 +82,8 @@ class ModelShape(msgspec.Struct, frozen=True):
         if self.latent is not None:
             return self.latent
         return None if self.kv_heads is None or self.head_dim is None else 2 * self.kv_heads * self.head_dim
+
+
+def _mean_in_window(context: float, window: float) -> float:
+    """Over positions from 0 on whose mean is `context`: the first ones have less before them than the window holds."""
+    return context if 2 * context <= window else window - window * window / (4 * context)

@@ -17,6 +17,7 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iterations: int | None = None  # measured ones; micro: repetitions of each test. None: as the procedure does
     warmup_iterations: int | None = None
     depth: int | None = None  # micro: tokens that are in the context before the test
+    timeout_s: float = 6 * 3600  # of one iteration
     detokenize: bool = True  # False: tokens are produced, and never become text
     by: str | None = None  # micro with llama.cpp: llama-bench or timers (its own ones); None: llama-bench where it is
 
@@ -60,7 +61,7 @@ class Iteration(msgspec.Struct):
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    drafts: int
+    drafts: int | None  # None: the engine counts tokens alone
     drafted_tokens: int
     accepted_tokens: int
 
@@ -69,9 +70,9 @@ class Speculation(msgspec.Struct, frozen=True):
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
     @property
-    def tokens_per_step(self) -> float:
+    def tokens_per_step(self) -> float | None:
         """Mean acceptance length: what is accepted of a draft, and the model's own token."""
-        return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+        return 1 + self.accepted_tokens / self.drafts if self.drafts else None
 
 
 class OfflineSummary(msgspec.Struct, frozen=True):
@@ -102,5 +103,6 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     decode_speed: Spread | None = None
     in_flight_mean: float | None = None  # requests worked on at once
     context_mean: float = 0.0  # tokens in a request's context while it decodes
+    decoded_tokens: int = 0  # after the first of each request
     speculation: Speculation | None = None
-    speed: float = 0.0  # the one figure of a list: output tokens/s; of a micro test its own
+    speed: float | None = None  # the one figure of a list: output tokens/s; of a micro test its own, if it is told

@@ -17,8 +17,9 @@ _UNQUANTIZED = {*_WIDTHS, "auto", ""}
 # GGUF's blocks, by bytes for each value.
 _KV = {
     "f32": 4.0, "fp32": 4.0, "float32": 4.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
-    "q4_0": 18 / 32, "iq4_nl": 18 / 32, "int8": 1.0, "int4": 0.5,
+    "q4_0": 18 / 32, "iq4_nl": 18 / 32, "int4": 0.5, "f16": 2.0, "bf16": 2.0,
 }  # fmt: skip
+_KV_FLAGS = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
 _ALL = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32")
 _HALF = ("bf16", "fp16")
 
@@ -114,12 +115,30 @@ def _dtype(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | Non
 
 
 def _kv_width(dtype: str, spec: EngineSpec | None, target: TargetFacts | None) -> float:
-    said = ((target.kv_cache_dtype if target else None) or (spec.kv_cache_dtype if spec else None) or "auto").lower()
-    if said.startswith("fp8"):
+    """Of keys and values, whose types llama.cpp sets apart: the mean."""
+    said = (target.kv_cache_dtype if target else None) or (spec.kv_cache_dtype if spec else None) or "auto"
+    flags = [_said(spec, *names) or said for names in _KV_FLAGS] if spec and spec.kind == "llamacpp" else [said]
+    own_width = 4.0 if dtype == "fp32" and (spec is None or spec.kind != "llamacpp") else 2.0
+    return sum(_width(flag.lower(), own_width) for flag in flags) / len(flags)
+
+
+def _said(spec: EngineSpec, *names: str) -> str | None:
+    """By the engine's own flag among its args, the last time."""
+    found = None
+    for i, arg in enumerate(spec.args):
+        name, equals, value = arg.partition("=")
+        if name in names:
+            found = value if equals else spec.args[i + 1] if i + 1 < len(spec.args) else None
+    return found
+
+
+def _width(said: str, own_width: float) -> float:
+    """Bytes of a value; of what isn't known, the smallest."""
+    if said == "auto":
+        return own_width
+    if said.startswith(("fp8", "int8")):
         return 1.0
-    if said == "auto" and dtype == "fp32" and (spec is None or spec.kind != "llamacpp"):
-        return 4.0
-    return _SMALLEST if "fp4" in said else _KV.get(said, 2.0)
+    return _KV.get(said, 2.0 if plain(said) in _WIDTHS else _SMALLEST)
 
 
 def _precisions(shape: ModelShape, dtype: str, made: str) -> tuple[str, ...]:

@@ -35,11 +35,11 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
     produced = rate(lambda a: a.output_tokens)
     whole = rate(lambda a: a.prompt_tokens + a.output_tokens)
-    speed = produced
+    speed: Spread | None = produced
     if micro:  # of a mixed test, prompt and output together
         mixed = trial.workload.input_len and trial.workload.output_len
         both = _speed(iterations, lambda a: processed(a) + a.decoded_tokens, _working) if mixed else None
-        speed = (both if mixed else outputs if trial.workload.output_len else prompts) or produced
+        speed = both if mixed else outputs if trial.workload.output_len else prompts
     decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
@@ -68,7 +68,8 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         if decoding
         else 0.0,
         speculation=_speculation(iterations),
-        speed=speed.mean,
+        decoded_tokens=decoding,
+        speed=speed.mean if speed else None,
     )
 
 
@@ -163,10 +164,10 @@ def _in_flight(iterations: Sequence[Iteration]) -> float | None:
 
 
 def _speculation(iterations: Sequence[Iteration]) -> Speculation | None:
-    if not any(it.drafted_tokens for it in iterations):
+    if all(it.drafted_tokens is None for it in iterations):
         return None
     return Speculation(
-        sum(it.drafts or 0 for it in iterations),
+        None if all(it.drafts is None for it in iterations) else sum(it.drafts or 0 for it in iterations),
         sum(it.drafted_tokens or 0 for it in iterations),
         sum(it.accepted_tokens or 0 for it in iterations),
     )

@@ -49,7 +49,8 @@ def _mean(distributions: Sequence[Distribution], percentile: str | None) -> floa
 
 
 def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:
-    speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in results]
+    told_ones = (r.offline.speed if r.offline else r.served.output_throughput for r in results)
+    speeds = [speed for speed in told_ones if speed is not None]
     if len(speeds) < 2 or stdev(speeds) <= APART * mean(speeds):
         return
     told = ", ".join(f"{speed:.1f}" for speed in speeds)

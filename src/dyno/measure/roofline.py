@@ -20,8 +20,9 @@ def of_served(
     target: TargetFacts,
     peaks: Peaks,
     telemetry: TelemetrySummary | None = None,
+    shared_prefix: int = 0,
 ) -> Roofline | None:
-    """None: the shape says too little."""
+    """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
     loaded = as_loaded(shape, spec, target)
     if loaded is None or not summary.completed:
         return None
@@ -40,9 +41,11 @@ def of_served(
         at_once = min(streams, max(throughput * tpot_s, float(copies))) / copies
         batch = max(min(at_once, target.slots or at_once), 1.0)
         context = (summary.total_input_tokens + summary.total_output_tokens / 2) / summary.completed
-        shares.append(_decode(loaded, peaks, batch, context, tpot_s * per_step, per_step, copies))
+        shared = max((cached or 0) / summary.completed, shared_prefix)
+        shares.append(_decode(loaded, peaks, batch, context, tpot_s * per_step, per_step, copies, shared))
     if not summary.ttft.empty and summary.ttft.mean > 0 and streams <= ALONE and prompt:
-        shares.append(_prefill(loaded, peaks, prompt / (summary.ttft.mean / 1000), prompt))
+        before = (cached or 0) / summary.completed
+        shares.append(_prefill(loaded, peaks, prompt / (summary.ttft.mean / 1000), prompt, before))
     if summary.duration_s > 0:
         output = summary.total_output_tokens / summary.completed
         requests_per_s = summary.completed / summary.duration_s
@@ -51,9 +54,14 @@ def of_served(
 
 
 def of_offline(
-    summary: OfflineSummary, shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None, peaks: Peaks
+    summary: OfflineSummary,
+    shape: ModelShape,
+    spec: EngineSpec | None,
+    target: TargetFacts | None,
+    peaks: Peaks,
+    shared_prefix: int = 0,
 ) -> Roofline | None:
-    """None: the shape says too little."""
+    """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
     loaded = as_loaded(shape, spec, target)
     if loaded is None or not summary.completed:
         return None
@@ -61,21 +69,26 @@ def of_offline(
     prompt = max(summary.input_tokens - (summary.cached_input_tokens or 0), 0) / summary.completed
     output = summary.output_tokens / summary.completed
     shares: list[Share] = []
-    if (drafted := summary.speculation) and summary.output_tokens > drafted.accepted_tokens:
-        # Of all steps: n-grams aren't found in each, and those without a draft give one token.
-        per_step: float | None = summary.output_tokens / (summary.output_tokens - drafted.accepted_tokens)
+    drafted, decoded = summary.speculation, summary.decoded_tokens
+    if drafted and decoded > drafted.accepted_tokens:
+        # Of all steps: n-grams aren't found in each, and those without a draft give one token. The first token is none
+        # of them: the prompt gave it.
+        per_step: float | None = decoded / (decoded - drafted.accepted_tokens)
     else:
         per_step = _tokens_per_step(spec, None)
     pace = _decode_pace(summary)
     if pace is not None and per_step is not None:
         token_s, at_once = pace
         batch = max(at_once / copies, 1.0)
-        shares.append(_decode(loaded, peaks, batch, summary.context_mean, token_s * per_step, per_step, copies))
+        shared = max((summary.cached_input_tokens or 0) / summary.completed, shared_prefix)
+        step_s = token_s * per_step
+        shares.append(_decode(loaded, peaks, batch, summary.context_mean, step_s, per_step, copies, shared))
     speed = summary.prefill_speed.mean if summary.prefill_speed else None
     if speed is None and summary.kind == "micro" and not summary.output_tokens:
         speed = summary.total_token_throughput.mean
     if speed and prompt:
-        shares.append(_prefill(loaded, peaks, speed, prompt))
+        before = (summary.cached_input_tokens or 0) / summary.completed
+        shares.append(_prefill(loaded, peaks, speed, prompt, before))
     if summary.duration_s > 0:
         shares.append(_whole(loaded, peaks, prompt, output, summary.completed / summary.duration_s))
     return _roofline(loaded, peaks, shares)
@@ -110,12 +123,22 @@ def precision_of(loaded: Loaded, peaks: Peaks) -> str:
 
 
 def _decode(
-    loaded: Loaded, peaks: Peaks, batch: float, context: float, step_s: float, per_step: float, copies: int
+    loaded: Loaded,
+    peaks: Peaks,
+    batch: float,
+    context: float,
+    step_s: float,
+    per_step: float,
+    copies: int,
+    shared: float = 0.0,
 ) -> Share:
-    """One step of each copy reads the weights once, and the KV cache of each of its requests."""
+    """One step of each copy reads the weights once, and the KV cache of each of its requests. What they share of it
+    may be read once for all."""
     tokens = batch * per_step
     cache = batch * loaded.kv_bytes(context)
-    read, least = (copies * (weights + cache) for weights in (loaded.weights_bytes(tokens), loaded.least_bytes))
+    own = max(context - shared, 0.0)
+    read = copies * (loaded.weights_bytes(tokens) + cache)
+    least = copies * (loaded.least_bytes + batch * loaded.kv_bytes(own) + loaded.kv_bytes(context - own))
     speed, speed_least = bandwidth_at(peaks, read), bandwidth_at(peaks, least)
     # What a cache holds over from the step before needn't come from memory.
     held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
@@ -135,13 +158,14 @@ def _decode(
     )
 
 
-def _prefill(loaded: Loaded, peaks: Peaks, speed: float, prompt: float) -> Share:
-    """The head is needed for the last token of a prompt alone."""
-    operations = _operations(loaded, prompt / 2, drawn=1 / prompt)
+def _prefill(loaded: Loaded, peaks: Peaks, speed: float, prompt: float, before: float = 0.0) -> Share:
+    """The head is needed for the last token of a prompt alone. `before`: tokens that were in the context already."""
+    operations = _operations(loaded, before + prompt / 2, drawn=1 / prompt)
     return Share(
         what="prefill",
         arithmetic=speed * operations / peaks.flops[precision_of(loaded, peaks)],
-        about=f"{speed:,.0f} tokens/s × {_giga(operations)} G operations, prompts of {prompt:.0f} tokens; against "
+        about=f"{speed:,.0f} tokens/s × {_giga(operations)} G operations, prompts of {prompt:.0f} tokens"
+        f"{f' after {before:.0f}' if before else ''}; against "
         f"{_arithmetic(loaded, peaks)}",
     )
 

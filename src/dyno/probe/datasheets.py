@@ -1,8 +1,8 @@
 """What accelerators can do at most, by their makers' data sheets.
 
-Figures are of one device as the driver counts it, at its highest clock and without sparsity (makers print twice as
-much with it). Where a maker tells a range or the name doesn't tell which variant it is, the higher figure stands: a
-share that is reckoned from it is never too high.
+Figures are of one device as the driver counts it, at the clock that its maker reckons with (cards may go some per cent
+higher) and without sparsity (makers print twice as much with it). Where a maker tells a range or the name doesn't tell
+which variant it is, the higher figure stands: a share that is reckoned from it is never too high.
 """
 
 import re
@@ -59,8 +59,6 @@ ACCELERATORS = (
         {"fp32": 31.0, "tf32": 62.5, "bf16": 125.0, "fp16": 125.0, "fp8": 250.0, "int8": 250.0, "fp4": 500.0}, 24,
         "https://www.nvidia.com/en-us/products/workstations/dgx-spark/",
     ),
-    Sheet(r"\bgh200\b.*144", "GH200, 144 GB", 4.9, _H100, 60,
-          "https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/"),
     Sheet(r"\bgh200\b", "GH200", 4.9, _H100, 60, "https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/"),
     Sheet(r"\bh200 nvl", "H200 NVL", 4.8, _H100_NVL, 60, "https://www.nvidia.com/en-us/data-center/h200/"),
     Sheet(r"\bh200\b", "H200 SXM", 4.8, _H100, 60, "https://www.nvidia.com/en-us/data-center/h200/"),
@@ -68,6 +66,9 @@ ACCELERATORS = (
     Sheet(r"\bh[18]00.*pcie", "H100 PCIe", 2.039,
           {"fp32": 51.2, "tf32": 378.0, "bf16": 756.5, "fp16": 756.5, "fp8": 1513.0, "int8": 1513.0}, 50, _HOPPER),
     Sheet(r"\bh[18]00\b", "H100 SXM", 3.352, _H100, 50, _HOPPER),
+    Sheet(r"\bh20-3e\b", "H20-3e", 4.8,
+          {"fp32": 44.0, "tf32": 74.0, "bf16": 148.0, "fp16": 148.0, "fp8": 296.0, "int8": 296.0}, 60,
+          "NVIDIA's H20 data sheet, not on a public page"),
     Sheet(r"\bh20\b", "H20", 4.0,
           {"fp32": 44.0, "tf32": 74.0, "bf16": 148.0, "fp16": 148.0, "fp8": 296.0, "int8": 296.0}, 60,
           "NVIDIA's H20 data sheet, not on a public page"),

@@ -53,14 +53,18 @@ def of(
     *,
     spreads: bool = False,
     python: str | None = None,
+    env: Mapping[str, str] | None = None,
     cache: Path | None = None,
 ) -> Found:
     """Of all copies together. `devices`: that may be used. `spreads`: over all of them, whatever the setting says.
-    `python`: an interpreter with torch, to measure an accelerator that no data sheet is known of.
+    `python`: an interpreter with torch, to measure an accelerator that no data sheet is known of; `env` makes those
+    visible that are used.
 
     What is measured, accelerator or processor, takes seconds once: call it before a load, not under it.
     """
     if not devices:
+        if spec.devices is None and (unseen := _unlisted(rig)):
+            return Found(None, f"{unseen}, and what it can do isn't known: --devices without a number says the CPU")
         return of_processor(rig, cache=cache)
     used = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
     found = [a for a in rig.accelerators if a.index in used]
@@ -70,33 +74,45 @@ def of(
         return Found(None, "it isn't said which of the unlike accelerators are used")  # CUDA takes the fastest first
     by_sheet = of_accelerators(found)
     if by_sheet.peaks is None and python is not None and len({a.name for a in found}) == 1:
-        return _of_unknown(found, python, cache or default_cache(), by_sheet.unknown)
+        return _of_unknown(found, python, env or {}, cache or default_cache(), by_sheet.unknown)
     return by_sheet
 
 
-def _of_unknown(used: Sequence[Accelerator], python: str, path: Path, why: str) -> Found:
+def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
+    """One that the kernel has and no driver that dyno asks: Intel's, say, or one used by Vulkan alone. In words."""
+    if rig.accelerators or datasheets.of_apple(rig.cpu):
+        return None
+    if rig.cpu.startswith("Apple"):
+        return f"{rig.cpu} has a GPU"
+    return "the machine has a GPU that isn't listed" if any(devices.glob("renderD*")) else None
+
+
+def _of_unknown(used: Sequence[Accelerator], python: str, env: Mapping[str, str], path: Path, why: str) -> Found:
     """As many times the first one's, measured by the engine's own torch."""
     first = used[0]
     key = f"{first.name}, {first.memory_bytes} bytes, {first.partition or 'whole'}, driver {first.driver}"
     kept = _kept(path)
     tested = kept.get(key)
     if not isinstance(tested, TestedAccelerator):
-        answer = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S)
+        if any(a.processes for a in used):
+            return Found(None, f"{why}, and others use it, so it can't be measured now")
+        answer = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
         try:
             tested = msgspec.convert(last_json(answer.out), TestedAccelerator)
         except msgspec.MsgspecError:
             return Found(None, f"{why}, and it couldn't be measured: the test {answer.failed or 'told nothing'}")
         _keep(path, {**kept, key: tested})
     half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
-    # In 8 bits twice as fast at most, on all that is known so far.
-    flops = {**tested.flops, "fp8": 2 * half, "int8": 2 * half}
+    # Four and eight times as fast at most, on all that is known so far.
+    flops = {**tested.flops, "fp8": 4 * half, "int8": 4 * half, "fp4": 8 * half}
     return Found(
         Peaks(
             name=first.name,
             count=len(used),
             bandwidth=len(used) * tested.bandwidth,
             flops={name: len(used) * rate for name, rate in flops.items()},
-            source="measured here: copies and dot products, matrices in fp32, fp16 and bf16; 8 bits as twice that",
+            source="measured here: copies and dot products, matrices in fp32, fp16 and bf16; 8 bits as four times as "
+            "fast, 4 as eight",
             measured=True,
         )
     )

@@ -53,8 +53,10 @@ def block(result: Result, trial: TrialSpec, warmups: int) -> str:
     if s.speculation is not None:
         lines.append(f"{'Speculative Decoding':-^50}")
         line("Acceptance rate (%):", 100 * s.speculation.acceptance)
-        line("Acceptance length:", s.speculation.tokens_per_step)
-        line("Drafts:", s.speculation.drafts)
+        if s.speculation.tokens_per_step is not None:
+            line("Acceptance length:", s.speculation.tokens_per_step)
+        if s.speculation.drafts is not None:
+            line("Drafts:", s.speculation.drafts)
         line("Drafted tokens:", s.speculation.drafted_tokens)
         line("Accepted tokens:", s.speculation.accepted_tokens)
     if result.roofline is not None:

@@ -72,7 +72,7 @@ class _Numbers(msgspec.Struct):
 class _Offline(msgspec.Struct):
     completed: int
     failed: int
-    speed: float
+    speed: float | None = None
 
 
 class _Result(msgspec.Struct):

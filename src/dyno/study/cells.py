@@ -49,7 +49,7 @@ _LEAST: dict[str, float] = {
 }  # fmt: skip
 _ABOVE_ZERO = (
     "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "ramp_end_rps", "requests_per_stream",
-    "memory_fraction", "ready_timeout_s",
+    "memory_fraction", "ready_timeout_s", "timeout_s",
 )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ class Kind:
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
+    parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
@@ -102,6 +103,10 @@ class Kind:
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         """What follows `worker.py`: the engine in its own process, with no server in between. Not all have that."""
         raise NotImplementedError
+
+    def spreads_by_args(self, args: Sequence[str]) -> bool:
+        """Over several devices by a flag of its own among them, which the setting then doesn't tell."""
+        return valued(args, *self.parallel_flags) is not None
 
     def worker_env(self, program: Program) -> dict[str, str]:
         return {}

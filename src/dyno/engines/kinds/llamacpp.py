@@ -32,7 +32,7 @@ _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
-_MOST_SLOTS = 16  # where the setting says nothing: as many as there are requests, and not more than that
+_MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS = {
     "served_name": (flag("--alias"),),
@@ -126,12 +126,13 @@ class LlamaCpp(Kind):
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         assert spec.model
         self._check_split(spec, program)
-        bench = llama_bench(program) if batch.kind == "micro" and batch.by != "timers" else None
+        bench = llama_bench(program, batch.by) if batch.kind == "micro" and batch.by != "timers" else None
         if batch.by == "llama-bench" and bench is None:
             raise UsageError("There is no llama-bench beside the llama-server, nor on PATH. Leave --by out.")
         if bench and not spec.draft_model:
             return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
-        slots = spec.max_num_seqs or min(batch.requests, _MOST_SLOTS)
+        together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
+        slots = spec.max_num_seqs or together
         length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
         out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
         out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
@@ -194,15 +195,15 @@ class LlamaCpp(Kind):
         return LogFacts(target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
 
 
-def llama_bench(program: Program) -> str | None:
-    """Beside the llama-server that is used, or on PATH. What comes with dyno has none, and another build's is another
-    engine."""
+def llama_bench(program: Program, by: str | None) -> str | None:
+    """Beside the llama-server that is used: another build's is another engine. On PATH, where it is asked for by name
+    and no llama-server is there."""
     if program.embedded:
-        return None
+        return shutil.which("llama-bench") if by == "llama-bench" else None
     if program.absent:  # where it is to run, it may be
         return "llama-bench"
-    beside = Path(program.argv[0]).parent / "llama-bench"
-    return shutil.which(str(beside)) or shutil.which("llama-bench")
+    path = Path(program.argv[0])
+    return str(path) if path.name.startswith("llama-bench") else shutil.which(str(path.parent / "llama-bench"))
 
 
 def _clock(stamp: str) -> float:

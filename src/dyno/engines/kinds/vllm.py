@@ -122,6 +122,9 @@ class Vllm(Kind):
     module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
     length_flags = ("--max-model-len",)
     slots_flags = ("--max-num-seqs",)
+    parallel_flags = (
+        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
+    )  # fmt: skip
     options = _OPTIONS
     own_flags = _OWN_FLAGS
 

@@ -76,6 +76,8 @@ OFFLINE: tuple[Callable[[OfflineEvidence], Iterator[Finding]], ...] = (
     offline.failed,
     offline.cut_short,
     offline.output_length,
+    offline.slots,
+    offline.no_drafts,
     offline.cached,
     offline.depth_missed,
     offline.few_iterations,

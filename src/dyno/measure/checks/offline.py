@@ -58,6 +58,29 @@ def output_length(e: OfflineEvidence) -> Iterator[Finding]:
         )
 
 
+def slots(e: OfflineEvidence) -> Iterator[Finding]:
+    """A batch that isn't worked on as one."""
+    at_once, wanted = e.target.slots, e.offline.requests
+    if e.offline.kind == "latency" and at_once and at_once < wanted:
+        yield Finding(
+            "load.slots",
+            "doubt",
+            f"A batch of {wanted} was asked for, and the engine works on {at_once} at once: the others waited.",
+            "The latency is that of several batches. Raise max_num_seqs, or lower the batch.",
+        )
+
+
+def no_drafts(e: OfflineEvidence) -> Iterator[Finding]:
+    told = e.offline.speculation
+    if told is not None and not told.drafted_tokens:
+        yield Finding(
+            "engine.no_drafts",
+            "doubt",
+            "Speculative decoding was on, and not one token was drafted.",
+            "This is the speed without it. n-grams find nothing in random prompts: use a dataset of texts.",
+        )
+
+
 def cached(e: OfflineEvidence) -> Iterator[Finding]:
     o = e.offline
     at_a_depth = e.trial.offline is not None and e.trial.offline.depth  # there the cache holds what came before
@@ -99,7 +122,7 @@ def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
             "note",
             f"{'One iteration was' if count == 1 else f'{count} iterations were'} measured: how much it varies by "
             "chance is not known.",
-            "Measure at least three (--num-iters; iterations in a study).",
+            f"Measure at least three ({_flag(e, '--num-iters', '-r')}; iterations in a study).",
         )
 
 
@@ -114,7 +137,8 @@ def first_slow(e: OfflineEvidence) -> Iterator[Finding]:
             "statistics.first_iteration",
             "doubt" if first > (1 + MUCH_SLOWER) * mean else "note",
             f"The first measured iteration took {first:.1f} ms, the others {mean:.1f} ± {deviation:.1f} ms.",
-            "It was still warming up, and the mean holds that. Warm up longer (--num-iters-warmup).",
+            "It was still warming up, and the mean holds that. Warm up longer"
+            + (" (--num-iters-warmup; warmup_iterations in a study)." if e.offline.kind == "latency" else "."),
         )
 
 
@@ -130,6 +154,10 @@ def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
             "next.",
             "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again.",
         )
+
+
+def _flag(e: OfflineEvidence, usual: str, micro: str) -> str:
+    return micro if e.offline.kind == "micro" else usual
 
 
 def others(e: OfflineEvidence) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from dyno.facts.roofline import Share
 from dyno.measure.evidence import Circumstances
 
 ROUNDING = 0.02  # of a data sheet's figures
+BOOST = 0.1  # clocks above those for which a sheet tells the arithmetic
 UNSURE = 0.15  # a measured peak may be too low by that, on a busy machine
 FAR_BELOW, ALONE = 0.05, 1.5  # of the peaks; requests in a step
 
@@ -18,8 +19,11 @@ def above_roofline(e: Circumstances) -> Iterator[Finding]:
     peaks = e.roofline.peaks
     told, highest = [], 0.0
     for share in e.roofline.shares:
-        for what, value in (("memory bandwidth", share.bandwidth_least), ("arithmetic", share.arithmetic)):
-            if value is not None and value > (1.0 if peaks.measured else 1.0 + ROUNDING):
+        for what, value, more in (
+            ("memory bandwidth", share.bandwidth_least, ROUNDING),
+            ("arithmetic", share.arithmetic, BOOST),
+        ):
+            if value is not None and value > (1.0 if peaks.measured else 1.0 + more):
                 told.append(f"{share.what} amounts to {value:.0%} of the {what} ({share.about})")
                 highest = max(highest, value)
     if told:
@@ -30,6 +34,7 @@ def above_roofline(e: Circumstances) -> Iterator[Finding]:
             f"More than {peaks.name} can do: {'; '.join(told)}.",
             "The tokens weren't made as it is said: another model or quantization, prompts from a cache, answers held "
             "back and sent at once, fewer tokens than counted. Find out which before the figure is used."
+            + (" Or the peak, measured here, is far too low: `dyno doctor --measure-peaks`." if peaks.measured else "")
             if certain
             else "The peak was measured here and may be too low. Measure it anew on an idle machine: `dyno doctor "
             "--measure-peaks`.",
