@@ -319,6 +319,37 @@ def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_p
     assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
 
 
+def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            time.sleep(600)
+    """
+    with pytest.raises(EngineError, match=r"didn't end an iteration within 0\.3 s"):
+        measured(tmp_path, trial("latency", engine=stand_in(body), timeout_s=0.3))
+
+
+def test_a_banner_of_the_interpreters_wrapper_is_no_answer(stand_in: Any, tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\necho "== somebody\'s banner =="\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    spec = msgspec.structs.replace(stand_in(""), python=str(wrapper))
+    (outcome,) = measured(tmp_path, trial("latency", engine=spec, iterations=1, warmup_iterations=0))
+    assert outcome.run.engine().version == "0.24.0"  # type: ignore[union-attr]
+    assert "somebody's banner" in (outcome.run.path / "engine.log").read_text()
+
+
+def test_speculation_that_drafts_nothing_is_told(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def get_metrics(self):
+            names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+            return [S(name="vllm:spec_decode_" + name, value=0) for name in names]
+    """
+    (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(body), iterations=3, warmup_iterations=0))
+    assert [f.code for f in outcome.result.findings if f.level == "doubt"] == ["engine.no_drafts"]
+
+
 def test_what_isnt_what_was_asked_for_is_not_measured(stand_in: Any, tmp_path: Path) -> None:
     spec = msgspec.structs.replace(stand_in(""), kv_cache_dtype=None, version="0.24.0", quantization="gptq")
     with pytest.raises(EngineError, match=r"not what was asked for.*Nothing was measured"):
@@ -492,6 +523,14 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     assert generated.result.offline and generated.result.offline.speed == pytest.approx(128 / 0.02, rel=1e-3)
     assert mixed.result.offline and mixed.result.offline.speed == pytest.approx(640 / 0.02, rel=1e-3)
     assert prompt.iterations[0].told["n_threads"] == 16 and prompt.iterations[0].others_cpu is not None
+    first, *_, last = prompt.iterations
+    assert (first.answers[0].prompt_tokens, first.answers[0].cached_tokens) == (576, 64)
+    assert last.end_ns - first.start_ns == 60_000_003 and 0 <= time.monotonic_ns() - last.end_ns < 60e9
+    assert generated.result.roofline is not None, "from its own file to its shares"
+    decode = next(s for s in generated.result.roofline.shares if s.what == "decode")
+    assert "of 1.0 × 64 tokens" in decode.about, "half of what is generated, on average"
+    kv = generated.result.roofline.kv_bytes
+    assert kv == pytest.approx(2 * 6 * 4 * 64 * 34 / 32), "keys and values of q8_0"
 
 
 def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:

@@ -354,3 +354,44 @@ def test_a_quantized_checkpoint_counts_as_it_lies(tmp_path: Path) -> None:
     assert held.dense_bytes == 512 + 32 + 160
     assert (held.body_parameters, held.head_parameters) == (1024, 80)
     assert held.precisions == ("bf16", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("args", "width"),
+    [
+        ([], 2.0),
+        (["--cache-type-k", "q4_0", "--cache-type-v", "q4_0"], 18 / 32),
+        (["-ctk", "q8_0"], (34 / 32 + 2) / 2),
+        (["--cache-type-v=f32"], 3.0),
+        (["-ctk", "of-tomorrow", "-ctv", "of-tomorrow"], 0.5),  # not known: the smallest
+    ],
+)
+def test_the_kv_caches_types_may_be_said_by_llama_cpps_own_flags(
+    llama: ModelShape, args: list[str], width: float
+) -> None:
+    spec = EngineSpec("llamacpp", model="m.gguf", args=args)
+    loaded = as_loaded(llama, spec)
+    assert loaded is not None and loaded.kv_width == pytest.approx(width)
+
+
+def test_a_prefix_that_all_share_may_be_read_once(llama: ModelShape) -> None:
+    batch = offline(
+        "throughput", requests=256, completed=256, input_tokens=256 * 8320, output_tokens=256 * 128,
+        cached_input_tokens=255 * 8192, context_mean=8384.0, tpot_ms=Spread(1, 12.0, 0.0),
+        decode_speed=Spread(1, 256 / 0.012, 0.0),
+    )  # fmt: skip
+    decode = shares(roofline.of_offline(batch, llama, VLLM, None, H200, 8192))["decode"]
+    assert decode.bandwidth is not None and decode.bandwidth > 1, "as if each read its own"
+    assert decode.bandwidth_least is not None and decode.bandwidth_least < 0.5
+
+
+def test_a_prompt_after_a_long_context_attends_to_it(llama: ModelShape) -> None:
+    def prefill(cached: int) -> float:
+        test = offline(
+            "micro", completed=1, input_tokens=512 + cached, output_tokens=0, cached_input_tokens=cached,
+            prefill_speed=Spread(5, 30_000.0, 0.0),
+        )  # fmt: skip
+        return shares(roofline.of_offline(test, llama, VLLM, None, H200))["prefill"].arithmetic or 0.0
+
+    more = 4 * 32 * 32 * 128 * 4096 * 30_000 / H200.flops["bf16"]
+    assert prefill(4096) - prefill(0) == pytest.approx(more)
