@@ -119,11 +119,13 @@ def test_the_engine_is_the_one_named_or_the_models(asked: Asked, words: list[str
     assert engine(t).max_num_seqs == (4 if "hf" in words else None)
 
 
-def test_datasets_are_those_of_the_workloads(asked: Asked) -> None:
+def test_datasets_are_those_of_the_workloads(asked: Asked, tmp_path: Path) -> None:
     assert set(DATASETS) == set(WORKLOAD_DATASETS)
-    [t] = asked("throughput", "--dataset", "share.json", "--output-len", "10")  # as it was called in old versions
-    assert (t.workload.dataset, t.workload.path, t.workload.output_len) == ("sharegpt", "share.json", 10)
-    [t] = asked("throughput", "--dataset-name", "custom", "--dataset-path", "p.jsonl")
+    file = tmp_path / "share.json"
+    file.touch()
+    [t] = asked("throughput", "--dataset", str(file), "--output-len", "10")  # as it was called in old versions
+    assert (t.workload.dataset, t.workload.path, t.workload.output_len) == ("sharegpt", str(file), 10)
+    [t] = asked("throughput", "--dataset-name", "custom", "--dataset-path", str(file))
     assert (t.workload.dataset, t.workload.output_len) == ("custom", 256)
     [t] = asked("throughput", "--dataset-name", "sharegpt-shaped")
     assert (t.workload.path, t.workload.output_len) == (None, None)
@@ -147,6 +149,10 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
     ("words", "said"),
     [
         (["latency", "--num-itres", "3"], "Did you mean --num-iters?"),
+        (["throughput", "--dataset-path", "nowhere.json"], "there is no such file"),
+        (["throughput", "--dataset-name", "sharegpt-shaped", "--input-len", "9"], "prompts of its own lengths"),
+        (["micro", "--outptu", "json"], "Did you mean --output?"),
+        (["micro", "--draft-model", "x.gguf"], "measure it with `dyno bench latency`"),
         (["throughput", "--num-promts=3"], "Did you mean --num-prompts?"),
         (["latency", "--enable-prefx-caching"], "Did you mean --enable-prefix-caching?"),
         (["latency", "stray"], "'stray' stands alone"),
@@ -382,3 +388,18 @@ def test_a_run_is_shown_again_as_it_was_printed(
     assert main(["runs", "show", str(tmp_path / "r"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert "avg_latency" in told if kind == "latency" else told[0]["avg_ts"] == 8e6
+
+
+def test_with_several_engines_each_gets_its_own_args(asked: Asked) -> None:
+    models = ("-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-n", "0")
+    trials = asked(
+        "micro", *models, "--engine-args", "vllm:--enforce-eager", "--engine-args", "llamacpp:--numa numactl"
+    )
+    assert [engine(t).args for t in trials] == [["--numa", "numactl"], ["--enforce-eager"]]
+
+
+def test_dynos_own_small_model_is_asked_for_less(asked: Asked) -> None:
+    [t] = asked("throughput")
+    assert (t.workload.num_prompts, t.workload.input_len, t.workload.output_len) == (32, 128, 32)
+    [t] = asked("throughput", "--model", "X")
+    assert (t.workload.num_prompts, t.workload.input_len, t.workload.output_len) == (1000, 1024, 128)

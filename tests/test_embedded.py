@@ -28,6 +28,7 @@ from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
+from dyno.probe import llama_build
 
 TEXTS = [
     "Hello world, the brightness of 12345 bridges.\n\n  Indented\tand tabbed  ",
@@ -397,3 +398,20 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
     code += "print('xllamacpp' in sys.modules, 'numpy' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("told", "features", "unused"),
+    [
+        ("CPU : NEON = 1 | ARM_FMA = 1 | LLAMAFILE = 1 | ", {"asimd", "asimddp", "asimdhp"}, ["DOTPROD", "FP16_VA"]),
+        ("CPU : NEON = 1 | DOTPROD = 1 | FP16_VA = 1 | ", {"asimd", "asimddp", "asimdhp"}, []),
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | ", {"avx", "avx2", "f16c", "fma"}, []),
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 0 | ", {"avx", "avx2"}, ["AVX2"]),
+    ],
+)
+def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
+    assert llama_build.missing(told, features) == unused
+
+
+def test_the_wheel_tells_what_it_was_built_with() -> None:
+    assert set(llama_build.unused()) <= set(llama_build._NAMES.values())

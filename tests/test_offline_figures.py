@@ -55,12 +55,14 @@ def test_tokens_from_a_cache_are_not_processed_ones() -> None:
     assert (o.input_tokens, o.cached_input_tokens) == (400, 300)
 
 
-def test_rates_are_of_each_iteration_and_their_deviation_is_a_samples() -> None:
+def test_rates_agree_with_their_sums_and_their_deviation_is_a_samples() -> None:
     o = summarized(iteration(100, answer(0, 20, 100)), iteration(200, answer(0, 20, 200), index=1))
-    assert (o.request_throughput.mean, o.request_throughput.count) == (7.5, 2)
-    assert o.request_throughput.std == pytest.approx(3.5355, rel=1e-4)
-    assert (o.output_throughput.mean, o.total_token_throughput.mean) == (37.5, 7.5 * 105)
+    assert (o.request_throughput.mean, o.request_throughput.count) == (pytest.approx(2 / 0.3), 2)
+    assert o.request_throughput.std == pytest.approx(3.5355, rel=1e-4), "of 10 and 5"
+    assert o.output_throughput.mean == pytest.approx(10 / 0.3)
+    assert o.total_token_throughput.mean == pytest.approx(210 / 0.3)
     assert (o.latency.mean, o.first_latency_ms) == (150, 100)
+    assert o.latency.std == pytest.approx(70.71, rel=1e-4)
 
 
 def test_what_failed_is_in_no_count_but_its_own() -> None:
@@ -148,7 +150,7 @@ CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidenc
         offline.depth_missed,
         evidence({"cached_input_tokens": 0, "input_tokens": 3672}, trial=deep()),
         "cache.depth_missed",
-        "doubt",
+        "void",
     ),
     (offline.few_iterations, evidence(), None, None),
     (offline.few_iterations, evidence({"iterations": 1}), "statistics.few_iterations", "note"),
@@ -161,8 +163,10 @@ CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidenc
     (offline.unsteady, evidence(latencies_ms=[100.0, 150.0, 80.0]), "statistics.unsteady", "doubt"),
     (offline.unsteady, evidence(latencies_ms=[100.0, 150.0]), None, None),
     (offline.others, evidence(rig=rig(), others_cpu=0.5), None, None),
-    (offline.others, evidence(rig=rig(), others_cpu=4.0), "client.others_cpu", "doubt"),
-    (offline.others, evidence(rig=rig(GPU), others_cpu=4.0), "client.others_cpu", "note"),
+    (offline.others, evidence({"duration_s": 5.0}, rig=rig(), others_cpu=4.0), "client.others_cpu", "doubt"),
+    (offline.others, evidence({"duration_s": 5.0}, rig=rig(GPU), others_cpu=4.0), "client.others_cpu", "note"),
+    (offline.others, evidence({"duration_s": 0.2}, rig=rig(), others_cpu=4.0), None, None),  # too short to be sure
+    (offline.others, evidence({"duration_s": 0.2}, rig=rig(), others_cpu=8.0), "client.others_cpu", "doubt"),
 ]
 
 

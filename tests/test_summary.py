@@ -527,6 +527,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "engine.memory_held",
         "doubt",
     ),
+    (engine.generic_build, evidence(engine=UP), None, None),
+    (
+        engine.generic_build,
+        evidence(engine=msgspec.structs.replace(UP, unused_instructions=["DOTPROD"])),
+        "engine.generic_build",
+        "note",
+    ),
     (tokens.output_length, evidence(), None, None),
     (tokens.output_length, evidence({"wanted_output_tokens": 200_000}), "tokens.output_short", "note"),
     (

@@ -4,10 +4,11 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 
 from dyno import __version__
 from dyno.cli import demo, doctor, engines, micro, offline, run, runs, serve, sql
-from dyno.errors import DynoError
+from dyno.errors import DynoError, UsageError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -16,7 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        near = get_close_matches(rest[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        print(f"dyno: unrecognized arguments: {' '.join(rest)}. {hint}--help lists what there is.", file=sys.stderr)
+        return UsageError.exit_code
     options.rest = rest
     command: Command = options.command
     try:
@@ -30,6 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: `dyno runs | head`
         sys.stderr.close()
         return 1
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Of all commands."""
+    found: list[str] = []
+    for action in parser._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            found += [flag for inner in action.choices.values() for flag in _flags(inner)]
+    return found
 
 
 def _dashed(argv: Sequence[str]) -> list[str]:

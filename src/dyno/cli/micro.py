@@ -29,7 +29,7 @@ _KNOBS = {
 }  # fmt: skip
 _FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto": "auto"}
 _OF_ONE_ENGINE = (
-    "--engine-args", "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
+    "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
 _SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
 _FILE = "dyno downloads no models; give a file with -m."
@@ -198,6 +198,9 @@ def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
         own: dict[str, Any] = {"model": model}
         if kind in _GGUF and any(other not in _GGUF for _, other in engines):
             own["dtype"] = None  # the others': a GGUF file says its own
+        if len({k for _, k in engines}) > 1:  # each is for the engine that it names
+            parts = [text.partition(":") for text in o.engine_args]
+            own["engine_args"] = [rest for name, _, rest in parts if name == kind]
         setting = engine.spec(kind, argparse.Namespace(**{**vars(o), **own}))
         if kind == "vllm" and o.threads:
             raise UsageError("-t isn't vLLM's: its threads are said by --engine-env OMP_NUM_THREADS=N, or not at all.")
@@ -277,7 +280,16 @@ def _check_flags(o: argparse.Namespace) -> None:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
         of_llama = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
         refuse(bool(of_llama), f"{', '.join(of_llama)}: of llama.cpp alone, and it isn't among the engines.")
+    refuse(
+        bool(o.draft_model or o.draft_tokens),
+        "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
+    )
     if len(kinds) > 1:
+        astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
+        refuse(
+            bool(astray),
+            f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
+        )
         of_one = [flag for flag in engine.given(o) if flag in _OF_ONE_ENGINE]
         refuse(
             bool(of_one),

@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
     g = p.add_argument_group("prompts")
     g.add_argument("--dataset-name", choices=DATASETS, help="default: random; with a file: sharegpt")
     g.add_argument("--dataset-path", "--dataset", metavar="FILE")
-    g.add_argument("--num-prompts", type=int, default=1000, metavar="N", help="default: 1000")
+    g.add_argument("--num-prompts", type=int, metavar="N", help="default: 1000; of dyno's own small model: 32")
     g.add_argument("--input-len", type=int, metavar="N", help="same as --random-input-len")
     g.add_argument("--output-len", type=int, metavar="N", help="output length for any dataset")
     g.add_argument("--random-input-len", type=int, metavar="N", help="default: 1024")
@@ -128,6 +128,8 @@ def _rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
     g.add_argument("--n", type=int, default=1, help="sequences for each prompt: 1")
     g.add_argument("--seed", type=int, default=0)
     g.add_argument("--disable-detokenize", action="store_true", help="make no text of the tokens")
+    g.add_argument("--temperature", type=float, metavar="X", help="default: 1, as vLLM's; 0: the likeliest token")
+    g.add_argument("--iteration-timeout-sec", type=float, default=6 * 3600, metavar="S", help="default: 6 hours")
     g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
     g = p.add_argument_group("result")
     g.add_argument("--output-json", type=Path, metavar="FILE", help="vLLM's keys, and everything else under `dyno`")
@@ -231,6 +233,7 @@ def spec(o: argparse.Namespace) -> "TrialSpec":
         load=LoadSpec(seed=o.seed),
         tokenizer=o.tokenizer,
         ignore_eos=True,  # as vLLM does: a length is asked for, and is meant
+        sampling={} if o.temperature is None else {"temperature": o.temperature},
         percentiles=PERCENTILES,
         label=o.label,
         metadata=pairs(o.metadata, "--metadata"),
@@ -249,6 +252,7 @@ def _procedure(o: argparse.Namespace) -> "OfflineSpec":
         iterations=o.num_iters,
         warmup_iterations=o.num_iters_warmup,
         detokenize=not o.disable_detokenize,
+        timeout_s=o.iteration_timeout_sec,
     )
 
 
@@ -265,18 +269,23 @@ def _workload(o: argparse.Namespace) -> "WorkloadSpec":
             f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
             "random ones."
         )
+    if o.dataset_path and not Path(o.dataset_path).expanduser().exists():
+        raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
     ratio_in, ratio_out = range_ratio(o.random_range_ratio)
+    small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {
-        "random": o.random_output_len or o.output_len or 128,  # where both are said, vLLM prefers the longer name
+        "random": o.random_output_len
+        or o.output_len
+        or (32 if small else 128),  # where both are said, vLLM prefers the longer name
         "custom": o.output_len or o.custom_output_len or 256,
     }
     return WorkloadSpec(
         dataset,
         path=o.dataset_path,
-        num_prompts=o.num_prompts,
+        num_prompts=o.num_prompts or (32 if small else 1000),
         num_warmups=o.num_warmups,
         seed=o.seed,
-        input_len=o.random_input_len or o.input_len or 1024,
+        input_len=o.random_input_len or o.input_len or (128 if small else 1024),
         output_len=own_length.get(dataset, o.output_len),
         range_ratio_input=ratio_in,
         range_ratio_output=ratio_out,

@@ -107,6 +107,12 @@ class Line(Watcher):
             sys.stderr.write("\r" + text[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
             sys.stderr.flush()
 
+    def within(self, done: int, count: int) -> None:
+        if self._bar and writable():
+            self._drawn = True
+            sys.stderr.write(f"\r{bar(done / count, 20)} {done}/{count} requests of this iteration\x1b[K")
+            sys.stderr.flush()
+
     def _text(self, p: Progress, columns: int) -> str:
         text = self._rates.text(p)
         share = share_done(p)

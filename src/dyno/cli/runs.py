@@ -219,6 +219,8 @@ def show(options: argparse.Namespace) -> int:
         return _show_offline(run, options.json)
     elif run.spool_path.exists():
         outcome = finish(run, keep_raw=True)
+    elif run.iterations_path.exists():
+        raise StoreError(f"{path} holds no measurement: dyno was stopped before the first iteration was measured.")
     else:
         raise StoreError(f"{path} holds no measurement: dyno was stopped before the load began.")
     if options.json:

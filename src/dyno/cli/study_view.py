@@ -81,6 +81,11 @@ class StudyView(StudyWatcher):
         told = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
         self._draw([f"       {line}" for line in told])
 
+    def within(self, done: int, count: int) -> None:
+        sampled = self._sampler.latest() if self._sampler else []
+        told = (f"{bar(done / count, 40)} {done}/{count} requests of this iteration", *_telemetry(sampled))
+        self._draw([f"       {line}" for line in told])
+
     def sampling(self, sampler: Sampler) -> None:
         self._sampler = sampler
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,17 @@ def main() -> None:
         talk.write(json.dumps(message) + "\n")
         talk.flush()
 
+    said_at = 0
+
+    def tell(done: int) -> None:
+        """How many requests of an iteration are done; now and then."""
+        nonlocal said_at
+        if now_ns() - said_at > 500_000_000:
+            said_at = now_ns()
+            say({"progress": done})
+
     engine = ENGINES[sys.argv[1]](sys.argv[2:])
+    engine.tell = tell
     say({"ready": engine.facts()})  # whatever came before that on stdout wasn't said here
     for line in sys.stdin:
         job = json.loads(line)
@@ -185,6 +195,8 @@ def _vllm_times(metrics: Any, start: int, wall: int) -> dict[str, int]:
 
 class Transformers:
     """Several requests by continuous batching, one batch by `generate`, micro tests by the model's own forward."""
+
+    tell: Callable[[int], None]
 
     def __init__(self, flags: list[str]) -> None:
         options = self._options(flags)
@@ -387,6 +399,7 @@ class Transformers:
                 result = manager.get_result(timeout=1)
                 if result is not None and result.is_finished():
                     results[result.request_id] = (result, now_ns())
+                    self.tell(len(results))
                 elif result is None and not manager.is_running():
                     break
             end = now_ns()
@@ -505,6 +518,8 @@ def _counted(transformers: Any, counts: dict[str, int], tell: Callable[[int], No
 class LlamaServer:
     """llama.cpp by its server's own timers, whatever stands between: they begin and end inside the engine."""
 
+    tell: Callable[[int], None]
+
     def __init__(self, flags: list[str]) -> None:
         p = argparse.ArgumentParser(prog="llama.cpp", allow_abbrev=False)
         p.add_argument("--binary", help="a llama-server; without it, the one that comes with dyno")
@@ -572,8 +587,10 @@ class LlamaServer:
             calls = [
                 pool.submit(self._one, p, w, job, start, self.caches) for p, w in zip(job["prompts"], job["wanted"])
             ]
-            answers = [call.result() for call in calls]
+            for done, _ in enumerate(as_completed(calls), 1):
+                self.tell(done)
             end = now_ns()
+            answers = [call.result() for call in calls]
         spoken: dict[str, int] = {}
         for answer in answers:
             for name, count in answer.pop("spoken", {}).items():

@@ -42,6 +42,8 @@ class EnginePlan:
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         # In a dry run for another machine a model that isn't here is a problem to be told, and the command still shown.
+        if spec.draft_tokens and not spec.draft_model:
+            raise UsageError("draft_tokens says how many are drafted, and there is no draft_model to draft them.")
         self.absent = _absent(spec)
         if self.absent and not dry:
             raise UsageError(self.absent)
@@ -204,9 +206,10 @@ def _absolute(spec: EngineSpec) -> EngineSpec:
 
 
 def _absent(spec: EngineSpec) -> str | None:
-    if spec.model is None or not model_files.looks_local(spec.model) or Path(spec.model).expanduser().exists():
-        return None
-    return f"The model {spec.model} isn't there. Check the path."
+    for what, named in (("model", spec.model), ("draft model", spec.draft_model)):
+        if named is not None and model_files.looks_local(named) and not Path(named).expanduser().exists():
+            return f"The {what} {named} isn't there. Check the path."
+    return None
 
 
 def _model(spec: EngineSpec) -> ModelShape | None:

@@ -26,7 +26,7 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.measure.agreement import differences
-from dyno.probe import accelerators, server, software
+from dyno.probe import accelerators, llama_build, server, software
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
 _MEMORY_BACK_S = 30.0
@@ -130,6 +130,7 @@ def running(
                 ready_s=max(ready),
                 startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
+                unused_instructions=llama_build.unused() if plan.program.embedded else [],
                 memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
             )

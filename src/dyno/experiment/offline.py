@@ -56,8 +56,7 @@ def batch_of(trial: TrialSpec) -> Batch:
     assert trial.offline is not None
     o, w = trial.offline, trial.workload
     if o.kind == "micro":
-        tokens = (o.depth or 0) + w.input_len + (w.output_len or 0) + 1
-        return Batch("micro", 1, tokens, o.depth or 0, o.by)
+        return Batch("micro", 1, longest(trial), o.depth or 0, o.by)
     return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
 
 
@@ -247,7 +246,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = _others_s(worker), time.monotonic()
-            told = worker.ask(job, trial.offline.timeout_s if trial.offline else 0.0)
+            limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
+            told = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
             after, took_s = _others_s(worker), time.monotonic() - began
             own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
@@ -290,7 +290,7 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
             telemetry=sampled,
             roofline=roof,
             offline=summary,
-            latencies_ms=[measured.latency_ms(it) for it in chosen],
+            latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
         )

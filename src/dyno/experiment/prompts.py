@@ -49,6 +49,8 @@ def prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, mo
 def longest(trial: TrialSpec) -> int:
     """What a random request may need; other datasets are known when they are read."""
     w = trial.workload
+    if trial.offline and trial.offline.kind == "micro":
+        return (trial.offline.depth or 0) + w.input_len + (w.output_len or 0) + 1
     if w.dataset != "random":
         return 0
     output = int((w.output_len or 1) * (1 + w.range_ratio_output))

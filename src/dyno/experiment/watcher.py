@@ -17,4 +17,7 @@ class Watcher:
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
         """Of an offline trial: one more is done, the warm-ups first."""
 
+    def within(self, done: int, count: int) -> None:
+        """… and so many of the requests of the one that runs, where the engine tells."""
+
     def over(self) -> None: ...

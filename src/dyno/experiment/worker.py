@@ -17,7 +17,7 @@ from dyno.facts.offline import Iteration
 from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.http import Client, Url
-from dyno.probe import server, software
+from dyno.probe import llama_build, server, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
@@ -39,6 +39,7 @@ class _Said(msgspec.Struct):
     iterations: list[dict[str, Any]] | None = None
     refused: str | None = None  # it can't do that
     failed: str | None = None  # it tried
+    progress: int | None = None  # requests of the iteration that are done
 
 
 class Worker:
@@ -54,7 +55,9 @@ class Worker:
         self.plan, self.engine, self.ready, self.target, self.facts = plan, engine, ready, target, facts
         self.peaks = peaks
 
-    def ask(self, job: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
+    def ask(
+        self, job: dict[str, Any], limit_s: float, progress: Callable[[int], None] = lambda _: None
+    ) -> list[dict[str, Any]]:
         """The iterations that the job came to, as it tells them."""
         began = time.monotonic()
 
@@ -63,7 +66,8 @@ class Worker:
                 raise self.engine.failed(f"didn't end an iteration within {limit_s:g} s")
 
         self.engine.process.say(msgspec.json.encode(job))
-        said = _heard(self.engine, waiting)
+        while (said := _heard(self.engine, waiting)).progress is not None:
+            progress(said.progress)
         if said.refused:
             raise UsageError(f"{self.plan.title} refused: {self.plan.clean(said.refused)}")
         if said.failed:
@@ -113,6 +117,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
                 ready_s=engine.process.age_s,
                 startup_s=plan.kind.read_log(engine.process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
+                unused_instructions=llama_build.unused() if plan.program.embedded else [],
                 memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
             )

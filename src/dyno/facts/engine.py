@@ -94,4 +94,5 @@ class EngineFacts(msgspec.Struct, frozen=True):
     died: str | None = None  # under load: its last words
     memory_before_bytes: dict[int, int] = {}  # in use on each accelerator before the start
     memory_loaded_bytes: dict[int, int] = {}  # … and right after it was ready and verified, before any load
+    unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container

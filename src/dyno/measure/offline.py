@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import numpy as np
 
 from dyno.facts.offline import Answer, Iteration, OfflineSummary, Speculation
-from dyno.facts.spread import Spread
+from dyno.facts.spread import Distribution, Spread
 from dyno.facts.trial import TrialSpec
 from dyno.measure.statistics import distribution_ms
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -23,22 +24,20 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     lengths = [it.end_ns - it.start_ns for it in iterations]
 
     def rate(count: Callable[[Answer], int]) -> Spread:
-        return spread(
-            sum(count(a) for a in it.answers if a.error is None) * NS_PER_S / (it.end_ns - it.start_ns)
-            for it in iterations
-        )
+        done = ((sum(count(a) for a in it.answers if a.error is None), it) for it in iterations)
+        return overall([(n, it.end_ns - it.start_ns) for n, it in done])
 
     micro = trial.offline.kind == "micro"
     # Token generation begins with a token of its own, which is no test of prompt processing.
     prefills = not micro or trial.workload.input_len > 0
-    prompts = _speed(iterations, processed, _prefilling) if prefills else None
-    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
+    prompts = _speed(iterations, processed, _prefilling, micro) if prefills else None
+    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding, micro)
     produced = rate(lambda a: a.output_tokens)
     whole = rate(lambda a: a.prompt_tokens + a.output_tokens)
     speed: Spread | None = produced
     if micro:  # of a mixed test, prompt and output together
         mixed = trial.workload.input_len and trial.workload.output_len
-        both = _speed(iterations, lambda a: processed(a) + a.decoded_tokens, _working) if mixed else None
+        both = _speed(iterations, lambda a: processed(a) + a.decoded_tokens, _working, micro) if mixed else None
         speed = both if mixed else outputs if trial.workload.output_len else prompts
     decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
@@ -53,7 +52,7 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         cached_input_tokens=sum(cached) if cached else None,
         output_tokens=sum(a.output_tokens for a in answers),
         wanted_output_tokens=sum(a.wanted_tokens for a in answers),
-        latency=distribution_ms(lengths, _PERCENTILES),
+        latency=_latency(lengths),
         first_latency_ms=lengths[0] / NS_PER_MS,
         request_throughput=rate(lambda a: 1),
         output_throughput=produced,
@@ -73,8 +72,28 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     )
 
 
-def latency_ms(iteration: Iteration) -> float:
-    return (iteration.end_ns - iteration.start_ns) / NS_PER_MS
+def _latency(lengths: Sequence[int]) -> Distribution:
+    """Its deviation is that of a sample, as of every other figure."""
+    found = distribution_ms(lengths, _PERCENTILES)
+    return msgspec.structs.replace(found, std=spread(n / NS_PER_MS for n in lengths).std)
+
+
+def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
+    """What each iteration took; of a micro test, the part that is tested, where it is told."""
+    part = prefill_ns if not trial.workload.output_len else decode_ns if not trial.workload.input_len else None
+    times = [it.end_ns - it.start_ns for it in iterations]
+    if trial.kind == "micro" and part is not None:
+        tested = [part(a) for it in iterations for a in it.answers if a.error is None]
+        if len(tested) == len(iterations) and None not in tested:
+            times = [t for t in tested if t is not None]
+    return [t / NS_PER_MS for t in times]
+
+
+def overall(parts: Sequence[tuple[int, int]]) -> Spread:
+    """All tokens by all the time, so that it agrees with their sums; the deviation is of the parts' own rates."""
+    whole = sum(took for _, took in parts)
+    each = spread(count * NS_PER_S / took for count, took in parts)
+    return Spread(each.count, sum(count for count, _ in parts) * NS_PER_S / whole, each.std)
 
 
 def others_cpu(iterations: Sequence[Iteration]) -> float | None:
@@ -131,16 +150,22 @@ def _working(a: Answer) -> Interval | None:
 
 
 def _speed(
-    iterations: Sequence[Iteration], tokens: Callable[[Answer], int], when: Callable[[Answer], Interval | None]
+    iterations: Sequence[Iteration],
+    tokens: Callable[[Answer], int],
+    when: Callable[[Answer], Interval | None],
+    micro: bool,
 ) -> Spread | None:
-    """Tokens by the time in which at least one request was at it."""
-    speeds = []
+    """Tokens by the time in which at least one request was at it. Of a micro test, the mean of its repetitions' speeds,
+    as llama-bench reckons."""
+    parts = []
     for it in iterations:
         told = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
         busy = union_ns([interval for _, interval in told])
         if busy > 0:
-            speeds.append(sum(count for count, _ in told) * NS_PER_S / busy)
-    return spread(speeds) if speeds else None
+            parts.append((sum(count for count, _ in told), busy))
+    if not parts:
+        return None
+    return spread(count * NS_PER_S / busy for count, busy in parts) if micro else overall(parts)
 
 
 def union_ns(intervals: Sequence[Interval]) -> int:

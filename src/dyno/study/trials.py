@@ -184,6 +184,12 @@ class Trials:
             self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
         streams = load.max_concurrency
         count = how.get("num_prompts")
+        if offline and offline.kind == "latency":
+            if count is not None:
+                self.doc.mistake(
+                    sections["load"].paths["num_prompts"], "how many requests a latency load has is its batch_size."
+                )
+            count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
         if count is None and (each := how.get("requests_per_stream")):
             if streams is None:
                 where = sections["load"].paths["requests_per_stream"]
@@ -194,8 +200,7 @@ class Trials:
         if count is None and load.duration_s:
             count = max(_DURATION_PROMPTS, 20 * (streams or 1))
         if count is None and offline:
-            count = offline.batch_size if offline.kind == "latency" else 1 if offline.kind == "micro" else None
-            count = count or (8 if offline.kind == "latency" else 1000)  # as vLLM's procedures do
+            count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
         if count is None:
             self.doc.mistake(
                 _beside(section, ("workloads",)), "doesn't say how many requests: give num_prompts here or in the "

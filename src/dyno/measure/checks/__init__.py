@@ -59,6 +59,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 COMMON: tuple[Callable[[Circumstances], Iterator[Finding]], ...] = (
     engine.second_attempt,
     engine.memory_held,
+    engine.generic_build,
     telemetry.throttled,
     telemetry.power_limited,
     telemetry.sparse,

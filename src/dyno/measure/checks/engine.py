@@ -88,6 +88,18 @@ def second_attempt(e: Circumstances) -> Iterator[Finding]:
         )
 
 
+def generic_build(e: Circumstances) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.unused_instructions:
+        yield Finding(
+            "engine.generic_build",
+            "note",
+            "The llama.cpp that comes with dyno is built for any processor, and leaves this one's "
+            f"{', '.join(e.engine.unused_instructions)} unused.",
+            "A build for this machine is several times as fast, most of all with quantized weights: give one with "
+            "--engine-binary before you compare engines or quantizations.",
+        )
+
+
 def memory_held(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
         yield Finding(

@@ -106,7 +106,7 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
     if counted > 1.05 * asked:
         yield Finding(
             "cache.depth_missed",
-            "doubt",
+            "void",
             f"{counted:.0f} tokens were processed in each test, and {asked} were meant: part of the {depth} before "
             "them were not in the cache.",
             "The speed is of all of them, at a smaller depth. Take a depth that the engine's cache keeps whole (vLLM "
@@ -150,8 +150,7 @@ def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
         yield Finding(
             "statistics.unsteady",
             "doubt",
-            f"Iterations took {mean:.1f} ± {deviation:.1f} ms: they differ by {deviation / mean:.0%} from one to the "
-            "next.",
+            f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}.",
             "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again.",
         )
 
@@ -162,7 +161,8 @@ def _flag(e: OfflineEvidence, usual: str, micro: str) -> str:
 
 def others(e: OfflineEvidence) -> Iterator[Finding]:
     cores = e.rig.cores if e.rig else 0
-    if e.others_cpu is None or not cores or e.others_cpu < 0.15 * cores or e.offline.duration_s < 0.5:
+    share = 0.15 if e.offline.duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
+    if e.others_cpu is None or not cores or e.others_cpu < share * cores or e.offline.duration_s < 0.05:
         return
     on_cpu = e.rig is not None and not e.rig.accelerators
     yield Finding(
