@@ -84,6 +84,10 @@ def twin(path: Path, keep: int = 3) -> str:
     for rig in tree.get("rigs", {}).values():
         rig.pop("accelerator", None)
         rig.pop("accelerators", None)
+    for load in tree["loads"].values():
+        if load.get("kind") == "latency":  # else 30 after 10 to warm up
+            load.setdefault("iterations", 2)
+            load.setdefault("warmup_iterations", 1)
     tree.get("trial", {}).pop("tokenizer", None)
     return dumped({**tree, "name": path.stem, "repeats": 1})
 

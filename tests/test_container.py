@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -307,11 +308,16 @@ def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool,
 def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """A tool that works here, and an image made of busybox."""
     tool, folder = request.param, tmp_path_factory.mktemp(request.param)
-    with pytest.MonkeyPatch.context() as patch:
+    # A short path for podman's sockets: those of a worker's own folder are too long for one, and each run then waits
+    # 20 s.
+    with (
+        tempfile.TemporaryDirectory(prefix="dyno", ignore_cleanup_errors=True) as short,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("HF_HOME", str(folder / "hf"))
         (folder / "hf").mkdir()
         if tool == "podman":
-            _configure_podman(folder, patch)
+            _configure_podman(Path(short), patch)
         try:
             assert container.tool(tool) == tool
         except (EngineError, AssertionError) as e:
