@@ -227,7 +227,7 @@ def test_a_doubt_is_told_once_under_the_table_and_in_each_row_of_the_files() -> 
     assert table[5:] == [
         "",
         "Doubtful: pp128, tg32",
-        "  doubt host.busy: Others were busy.",
+        "  doubt host.busy: pp128: Others were busy.",
         "        Stop them.",
         "",
         "build: unknown (11434)",

@@ -313,5 +313,6 @@ def _name(trial: TrialSpec, plan: EnginePlan) -> str:
     o, w = trial.offline, trial.workload
     assert o is not None
     size = f"b{w.num_prompts}" if o.kind == "latency" else str(w.num_prompts) if o.kind == "throughput" else ""
-    lengths = f"{w.input_len}-{w.output_len}" + (f"-d{o.depth}" if o.depth else "")
+    lengths = f"{w.input_len}-{w.output_len}" if w.dataset == "random" else w.dataset
+    lengths += f"-d{o.depth}" if o.depth else ""
     return "-".join(filter(None, (o.kind, Path(plan.served_name).name, size, lengths)))

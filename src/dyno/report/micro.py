@@ -67,6 +67,8 @@ _COLUMNS = {
     "test": ("test", 15), "t/s": ("t/s", 20), "% BW": ("% BW", 6), "% FLOPS": ("% FLOPS", 7),
 }  # fmt: skip
 
+_FIGURES = ("size", "params", "backend", "t/s", "% BW", "% FLOPS")
+
 Row = dict[str, Any]
 
 
@@ -277,14 +279,31 @@ class Markdown:
             if rows := [row for row in self._rows if row["verdict"] == verdict]:
                 yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(map(self._named, rows)))}"
                 # Most rows have the same ones: each is told once, with the numbers of its first row.
-                found = {f["code"]: f for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
-                for finding in found.values():
-                    yield from finding_lines(msgspec.convert(finding, Finding))
+                first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
+                for finding, row in first.values():
+                    yield from finding_lines(_of(self._named(row), msgspec.convert(finding, Finding)))
                 yield ""
+        # What holds for all of them: a note that would change what is concluded.
+        notes = {f["text"]: f for row in self._rows for f in row["findings"] if f["code"] == "engine.generic_build"}
+        for note in notes.values():
+            yield from finding_lines(msgspec.convert(note, Finding))
+            yield ""
         yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
 
     def _named(self, row: Row) -> str:
-        return " ".join(_shown(row, name) for name in ("engine", "test") if name in self._columns)
+        """By the test, and by as much else as tells it from the other rows."""
+        chosen = ["test"]
+        others = sorted((n for n in self._columns if n not in (*_FIGURES, "test")), key=lambda n: n != "engine")
+        for name in others:
+            alike = [r for r in self._rows if all(_shown(r, n) == _shown(row, n) for n in chosen)]
+            if len({_shown(r, name) for r in alike}) > 1:
+                chosen.insert(-1, name)
+        plain = ("test", "engine", "model")
+        return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
+
+
+def _of(name: str, finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, text=f"{name}: {finding.text}")
 
 
 class Json:
