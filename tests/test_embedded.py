@@ -404,14 +404,12 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
     ("told", "features", "unused"),
     [
         ("CPU : NEON = 1 | ARM_FMA = 1 | LLAMAFILE = 1 | ", {"asimd", "asimddp", "asimdhp"}, ["DOTPROD", "FP16_VA"]),
-        ("CPU : NEON = 1 | DOTPROD = 1 | FP16_VA = 1 | ", {"asimd", "asimddp", "asimdhp"}, []),
+        ("n_threads = 2 | CPU : NEON = 1 | DOTPROD = 1 | FP16_VA = 1 | ", {"asimd", "asimddp", "asimdhp"}, []),
         ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | ", {"avx", "avx2", "f16c", "fma"}, []),
         ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 0 | ", {"avx", "avx2"}, ["AVX2"]),
+        ("CUDA : ARCHS = 900 | ", {"avx", "avx2"}, []),
     ],
 )
 def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
-    assert llama_build.missing(told, features) == unused
-
-
-def test_the_wheel_tells_what_it_was_built_with() -> None:
-    assert set(llama_build.unused()) <= set(llama_build._NAMES.values())
+    assert llama_build.unused(f"a line\nsystem_info: {told}\nanother", features) == unused
+    assert llama_build.unused("a log without it", features) == []

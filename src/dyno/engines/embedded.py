@@ -87,8 +87,9 @@ def _parameters(options: argparse.Namespace) -> Any:
 
 def server(flags: Sequence[str]) -> Any:
     """It serves from threads of its own for as long as it is held."""
-    from xllamacpp import Server
+    from xllamacpp import Server, get_system_info
 
+    print("system_info:", get_system_info(), flush=True)  # as llama-server begins its log
     return Server(_parameters(_parser().parse_args(flags)))
 
 

@@ -130,7 +130,9 @@ def running(
                 ready_s=max(ready),
                 startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused() if plan.program.embedded else [],
+                unused_instructions=llama_build.unused(engines[0].process.text())
+                if plan.kind.name == "llamacpp"
+                else [],
                 memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
             )

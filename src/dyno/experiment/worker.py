@@ -117,7 +117,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
                 ready_s=engine.process.age_s,
                 startup_s=plan.kind.read_log(engine.process.text()).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused() if plan.program.embedded else [],
+                unused_instructions=llama_build.unused(engine.process.text()),
                 memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
             )

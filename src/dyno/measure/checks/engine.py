@@ -93,10 +93,10 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
         yield Finding(
             "engine.generic_build",
             "note",
-            "The llama.cpp that comes with dyno is built for any processor, and leaves this one's "
+            "This llama.cpp is built for any processor, and leaves this one's "
             f"{', '.join(e.engine.unused_instructions)} unused.",
-            "A build for this machine is several times as fast, most of all with quantized weights: give one with "
-            "--engine-binary before you compare engines or quantizations.",
+            "On the CPU a build for this machine is several times as fast, most of all with quantized weights: give "
+            "one with --engine-binary before you compare engines or quantizations.",
         )
 
 
