@@ -220,11 +220,11 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
 def test_a_dry_run_prints_what_would_be_run_once_and_what_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline, "lines", lambda trial: iter([f"load {trial.engine.kind}"]))
-    monkeypatch.setattr(offline, "problems", lambda trial: [])
+    monkeypatch.setattr(offline, "lines", lambda trial, found: iter([f"load {trial.engine.kind}"]))
+    monkeypatch.setattr(offline, "problems", lambda trial, found: [])
     assert main(["bench", "micro", "-p", "1,2,3", "--dry-run"]) == 0
     assert capsys.readouterr().out == "load llamacpp\n"
-    monkeypatch.setattr(offline, "problems", lambda trial: ["no such file"])
+    monkeypatch.setattr(offline, "problems", lambda trial, found: ["no such file"])
     assert main(["bench", "latency", "--dry-run"]) == 2
     assert capsys.readouterr().err == "dyno: no such file\n"
 

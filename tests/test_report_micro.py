@@ -16,6 +16,7 @@ from dyno.facts.offline import Answer
 from dyno.facts.rig import Accelerator
 from dyno.facts.roofline import Share
 from dyno.facts.trial import TrialSpec
+from dyno.measure.offline import micro_sample
 from dyno.report import micro
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -113,13 +114,13 @@ def test_a_sample_is_of_the_tested_tokens_and_the_time_that_they_took(
         256 + prompt, generated, generated, cached_tokens=256, start_ns=1_000, first_ns=3_000, end_ns=11_000,
         decoded_tokens=generated,
     )  # fmt: skip
-    assert micro.sample(offlines.micro_trial(prompt, generated, 256), answer) == (tokens, took)
+    assert micro_sample(offlines.micro_trial(prompt, generated, 256), answer) == (tokens, took)
 
 
 def test_both_together_need_no_moment_in_between() -> None:
     answer = Answer(128, 32, 32, start_ns=0, first_ns=None, end_ns=4_000, decoded_tokens=32)
-    assert micro.sample(offlines.micro_trial(128, 32), answer) == (160, 4_000)
-    assert micro.sample(offlines.micro_trial(128, 0), answer) is None
+    assert micro_sample(offlines.micro_trial(128, 32), answer) == (160, 4_000)
+    assert micro_sample(offlines.micro_trial(128, 0), answer) is None
 
 
 def test_warm_ups_and_failed_answers_are_no_samples() -> None:

@@ -167,14 +167,16 @@ def run(options: argparse.Namespace) -> int:
 def dry_run(trials: "list[TrialSpec]") -> int:
     """Each engine's setting once, however many trials are made with it."""
     from dyno.experiment import offline
+    from dyno.probe import rig
 
+    found = rig.look()
     told: list[str] = []
     for trial in trials:
-        for line in offline.lines(trial):
+        for line in offline.lines(trial, found):
             if line not in told:
                 told.append(line)
                 print(line)
-    problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial))
+    problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, found))
     for problem in problems:
         print(f"dyno: {problem}", file=sys.stderr)
     return UsageError.exit_code if problems else 0
@@ -274,9 +276,8 @@ def _workload(o: argparse.Namespace) -> "WorkloadSpec":
     ratio_in, ratio_out = range_ratio(o.random_range_ratio)
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {
-        "random": o.random_output_len
-        or o.output_len
-        or (32 if small else 128),  # where both are said, vLLM prefers the longer name
+        # Where both are said, vLLM prefers the longer name.
+        "random": o.random_output_len or o.output_len or (32 if small else 128),
         "custom": o.output_len or o.custom_output_len or 256,
     }
     return WorkloadSpec(

@@ -66,7 +66,7 @@ def _count(n: int, noun: str) -> str:
 def _offline(t: TrialSpec, lengths: str) -> str:
     assert t.offline is not None
     if t.offline.kind == "micro":
-        return micro_name(t)
+        return micro_name(t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0)
     return (
         f"a batch of {t.workload.num_prompts} × {lengths}"
         if t.offline.kind == "latency"

@@ -525,7 +525,6 @@ class LlamaServer:
         p.add_argument("--binary", help="a llama-server; without it, the one that comes with dyno")
         p.add_argument("--port", type=int)
         options, flags = p.parse_known_args(flags)
-        self.slots = 1
         self.draft_model = any(flag in ("--spec-draft-model", "--model-draft", "-md") for flag in flags)
         self.speculates = self.draft_model or any(flag.startswith(("--spec-", "--draft")) for flag in flags)
         self.caches = "--cache-prompt" in flags  # prompts that begin alike are meant to profit
@@ -541,8 +540,7 @@ class LlamaServer:
 
             self._here = embedded.server([*flags, "--port", str(options.port)])
             self._port = options.port
-        self.props = self._get("/props")
-        self.slots = self.props.get("total_slots", 1)
+        self.slots = self._get("/props").get("total_slots", 1)
 
     def _wait(self) -> None:
         assert self._child is not None
@@ -665,7 +663,7 @@ class LlamaBench:
         self.binary, *self.flags = flags
 
     def facts(self) -> dict[str, Any]:
-        return {"vocab": 1, "special": [], "target": {}}
+        return {"vocab": 1, "special": [], "target": {}, "repeats": True}
 
     def micro(self, job: Job) -> list[dict[str, Any]]:
         """All repetitions at once: it warms up itself before them."""

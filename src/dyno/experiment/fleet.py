@@ -152,7 +152,7 @@ def running(
             if facts is not None:
                 say(f"Stopping {plan.kind.title}")
             began = time.monotonic()
-            _stop(engines)
+            stop(engines)
             if facts is not None:
                 given_back(plan, msgspec.structs.replace(facts, stop_s=time.monotonic() - began), changed)
 
@@ -270,17 +270,21 @@ def _verified(plan: EnginePlan, engines: list[Engine], headers: dict[str, str]) 
     """What each copy says of itself, held against the setting. Raises where it serves something else."""
     found: list[TargetFacts] = []
     for engine in engines:
-        client = Client(Url(engine.base_url), headers)
-        try:
-            spec = TargetSpec(engine.base_url, plan.kind.backend, "", served_model_name=plan.served_name)
-            facts = server.look(client, spec)
-        finally:
-            client.close()
-        if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
-            facts = msgspec.structs.replace(facts, version=plan.program.version)
+        facts = looked_at(plan, engine.base_url, headers)
         # What its routes say goes before its log of the start, and that before what the setting implies.
         found.append(verified(plan, engine, facts))
     return found[0]
+
+
+def looked_at(plan: EnginePlan, base_url: str, headers: dict[str, str]) -> TargetFacts:
+    client = Client(Url(base_url), headers)
+    try:
+        facts = server.look(client, TargetSpec(base_url, plan.kind.backend, "", served_model_name=plan.served_name))
+    finally:
+        client.close()
+    if facts.version is None or "unknown" in facts.version:  # as builds from a wheel may say
+        facts = msgspec.structs.replace(facts, version=plan.program.version)
+    return facts
 
 
 def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
@@ -299,7 +303,7 @@ def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFact
     return facts
 
 
-def _stop(engines: list[Engine]) -> None:
+def stop(engines: list[Engine]) -> None:
     for engine in engines:
         engine.process.terminate()  # all at once, then wait for each
     for engine in engines:

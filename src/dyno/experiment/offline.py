@@ -16,7 +16,7 @@ from dyno import workload
 from dyno.errors import EngineError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.prompts import longest
-from dyno.experiment.trial import public
+from dyno.experiment.trial import others_s, public
 from dyno.experiment.watcher import Watcher
 from dyno.experiment.worker import Worker, iteration_of, working
 from dyno.facts.finding import verdict
@@ -32,7 +32,7 @@ from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
 from dyno.measure.checks import examine_offline
 from dyno.measure.evidence import OfflineEvidence
-from dyno.probe import host, rig
+from dyno.probe import rig
 from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
@@ -79,15 +79,15 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
     ]
 
 
-def lines(trial: TrialSpec) -> Iterator[str]:
+def lines(trial: TrialSpec, found: Rig | None = None) -> Iterator[str]:
     """For the dry run."""
-    yield from plan_of(trial, rig.look(), dry=True).lines()
+    yield from plan_of(trial, found or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
 
 
-def problems(trial: TrialSpec) -> list[str]:
-    return plan_of(trial, rig.look(), dry=True).problems([longest(trial)])
+def problems(trial: TrialSpec, found: Rig | None = None) -> list[str]:
+    return plan_of(trial, found or rig.look(), dry=True).problems([longest(trial)])
 
 
 def counts(trial: TrialSpec) -> tuple[int, int]:
@@ -150,7 +150,7 @@ class Batches:
     """The prompts of one iteration after the other: other ones each time, so that no cache can help."""
 
     def __init__(self, trial: TrialSpec, worker: Worker, watcher: Watcher) -> None:
-        self._trial, self._worker = trial, worker
+        self._trial = trial
         w = trial.workload
         self._fixed: list[Request] | None = None
         if w.dataset != "random":
@@ -213,8 +213,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
     """Warms up and measures. What it met lies in the run's folder then, iteration by iteration."""
     batches = Batches(trial, worker, watcher)
     iterations, warmups = counts(trial)
-    at_once = worker.plan.launches[0].argv[2] == "llama-bench"  # which warms up and repeats by itself
-    if at_once:
+    if worker.ready.repeats:
         iterations, warmups = 1, 0
     first = batches.job(warmups, False)
     run.write_manifest(
@@ -245,21 +244,15 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
                 sampling.begin()
                 watcher.sampling(sampling)
             job = first if i == warmups else batches.job(i, i < warmups)
-            before, began = _others_s(worker), time.monotonic()
+            before, began = others_s(worker.cpu_s), time.monotonic()
             limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
             told = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
-            after, took_s = _others_s(worker), time.monotonic() - began
+            after, took_s = others_s(worker.cpu_s), time.monotonic() - began
             own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
-            for said in told:
-                append(iteration_of(said, i + told.index(said), i < warmups, others))
+            for n, said in enumerate(told):
+                append(iteration_of(said, i + n, i < warmups, others))
             watcher.iteration(i + 1, warmups, iterations, took_s)
-
-
-def _others_s(worker: Worker) -> float | None:
-    """CPU seconds that neither dyno nor the engine has used. None: can't be told."""
-    busy, engine = host.busy_s(), worker.cpu_s()
-    return None if busy is None or engine is None else busy - engine - time.process_time()
 
 
 def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:

@@ -261,9 +261,9 @@ def measure(
             count = _count(trial, len(work.requests))
             sampling.begin()
             watcher.sampling(sampling)
-            before = _others_s(engine_cpu_s)
+            before = others_s(engine_cpu_s)
             client = drive(work.requests, trial.load, count, run.spool_path, watcher.progress)
-            after = _others_s(engine_cpu_s)
+            after = others_s(engine_cpu_s)
             if before is not None and after is not None and client.duration_ns:
                 others = max(after - before, 0.0) / seconds(client.duration_ns)
                 client = msgspec.structs.replace(client, others_cpu=others)
@@ -365,7 +365,7 @@ def _records(
         yield record
 
 
-def _others_s(engine_cpu_s: Callable[[], float | None] | None) -> float | None:
+def others_s(engine_cpu_s: Callable[[], float | None] | None) -> float | None:
     """CPU seconds that neither dyno nor the engine that it started has used. None: can't be told."""
     busy, engine = host.busy_s(), engine_cpu_s() if engine_cpu_s else None
     return None if busy is None or engine is None else busy - engine - time.process_time()

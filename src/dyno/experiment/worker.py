@@ -11,17 +11,15 @@ import msgspec
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Say, accelerator_memory, given_back, prepared, start, verified, what
+from dyno.experiment.fleet import Say, accelerator_memory, given_back, looked_at, prepared, start, stop, verified, what
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
 from dyno.facts.roofline import Peaks
-from dyno.facts.target import TargetFacts, TargetSpec
-from dyno.http import Client, Url
-from dyno.probe import llama_build, server, software
+from dyno.facts.target import TargetFacts
+from dyno.probe import llama_build, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
-_GRACE_S = 15.0
 
 
 class Ready(msgspec.Struct):
@@ -32,6 +30,7 @@ class Ready(msgspec.Struct):
     target: dict[str, Any] = {}  # fields of TargetFacts
     base_url: str | None = None  # where a server is part of it after all, which can be asked
     version: str | None = None
+    repeats: bool = False  # it warms up and repeats by itself, all in one iteration
 
 
 class _Said(msgspec.Struct):
@@ -127,12 +126,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
             yield worker
         finally:
             began = time.monotonic()
-            if engine is not None:
-                try:
-                    engine.stop(_GRACE_S)
-                except KeyboardInterrupt:  # no patience: no grace
-                    engine.stop(0.0)
-                    raise
+            stop([engine] if engine else [])
             if facts is not None:
                 given_back(plan, msgspec.structs.replace(facts, stop_s=time.monotonic() - began), changed)
 
@@ -181,15 +175,7 @@ def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
         known = {k: v for k, v in ready.target.items() if k in TargetFacts.__struct_fields__}
         return msgspec.convert({"model": plan.served_name, "kind": plan.kind.name, **known}, TargetFacts)
-    client = Client(Url(ready.base_url), {})
-    try:
-        spec = TargetSpec(ready.base_url, plan.kind.backend, "", served_model_name=plan.served_name)
-        facts = server.look(client, spec)
-    finally:
-        client.close()
-    if facts.version is None or "unknown" in facts.version:
-        facts = msgspec.structs.replace(facts, version=plan.program.version)
-    return facts
+    return looked_at(plan, ready.base_url, {})
 
 
 def iteration_of(said: dict[str, Any], index: int, warmup: bool, others_cpu: float | None) -> Iteration:

@@ -1,5 +1,6 @@
 """An engine as asked for: one vocabulary for all engines, and the ways to run one."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -96,3 +97,13 @@ class EngineFacts(msgspec.Struct, frozen=True):
     memory_loaded_bytes: dict[int, int] = {}  # … and right after it was ready and verified, before any load
     unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
+
+
+def valued(args: Sequence[str], *names: str) -> str | None:
+    """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
+    found = None
+    for i, arg in enumerate(args):
+        head, equals, tail = arg.partition("=")
+        if head.replace("_", "-") in names:
+            found = tail if equals else args[i + 1] if i + 1 < len(args) else None
+    return found

@@ -30,8 +30,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 
 
-def micro_name(trial: TrialSpec) -> str:
+def micro_name(prompt: int, generated: int, depth: int) -> str:
     """As llama-bench calls the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""
-    w, o = trial.workload, trial.offline
-    parts = [f"pp{w.input_len}"] * bool(w.input_len) + [f"tg{w.output_len}"] * bool(w.output_len)
-    return "+".join(parts) + (f" @ d{o.depth}" if o and o.depth else "")
+    parts = [f"pp{prompt}"] * bool(prompt) + [f"tg{generated}"] * bool(generated)
+    return "+".join(parts) + (f" @ d{depth}" if depth else "")

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from dyno.facts.engine import EngineSpec
+from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
 from dyno.measure.agreement import plain
@@ -117,19 +117,9 @@ def _dtype(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | Non
 def _kv_width(dtype: str, spec: EngineSpec | None, target: TargetFacts | None) -> float:
     """Of keys and values, whose types llama.cpp sets apart: the mean."""
     said = (target.kv_cache_dtype if target else None) or (spec.kv_cache_dtype if spec else None) or "auto"
-    flags = [_said(spec, *names) or said for names in _KV_FLAGS] if spec and spec.kind == "llamacpp" else [said]
+    flags = [valued(spec.args, *names) or said for names in _KV_FLAGS] if spec and spec.kind == "llamacpp" else [said]
     own_width = 4.0 if dtype == "fp32" and (spec is None or spec.kind != "llamacpp") else 2.0
     return sum(_width(flag.lower(), own_width) for flag in flags) / len(flags)
-
-
-def _said(spec: EngineSpec, *names: str) -> str | None:
-    """By the engine's own flag among its args, the last time."""
-    found = None
-    for i, arg in enumerate(spec.args):
-        name, equals, value = arg.partition("=")
-        if name in names:
-            found = value if equals else spec.args[i + 1] if i + 1 < len(spec.args) else None
-    return found
 
 
 def _width(said: str, own_width: float) -> float:

@@ -27,18 +27,20 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         done = ((sum(count(a) for a in it.answers if a.error is None), it) for it in iterations)
         return overall([(n, it.end_ns - it.start_ns) for n, it in done])
 
-    micro = trial.offline.kind == "micro"
-    # Token generation begins with a token of its own, which is no test of prompt processing.
-    prefills = not micro or trial.workload.input_len > 0
-    prompts = _speed(iterations, processed, _prefilling, micro) if prefills else None
-    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding, micro)
+    prompts = _speed(iterations, processed, _prefilling)
+    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
     produced = rate(lambda a: a.output_tokens)
-    whole = rate(lambda a: a.prompt_tokens + a.output_tokens)
     speed: Spread | None = produced
-    if micro:  # of a mixed test, prompt and output together
-        mixed = trial.workload.input_len and trial.workload.output_len
-        both = _speed(iterations, lambda a: processed(a) + a.decoded_tokens, _working, micro) if mixed else None
-        speed = both if mixed else outputs if trial.workload.output_len else prompts
+    prefills = True
+    if trial.offline.kind == "micro":  # the mean of its repetitions' speeds, as llama-bench reckons
+        tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
+        speed = spread(count * NS_PER_S / took for count, took in tests) if tests else None
+        # Token generation begins with a token of its own, which is no test of prompt processing.
+        prefills = trial.workload.input_len > 0
+        if not prefills:
+            prompts, outputs = None, speed
+        elif not trial.workload.output_len:
+            prompts = speed
     decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
@@ -56,7 +58,7 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         first_latency_ms=lengths[0] / NS_PER_MS,
         request_throughput=rate(lambda a: 1),
         output_throughput=produced,
-        total_token_throughput=whole,
+        total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
         prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS) if prefills else None,
         decode_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS),
         tpot_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS * a.decoded_tokens),
@@ -80,13 +82,24 @@ def _latency(lengths: Sequence[int]) -> Distribution:
 
 def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
     """What each iteration took; of a micro test, the part that is tested, where it is told."""
-    part = prefill_ns if not trial.workload.output_len else decode_ns if not trial.workload.input_len else None
     times = [it.end_ns - it.start_ns for it in iterations]
-    if trial.kind == "micro" and part is not None:
-        tested = [part(a) for it in iterations for a in it.answers if a.error is None]
-        if len(tested) == len(iterations) and None not in tested:
-            times = [t for t in tested if t is not None]
+    if trial.kind == "micro":
+        tests = [t for it in iterations for a in it.answers if (t := micro_sample(trial, a)) is not None]
+        times = [took for _, took in tests] if len(tests) == len(iterations) else times
     return [t / NS_PER_MS for t in times]
+
+
+def micro_sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
+    """Of a micro test: its tokens and the nanoseconds that they took. None: it failed, or the engine didn't tell."""
+    if not trial.workload.output_len:
+        tokens, when = processed(a), _prefilling(a)
+    elif not trial.workload.input_len:
+        tokens, when = a.decoded_tokens, _decoding(a)
+    else:  # the moment between the two isn't needed, and llama-bench doesn't tell it
+        tokens, when = processed(a) + a.decoded_tokens, _working(a)
+    if a.error is not None or when is None or tokens < 1 or when[1] <= when[0]:
+        return None
+    return tokens, when[1] - when[0]
 
 
 def overall(parts: Sequence[tuple[int, int]]) -> Spread:
@@ -109,14 +122,14 @@ def processed(a: Answer) -> int:
 
 
 def prefill_ns(a: Answer) -> int | None:
-    return None if a.start_ns is None or a.first_ns is None else a.first_ns - a.start_ns
+    when = _prefilling(a)
+    return None if when is None else when[1] - when[0]
 
 
 def decode_ns(a: Answer) -> int | None:
     """None also where nothing was decoded after the first token."""
-    if a.first_ns is None or a.end_ns is None or not a.decoded_tokens:
-        return None
-    return a.end_ns - a.first_ns
+    when = _decoding(a)
+    return None if when is None or not a.decoded_tokens else when[1] - when[0]
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -150,22 +163,16 @@ def _working(a: Answer) -> Interval | None:
 
 
 def _speed(
-    iterations: Sequence[Iteration],
-    tokens: Callable[[Answer], int],
-    when: Callable[[Answer], Interval | None],
-    micro: bool,
+    iterations: Sequence[Iteration], tokens: Callable[[Answer], int], when: Callable[[Answer], Interval | None]
 ) -> Spread | None:
-    """Tokens by the time in which at least one request was at it. Of a micro test, the mean of its repetitions' speeds,
-    as llama-bench reckons."""
+    """Tokens by the time in which at least one request was at it."""
     parts = []
     for it in iterations:
         told = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
         busy = union_ns([interval for _, interval in told])
         if busy > 0:
             parts.append((sum(count for count, _ in told), busy))
-    if not parts:
-        return None
-    return spread(count * NS_PER_S / busy for count, busy in parts) if micro else overall(parts)
+    return overall(parts) if parts else None
 
 
 def union_ns(intervals: Sequence[Interval]) -> int:

@@ -1,12 +1,14 @@
 """The repeats of a trial, taken together, and what they say of one another."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import mean, stdev
+from typing import Literal
 
 import msgspec
 
 from dyno.facts.finding import Finding
-from dyno.facts.spread import Distribution
+from dyno.facts.offline import OfflineSummary
+from dyno.facts.spread import Distribution, Spread
 from dyno.facts.summary import Result
 
 APART = 0.1  # standard deviation over mean: more than engines vary by themselves on a machine that is left to them
@@ -46,6 +48,25 @@ def together(results: Sequence[Result], tail: str | None) -> Repeats:
 def _mean(distributions: Sequence[Distribution], percentile: str | None) -> float | None:
     told = [d for d in distributions if not d.empty and (percentile is None or percentile in d.percentiles)]
     return mean(d.median if percentile is None else d.percentiles[percentile] for d in told) if told else None
+
+
+def offline_spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None]) -> Spread | None:
+    """The mean; the deviation over the repeats, or over the iterations of a single one. None: no sample."""
+    told = [s for r in results if r.offline and (s := value(r.offline))]
+    if len(told) < 2:
+        return told[0] if told else None
+    return Spread(len(told), mean(s.mean for s in told), stdev(s.mean for s in told))
+
+
+def share(results: Sequence[Result], what: str, of: Literal["bandwidth", "arithmetic"]) -> float | None:
+    """Of the machine's peak; the mean of the repeats."""
+    told = [v for r in results if r.roofline for s in r.roofline.shares if s.what == what and (v := getattr(s, of))]
+    return mean(told) if told else None
+
+
+def acceptance(results: Sequence[Result]) -> float | None:
+    told = [r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation]
+    return mean(told) if told else None
 
 
 def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.engine import EngineFacts, EngineSpec, valued
 from dyno.facts.finding import Finding
-from dyno.facts.offline import Answer, Iteration
+from dyno.facts.offline import Iteration
 from dyno.facts.rig import Accelerator
 from dyno.facts.roofline import Share
 from dyno.facts.summary import Result
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import TrialSpec, micro_name
+from dyno.measure.offline import micro_sample
 from dyno.report.block import finding_lines
 from dyno.store.run import Manifest
 from dyno.units import NS_PER_S
@@ -78,7 +79,7 @@ def row(
     trial = manifest.trial
     spec, how, work = trial.engine, trial.offline, trial.workload
     assert spec is not None and how is not None
-    samples = [s for i in iterations if not i.warmup for a in i.answers if (s := sample(trial, a)) is not None]
+    samples = [s for i in iterations if not i.warmup for a in i.answers if (s := micro_sample(trial, a)) is not None]
     ns = [t for _, t in samples]
     rates = [tokens * NS_PER_S / t for tokens, t in samples]
     accelerators = _accelerators(manifest)
@@ -122,25 +123,6 @@ def row(
         "findings": msgspec.to_builtins(result.findings),
         "run": str(run),
     }
-
-
-def sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
-    """Tokens and the nanoseconds that they took. None: it failed, or the engine didn't tell."""
-    prompt = a.prompt_tokens - (a.cached_tokens or 0)  # what was there before the test isn't processed again
-    if not trial.workload.output_len:
-        tokens, start, end = prompt, a.start_ns, a.first_ns
-    elif not trial.workload.input_len:
-        tokens, start, end = a.decoded_tokens, a.first_ns, a.end_ns
-    else:  # the moment between the two isn't needed, and llama-bench doesn't tell it
-        tokens, start, end = prompt + a.decoded_tokens, a.start_ns, a.end_ns
-    if a.error is not None or start is None or end is None or tokens < 1 or end <= start:
-        return None
-    return tokens, end - start
-
-
-def short_name(n_prompt: int, n_gen: int, n_depth: int) -> str:
-    parts = ([f"pp{n_prompt}"] if n_prompt else []) + ([f"tg{n_gen}"] if n_gen else [])
-    return "+".join(parts) + (f" @ d{n_depth}" if n_depth else "")
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -206,7 +188,7 @@ def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
     for name, (flag, default) in KNOBS.items():
         said = said_of(spec, name)
         if said is None:
-            said = _after(flag, ran)
+            said = valued(ran, flag)
         value: Any = default if said is None else _FLASH.get(said, said) if name == "flash_attn" else said
         out[name] = int(value) if value is not None and FIELDS[name] == "INTEGER" else value
     return out
@@ -214,23 +196,13 @@ def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
 
 def said_of(spec: EngineSpec, knob: str) -> str | None:
     """What a setting says of a knob of llama.cpp's; None: nothing."""
-    if (said := _after(KNOBS[knob][0], spec.args)) is not None:
+    if (said := valued(spec.args, KNOBS[knob][0])) is not None:
         return said
     if knob in ("type_k", "type_v") and spec.kv_cache_dtype:
         return {"fp16": "f16", "fp32": "f32", "auto": "f16"}.get(spec.kv_cache_dtype, spec.kv_cache_dtype)
     if knob in ("n_batch", "n_ubatch") and spec.max_batched_tokens:
         return str(spec.max_batched_tokens)
     return None
-
-
-def _after(flag: str, words: Sequence[str]) -> str | None:
-    """The last one counts, as it does for the engine."""
-    found = None
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == flag:
-            found = value if equals else words[i + 1] if i + 1 < len(words) else None
-    return found
 
 
 # ---- formats: a head with the first row, each row as it comes, a foot ----
@@ -398,7 +370,7 @@ def _shown(row: Row, column: str) -> str:
     if column == "backend":
         return str(row["backends"])
     if column == "test":
-        return short_name(row["n_prompt"], row["n_gen"], row["n_depth"])
+        return micro_name(row["n_prompt"], row["n_gen"], row["n_depth"])
     if column == "t/s":
         return "failed" if row["avg_ts"] is None else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
     if column in ("% BW", "% FLOPS"):

@@ -10,11 +10,8 @@ import dyno
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
 from dyno.facts.summary import Result
-from dyno.measure.statistics import distribution_ms
 from dyno.store.run import Manifest
 from dyno.units import seconds
-
-_PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 def build(
@@ -25,11 +22,10 @@ def build(
     measured = [i.end_ns - i.start_ns for i in iterations if not i.warmup]
     out: dict[str, Any] = {"model_id": trial.target.model or manifest.target.model}
     if s.kind == "latency":
-        d = distribution_ms(measured, _PERCENTILES)
         out |= {
-            "avg_latency": None if d.empty else d.mean / 1e3,
+            "avg_latency": s.latency.mean / 1e3,
             "latencies": [seconds(ns) for ns in measured],
-            "percentiles": {p: None if d.empty else ms / 1e3 for p, ms in d.percentiles.items()},
+            "percentiles": {p: ms / 1e3 for p, ms in s.latency.percentiles.items()},
         }
     else:
         # Of an iteration, mean over them: vLLM knows but one.

@@ -1,7 +1,6 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +10,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
-from dyno.measure.repeats import differing, together
+from dyno.measure.repeats import acceptance, differing, offline_spread, share, together
 from dyno.report.columns import aligned
 
 _NAMES = ("rig", *PARTS)
@@ -110,19 +109,14 @@ def _serving(results: Sequence[Result]) -> _Columns:
 
 
 def _spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None], digits: int = 1) -> str:
-    """The mean; the deviation over the repeats, or over the iterations of one."""
-    told = [s for r in results if r.offline and (s := value(r.offline))]
-    if not told:
+    of = offline_spread(results, value)
+    if of is None:
         return "-"
-    apart = stdev(s.mean for s in told) if len(told) > 1 else told[0].std
-    sure = len(told) > 1 or told[0].count > 1
-    return f"{mean(s.mean for s in told):,.{digits}f}" + (f" ±{apart:,.{digits}f}" if sure else "")
+    return f"{of.mean:,.{digits}f}" + (f" ±{of.std:,.{digits}f}" if of.count > 1 else "")
 
 
-def _share(results: Sequence[Result], what: str, of: str) -> str:
-    """Of the machine's peak; the mean of the repeats."""
-    told = [v for r in results if r.roofline for s in r.roofline.shares if s.what == what and (v := getattr(s, of))]
-    return f"{mean(told):.0%}" if told else "-"
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _latency(o: OfflineSummary) -> Spread:
@@ -137,8 +131,8 @@ def _throughput_cells(results: Sequence[Result]) -> list[str]:
         _spread(results, lambda o: o.request_throughput, 2),
         _spread(results, lambda o: o.output_throughput),
         _spread(results, lambda o: o.total_token_throughput),
-        _accepted(results),
-        _share(results, "whole", "arithmetic"),
+        _percent(acceptance(results)),
+        _percent(share(results, "whole", "arithmetic")),
     ]
 
 
@@ -149,8 +143,8 @@ def _latency_cells(results: Sequence[Result]) -> list[str]:
         _spread(results, lambda o: o.prefill_ms),
         _spread(results, lambda o: o.tpot_ms, 2),
         _spread(results, lambda o: o.output_throughput),
-        _accepted(results),
-        _share(results, "decode", "bandwidth"),
+        _percent(acceptance(results)),
+        _percent(share(results, "decode", "bandwidth")),
     ]
 
 
@@ -159,14 +153,9 @@ def _micro_cells(results: Sequence[Result]) -> list[str]:
         str(sum(r.offline.iterations for r in results if r.offline)),
         _spread(results, lambda o: o.prefill_speed, 2),
         _spread(results, lambda o: o.decode_speed, 2),
-        _share(results, "prefill", "arithmetic"),
-        _share(results, "decode", "bandwidth"),
+        _percent(share(results, "prefill", "arithmetic")),
+        _percent(share(results, "decode", "bandwidth")),
     ]
-
-
-def _accepted(results: Sequence[Result]) -> str:
-    told = [r.offline.speculation for r in results if r.offline and r.offline.speculation]
-    return f"{mean(s.acceptance for s in told):.0%}" if told else "-"
 
 
 _OFFLINE = {

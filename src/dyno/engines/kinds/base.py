@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.engines.program import Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.version import before
@@ -203,16 +203,6 @@ def word(value: str) -> str:
 
 def said(value: object) -> str:
     return {True: "on", False: "off"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
-
-
-def valued(args: Sequence[str], *names: str) -> str | None:
-    """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
-    found = None
-    for i, arg in enumerate(args):
-        head, equals, tail = arg.partition("=")
-        if head.replace("_", "-") in names:
-            found = tail if equals else args[i + 1] if i + 1 < len(args) else None
-    return found
 
 
 def count(text: str | None) -> int | None:

@@ -18,12 +18,11 @@ from dyno.engines.kinds.base import (
     last_match,
     one_of,
     switch,
-    valued,
     word,
 )
 from dyno.engines.program import Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.version import before

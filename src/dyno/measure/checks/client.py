@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
+from dyno.facts.rig import Rig
 from dyno.measure.evidence import Evidence
 
 LATE_SEND_MS = 10.0
@@ -56,11 +57,17 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
 
 def others(e: Evidence) -> Iterator[Finding]:
     """Of an engine that dyno started: what else ran on its cores meanwhile."""
-    used, cores = e.summary.client.others_cpu, e.rig.cores if e.rig else 0
-    share = 0.15 if e.summary.duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
-    if used is None or not cores or used < share * cores or e.summary.duration_s < 0.2:
+    if e.summary.duration_s >= 0.2:
+        yield from others_busy(e.rig, e.summary.client.others_cpu, e.summary.duration_s)
+
+
+def others_busy(rig: Rig | None, used: float | None, duration_s: float) -> Iterator[Finding]:
+    """`used`: cores, by others than dyno and the engine."""
+    cores = rig.cores if rig else 0
+    share = 0.15 if duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
+    if used is None or not cores or used < share * cores:
         return
-    on_cpu = e.rig is not None and not e.rig.accelerators
+    on_cpu = rig is not None and not rig.accelerators
     yield Finding(
         "client.others_cpu",
         "doubt" if on_cpu else "note",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dyno.facts.finding import Finding
+from dyno.measure.checks.client import others_busy
 from dyno.measure.evidence import OfflineEvidence
 
 FEW = 3  # iterations: fewer have no deviation worth the name
@@ -160,16 +161,5 @@ def _flag(e: OfflineEvidence, usual: str, micro: str) -> str:
 
 
 def others(e: OfflineEvidence) -> Iterator[Finding]:
-    cores = e.rig.cores if e.rig else 0
-    share = 0.15 if e.offline.duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
-    if e.others_cpu is None or not cores or e.others_cpu < share * cores or e.offline.duration_s < 0.05:
-        return
-    on_cpu = e.rig is not None and not e.rig.accelerators
-    yield Finding(
-        "client.others_cpu",
-        "doubt" if on_cpu else "note",
-        f"Other processes kept {e.others_cpu:.1f} of {cores} cores busy while it ran.",
-        "The engine had less of the machine than these figures suggest. Stop what else runs, and measure again."
-        if on_cpu
-        else "The engine shared the host with them. Stop what else runs where latencies matter.",
-    )
+    if e.offline.duration_s >= 0.05:
+        yield from others_busy(e.rig, e.others_cpu, e.offline.duration_s)
