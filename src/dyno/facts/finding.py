@@ -17,6 +17,7 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     text: str  # one sentence with the numbers
     advice: str  # what to do about it
+    at: list[str] = []  # file:line of what it rests on, in other tools' results
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:

@@ -1,0 +1,153 @@
+"""What somebody measured, as it was read: rows of figures with the lines they stand on, and the words around them.
+
+A row is one result, whoever wrote it: a printed block, an object of a JSON file, a line of a CSV file or of a table, and
+a run of dyno's own. Figures bear vLLM's result keys as names (`request_throughput`, `mean_ttft_ms`, `p99_itl_ms`), each
+with the definition of the tool that reckoned it (facts/definition.py): the same word means different numbers.
+"""
+
+from typing import Literal
+
+import msgspec
+
+RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
+Scalar = str | int | float | bool
+# Who told a setting. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
+# heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
+# progress: a progress bar. file: the file's name. log: an engine's log.
+By = Literal["block", "command", "namespace", "heading", "environment", "column", "progress", "file", "log"]
+
+
+class Figure(msgspec.Struct, frozen=True):
+    value: float
+    line: int  # of the file, from 1
+    half: float = 0.0  # half a unit of its last printed digit: it may be off by so much
+    definition: str = ""  # key in facts/definition.py; '' where the name says all (a count, a duration)
+    deviation: float | None = None  # printed with ±
+    bold: bool = False
+
+
+class Setting(msgspec.Struct, frozen=True):
+    value: Scalar
+    line: int
+    by: By = "block"
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Of single requests or iterations, in the file's order. Empty: not told. Times in milliseconds."""
+
+    input_lens: list[int] = []
+    output_lens: list[int] = []
+    ttfts_ms: list[float] = []
+    tpots_ms: list[float] = []
+    e2els_ms: list[float] = []
+    itls_ms: list[float] = []  # pooled
+    starts_s: list[float] = []
+    errors: list[str] = []  # '' where there was none
+    latencies_ms: list[float] = []  # of iterations
+    speeds: list[float] = []  # tokens/s of repetitions
+
+
+class Row(msgspec.Struct, frozen=True):
+    kind: RowKind
+    # vllm, sglang, llama-bench, lm-eval, guidellm, aiperf, inference-perf, inference-benchmarker, dyno;
+    # '' of a table that doesn't tell
+    tool: str
+    form: Literal["block", "json", "csv", "table", "sql", "run"]
+    file: str
+    line: int  # its first
+    end: int  # its last
+    figures: dict[str, Figure]
+    settings: dict[str, Setting] = {}  # by the names in SETTINGS, else a flag as it was written (--swap-space)
+    label: str = ""  # as its author calls it: a heading, a first column
+    series: str = ""  # what stands beside others in a comparison: an engine, a model, a machine; '' where not told
+    section: str = ""  # the nearest heading above
+    table: int | None = None  # index of its table in the document
+    samples: Samples | None = None
+
+    def get(self, name: str) -> float | None:
+        figure = self.figures.get(name)
+        return None if figure is None else figure.value
+
+    def told(self, name: str) -> Scalar | None:
+        setting = self.settings.get(name)
+        return None if setting is None else setting.value
+
+    def number(self, name: str) -> float | None:
+        """A setting, where it is one number."""
+        value = self.told(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def at(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+# Names of settings that rows share, whoever writes them. Load and workload first, then the engine, then the machine.
+SETTINGS = (
+    "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "seed", "ignore_eos", "batch_size",
+    "backend", "endpoint", "tokenizer", "percentiles",
+    "test", "depth", "task", "metric", "filter", "n_shot", "limit", "samples",  # micro and quality
+    "model", "revision", "engine", "engine_version", "tool_version", "quantization", "kv_cache_dtype", "dtype",
+    "model_bytes", "parameters",
+    "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs", "max_model_len", "max_batched_tokens",
+    "chunked_prefill", "prefix_caching", "scheduler_steps", "enforce_eager", "memory_fraction", "speculative",
+    "accelerator", "accelerators", "price_per_hour", "date",
+)  # fmt: skip
+
+
+class Heading(msgspec.Struct, frozen=True):
+    line: int
+    level: int  # 1 to 6; 0: a line in bold or a comment in a listing that stands as one
+    text: str
+    empty: bool = False  # nothing follows before the next one of its level or above
+
+
+class Cell(msgspec.Struct, frozen=True):
+    text: str  # without marks of emphasis
+    bold: bool = False
+
+
+class Table(msgspec.Struct, frozen=True):
+    line: int  # of its header
+    header: list[str]
+    rows: list[list[Cell]]
+    lines: list[int]  # of each row
+    section: str = ""
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A paragraph, an item of a list, or a loose line of a listing: words that may claim something."""
+
+    line: int
+    text: str  # its lines joined; marks of emphasis and links taken out
+    section: str = ""
+    listing: bool = False  # inside a code block or a plain log
+
+
+class Command(msgspec.Struct, frozen=True):
+    line: int
+    role: Literal["server", "client", "offline", "micro", "quality", "other"]
+    text: str  # joined, with secrets taken out
+    settings: dict[str, Setting]
+    program: str = ""  # vllm serve, benchmark_serving.py, llama-server, …
+    env: dict[str, str] = {}
+    section: str = ""
+
+
+class Unread(msgspec.Struct, frozen=True):
+    line: int
+    why: str
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One file, or one run or study of dyno's own."""
+
+    file: str
+    format: str  # as it was told apart: 'markdown', 'vllm serve json', …
+    rows: list[Row] = []
+    headings: list[Heading] = []
+    tables: list[Table] = []
+    passages: list[Passage] = []
+    commands: list[Command] = []
+    environments: list[dict[str, Setting]] = []  # dumps of versions and devices
+    unread: list[Unread] = []
