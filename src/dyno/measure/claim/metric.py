@@ -11,18 +11,24 @@ _LATENCIES: tuple[tuple[str, str], ...] = (
     ("e2el", r"e2el|(?:e2e|end[\s-]to[\s-]end) latency"),
 )
 _SPEEDS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("request_throughput",), r"request throughput|throughput\s?\((?:request|req)s?/s(?:ec)?\)|requests? per second|req/s"),
+    (
+        ("request_throughput",),
+        r"request throughput|throughput\s?\((?:request|req)s?/s(?:ec)?\)|requests? per second|req/s",
+    ),
     (("total_token_throughput",), r"total[\s-]tokens?[\s-]throughput|total (?:tok(?:en)?s?/s|throughput)"),
     (("output_throughput",), r"(?:output|generation|decode)(?:[\s-]tokens?)?[\s-](?:throughput|tok(?:en)?s?/s)"),
     (
         ("total_token_throughput", "output_throughput"),
-        r"tokens?[\s-]throughput|throughput\s?\(tok(?:en)?s?/s(?:ec)?\)|tok(?:en)?s?\s?/\s?s(?:ec)?\b|tokens? per second",
+        r"tokens?[\s-]throughput|throughput\s?\(tok(?:en)?s?/s(?:ec)?\)|"
+        r"tok(?:en)?s?\s?/\s?s(?:ec)?\b|tokens? per second",
     ),
     (("request_goodput",), r"goodput"),
     (("cost_per_million_tokens",), r"\bcosts?\b|cost[\s-](?:effective|efficient)|cheaper|price per"),
     (("total_token_throughput", "output_throughput", "request_throughput"), r"throughput"),
 )
-_OTHER = re.compile(r"v?ram\b|memory|power|watt|energy|accuracy|quality|score|bandwidth|tflops|utili[sz]ation|start", re.I)
+_OTHER = re.compile(
+    r"v?ram\b|memory|power|watt|energy|accuracy|quality|score|bandwidth|tflops|utili[sz]ation|start", re.I
+)
 _NAMES = {"average": "mean", "avg": "mean", "p50": "median"}
 PLAIN = (  # 'outperforms' without saying in what
     "total_token_throughput", "output_throughput", "request_throughput", "speed",
@@ -49,11 +55,13 @@ def metrics(text: str) -> list[Metric]:
         for m in re.finditer(_STATISTIC + f"(?:{pattern})", text, re.IGNORECASE):
             statistic = (m["statistic"] or "").lower()
             statistic = _NAMES.get(statistic, statistic)
-            names = (f"{statistic}_{stem}_ms",) if statistic else (f"mean_{stem}_ms", f"median_{stem}_ms")
+            names: tuple[str, ...] = (
+                (f"{statistic}_{stem}_ms",) if statistic else (f"mean_{stem}_ms", f"median_{stem}_ms")
+            )
             take(m.start(), m.end(), Metric(names, bool(statistic), m.group().strip(" (`"), stem))
-    for names, pattern in _SPEEDS:
+    for speeds, pattern in _SPEEDS:
         for m in re.finditer(pattern, text, re.IGNORECASE):
-            take(m.start(), m.end(), Metric(names, True, m.group()))
+            take(m.start(), m.end(), Metric(speeds, True, m.group()))
     return [metric for *_, metric in sorted(found, key=lambda f: f[0])]
 
 

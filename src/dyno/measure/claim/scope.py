@@ -99,7 +99,8 @@ def _of(variable: str, pattern: str, text: str) -> list[Range] | None:
 def prompts(text: str) -> Range | None:
     """A section's words on how long its prompts are."""
     found = re.search(
-        rf"prompts?\b[^.]{{0,50}}\b(?:length|size)\b[^.\d]{{0,30}}(?P<a>{_NUMBER}) tokens|prompts of (?P<b>{_NUMBER}) tokens",
+        rf"prompts?\b[^.]{{0,50}}\b(?:length|size)\b[^.\d]{{0,30}}(?P<a>{_NUMBER}) tokens|"
+        rf"prompts of (?P<b>{_NUMBER}) tokens",
         text[:5000],
         re.IGNORECASE,
     )

@@ -14,7 +14,9 @@ _SPELLINGS = (
     (re.compile(r"tensorrt[\s-]?llm|trt[\s-]?llm"), "trtllm"),
 )
 # Words of names that tell nothing apart.
-_EMPTY = frozenset({"the", "model", "models", "and", "with", "version", "gpu", "gpus", "result", "results", "csv", "json"})
+_EMPTY = frozenset(
+    {"the", "model", "models", "and", "with", "version", "gpu", "gpus", "result", "results", "csv", "json"}
+)
 
 
 def sentences(text: str) -> Iterator[str]:
