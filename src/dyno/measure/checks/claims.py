@@ -4,6 +4,8 @@ A claim is spoken of only where its names, its metric and its load are found amo
 several ways, only where it fails in all of them. What can't be resolved is passed over in silence.
 """
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
@@ -12,13 +14,16 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Passage, Row
 from dyno.measure.claim.bound import Bound, Growth, bounds, growth
 from dyno.measure.claim.judge import Reading, breaks, grows_otherwise, most, readings, slopes
-from dyno.measure.claim.scope import Range, prompts, ranges
-from dyno.measure.claim.sentence import Versus, first_names, versus
+from dyno.measure.claim.metric import PLAIN
+from dyno.measure.claim.scope import Range, load, prompts, ranges
+from dyno.measure.claim.sentence import Versus, alone, first_names, versus
 from dyno.measure.claim.side import Names, Pair, legend
-from dyno.measure.claim.words import sentences, tokens, within
+from dyno.measure.claim.words import sentences, within, words
 
 _PERFORMANCE = ("serve", "throughput", "latency", "micro")
 SAMPLES = 100  # fewer requests have no P99 to speak of
+SIDES = 200  # more names than that are no comparison of a few
+BEYOND = 0.1
 WORK = 0.1  # two sides' output tokens by request may differ by so much
 _ADVICE = "Say what the rows show, with the loads at which it is otherwise."
 
@@ -48,7 +53,7 @@ def claims(documents: list[Document]) -> Iterator[Finding]:
         own = _rows(document)
         defined = legend(document)
         pools = [Names(rows, tier, defined) for rows in (own, data) if rows for tier in (0, 1, 2)]
-        pools = [names for names in pools if len(names.rows) > 1]
+        pools = [names for names in pools if 1 < len(names.rows) <= SIDES]
         said: set[tuple[str, int]] = set()
         for context, it in _contexts(document) if pools else ():
             for finding in _judged(context, pools, it):
@@ -72,7 +77,7 @@ def _contexts(document: Document) -> Iterator[tuple[Context, str]]:
             scope.append(lengths[passage.section])
         before = ""
         for sentence in sentences(passage.text):
-            spoken = frozenset(tokens(sentence) + tokens(before))
+            spoken = frozenset(words(sentence) + words(before))
             yield Context(document, passage, sentence, scope, spoken), before
             before = sentence
 
@@ -87,19 +92,22 @@ def _judged(context: Context, pools: list[Names], before: str) -> Iterator[Findi
                 break
 
 
+def _named(text: str, names: Names) -> list[str]:
+    return list(dict.fromkeys(n for word in text.split()[:400] for n in first_names([word], names)))
+
+
 def _it(before: str, names: Names) -> str:
     """Whom 'it' means: the one name in the sentence before."""
-    words = before.split()
-    found = {n for i in range(len(words)) for n in first_names(words[i : i + 1], names)}
-    return found.pop() if len(found) == 1 else ""
+    found = _named(before, names)
+    return found[0] if len(found) == 1 else ""
 
 
 def _named_place(context: Context, files: set[str]) -> set[str]:
     """Files of which the words speak by name; all, where they don't."""
     spoken = set()
     for file in files:
-        words = tokens(PurePath(file).stem.split(".")[-1])
-        if len(words) > 1 and all(within(w, context.spoken) for w in words):
+        name = words(PurePath(file).stem.split(".")[-1])
+        if len(name) > 1 and all(within(w, context.spoken) for w in name):
             spoken.add(file)
     return spoken or files
 
@@ -112,7 +120,8 @@ def _in_named_place(context: Context, found: list[Reading]) -> list[Reading]:
 def _versus(context: Context, names: Names, before: str) -> Iterator[Finding] | None:
     """None where nothing could be resolved."""
     resolved = []
-    for claim in versus(context.sentence, context.passage.section, names, _it(before, names)):
+    said = versus(context.sentence, context.passage.section, names, _it(before, names))
+    for claim in said + alone(context.sentence, names, lambda: _named(context.passage.text, names)):
         own = {r.variable for r in claim.scope}
         scope = claim.scope + [r for r in context.scope if r.variable not in own]
         found = _in_named_place(context, readings(claim, names, claim.metric.names, scope))
@@ -129,6 +138,9 @@ def _compared(
     if all(reading.against() for reading in found):
         yield _contradicted(context, claim, found)
         return
+    if claim.amount and claim.metric.names != PLAIN:
+        yield from _amount(context, claim, found)
+    yield from _bound_missed(context, names, claim, scope)
     if claim.metric.stem and claim.metric.names[0].startswith("mean"):
         yield from _mean_only(context, names, claim, scope)
     if claim.metric.names == ("request_throughput",):
@@ -182,12 +194,67 @@ def _mean_only(context: Context, names: Names, claim: Versus, scope: list[Range]
         yield context.finding(
             "consistency.mean_only",
             not claim.metric.named,
-            f"'{_short(context.sentence)}': that holds for the mean alone. {claim.one} against {claim.other}: "
+            f"'{_short(context.sentence)}': that holds for the mean, not for the "
+            f"{'median' if statistic == 'median' else '99th percentile'}. {claim.one} against {claim.other}: "
             f"{_words(found[0].figure, pair, len(found[0].against(margin)), len(found[0].compared))}.",
             "Give median and tail beside the mean, and say for whom it is faster.",
             [pair.one, pair.other],
         )
         return
+
+
+def _amount(context: Context, claim: Versus, found: list[Reading]) -> Iterator[Finding]:
+    """'28 % higher', where no load of any reading has about that; of the lesser or of the greater one."""
+    number = float(re.findall(r"[\d.]+", claim.amount)[0])
+    percent = "%" in claim.amount
+    slack = max(0.1 * number, 1.0 if percent else 0.1)
+    leads = [(lead, reading.figure, pair) for reading in found for pair, lead in reading.compared]
+    amounts = [a for lead, *_ in leads for a in (_of_lead(lead, percent) if lead > 0 else [])]
+    # 'Over' and 'up to' may be said of any load; without them one near it is enough.
+    if not amounts or any(abs(a - number) <= slack for a in amounts):
+        return
+    if "over" in claim.amount and max(amounts) >= number:
+        return
+    lead, figure, pair = min(leads, key=lambda item: min(abs(a - number) for a in _of_lead(item[0], percent)))
+    yield context.finding(
+        "consistency.claim",
+        True,
+        f"'{_short(context.sentence)}': at no load here. The nearest is {_words(figure, pair, 1, 1)} "
+        f"({lead:+.1%}; {claim.one}, {claim.other}).",
+        _ADVICE,
+        [pair.one, pair.other],
+    )
+
+
+def _of_lead(lead: float, percent: bool) -> list[float]:
+    return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
+
+
+def _bound_missed(context: Context, names: Names, claim: Versus, scope: list[Range]) -> Iterator[Finding]:
+    """'Cheaper for batch sizes below 16', and it is so by over a tenth at 16 too: the bound isn't in the rows."""
+    for part in claim.scope:
+        if claim.degree or not part.strict or part.high == math.inf:
+            continue
+        beyond = [r for r in scope if r.variable != part.variable] + [Range(part.variable, low=part.high)]
+        found = readings(claim, names, claim.metric.names, beyond)
+        firsts = [_first(reading, part.variable) for reading in found]
+        if firsts and all(lead > BEYOND for _, lead in firsts):
+            pair, _ = min(firsts, key=lambda item: item[1])
+            yield context.finding(
+                "consistency.claim",
+                False,
+                f"'{_short(context.sentence)}': not only there. {claim.one} against {claim.other}: "
+                f"{_words(found[0].figure, pair, 1, 1)}.",
+                "Give the load at which the order changes, by the rows.",
+                [pair.one, pair.other],
+            )
+
+
+def _first(reading: Reading, variable: str) -> tuple[Pair, float]:
+    """At the least load; of several there, the least lead."""
+    least = min(load(pair.one, variable) or 0.0 for pair, _ in reading.compared)
+    there = [(pair, lead) for pair, lead in reading.compared if load(pair.one, variable) == least]
+    return min(there, key=lambda item: item[1])
 
 
 def _each(row: Row) -> float | None:

@@ -21,7 +21,7 @@ _HOW_TO = re.compile(
     re.IGNORECASE,
 )
 _FIGURE_IN_WORDS = re.compile(
-    r"\d\s?(?:k\s?)?(?:tok(?:en)?s?\s?(?:/|per )\s?s|t/s\b|tps\b|req(?:uest)?s?\s?(?:/|per )\s?s|qps\b|rps\b|ms\b|it/s)"
+    r"\d\s?(?:k\s?)?(?:tok(?:en)?s?\s?(?:/|per )\s?s|t/s\b|tps\b|req(?:uest)?s?\s?(?:/|per )\s?s|ms\b|it/s)"
     r"|\d\s?(?:x|×|times|%)\s(?:faster|slower|higher|lower|more|less|better)",
     re.IGNORECASE,
 )
@@ -62,7 +62,7 @@ def no_figures(documents: list[Document]) -> Iterator[Finding]:
     for document in documents:
         if not document.headings or any(r.kind in _PERFORMANCE for r in document.rows):
             continue
-        title = document.headings[0]
+        title = next((h for h in document.headings if h.level > 0), document.headings[0])
         promises = [h for h in document.headings if h.level > 0 and _OF_FIGURES.search(h.text)]
         bare = [
             h for h in promises if re.fullmatch(r"[\W\d]*(?:performance|results|benchmark results)\W*", h.text, re.I)
@@ -94,19 +94,21 @@ def _stops(document: Document, passage: Passage) -> int | None:
 def _is_followed(document: Document, passage: Passage) -> bool:
     """By something listed: a table, a listing, items; or by something that no reader read, as lines are missing."""
     stop = _stops(document, passage)
-    below = [p for p in document.passages if p.line > passage.line and (stop is None or p.line < stop)]
-    # Lines that the passage itself may take, and blank ones around it.
-    reach = passage.line + len(passage.text) // 60 + 3
-    things = [t.line for t in document.tables] + [r.line for r in document.rows] + [c.line for c in document.commands]
-    if any(passage.line < line and (stop is None or line < stop) and line <= reach + 3 for line in things):
+
+    def below(line: int) -> bool:
+        return passage.line < line and (stop is None or line < stop)
+
+    words = [p for p in document.passages if below(p.line)]
+    things = [r.line for r in document.rows if below(r.line)] + [c.line for c in document.commands if below(c.line)]
+    if any(below(t.line) for t in document.tables):
         return True
-    if any(passage.line < t.line and (stop is None or t.line < stop) for t in document.tables):
-        return True
-    if below:
-        following = below[0]
-        close = len(below) > 1 and below[1].line == following.line + 1
-        return following.listing or close or len(following.text) < PARAGRAPH or following.line > reach
-    return stop is None or stop > reach
+    first = min(things, default=None)
+    reach = passage.line + len(passage.text) // 60 + 3  # lines that it may take itself, and blank ones
+    if not words or (first is not None and first < words[0].line):
+        return first is not None or stop is None or stop > reach
+    following = words[0]
+    items = len(words) > 1 and words[1].line == following.line + 1
+    return following.listing or items or len(following.text) < PARAGRAPH or following.line > reach
 
 
 def dangling(documents: list[Document]) -> Iterator[Finding]:

@@ -1,15 +1,21 @@
 """A sentence to what it claims: one side over another, a bound, growth with the load."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dyno.measure.claim.metric import PLAIN, Metric, metrics, speaks_of_other
 from dyno.measure.claim.scope import Range, ranges
 from dyno.measure.claim.side import Names
+from dyno.measure.claim.words import tokens
 
 _ADVERBS = (
     r"(?:(?:consistently|slightly|significantly|clearly|also|only|always|easily|still|just|much|far|even|greatly|notably|"
     r"considerably|substantially|generally|marginally|a (?:little|bit|lot|fair bit))\s){0,3}"
+)
+_AMOUNT = (
+    r"(?P<{0}>(?:up to |about |around |over |nearly |roughly |some |~|≈)?"
+    r"\d{{1,4}}(?:\.\d{{1,2}})?\s?(?:%|x|×|times)\s)?"
 )
 _MORE = r"faster|better|quicker|cheaper|more (?:cost[\s-]effective|efficient)"
 _LESS = r"slower|worse|more expensive"
@@ -17,15 +23,22 @@ _VERB = re.compile(
     rf"\b(?P<adverb>{_ADVERBS})(?:"
     rf"(?P<beats>beats?|outperforms?|outperformed|exceeds?|exceeded|surpass(?:es|ed)?|crush(?:es|ed)|outpaces?|"
     rf"demonstrated an advantage over|ha[sd] an (?:advantage|edge) over)"
-    rf"|(?:is|are|was|were|performs?|performed|runs?|ran)\s{_ADVERBS}(?P<adjective>{_MORE}|{_LESS})\sthan"
+    rf"|(?:is|are|was|were|performs?|performed|runs?|ran)\s{_ADVERBS}{_AMOUNT.format('a')}(?P<adjective>{_MORE}|{_LESS})\sthan"
     rf"|(?:has|have|had|delivers?|achieves?|provides?|shows?|offers?|gives?)\s{_ADVERBS}"
-    rf"(?P<degree>higher|lower|better|greater|worse)\s(?P<noun>[\w()/ -]{{3,50}}?)\s(?:than|compared (?:to|with)))\s",
+    rf"{_AMOUNT.format('b')}(?:an? )?(?P<degree>higher|lower|better|greater|worse)\s"
+    rf"(?P<noun>[\w()/ -]{{3,50}}?)\s(?:than|compared (?:to|with)))\s",
+    re.IGNORECASE,
+)
+_CHEAP = re.compile(
+    r"\b(?:is|are|was) (?:more |most |the most |the )?(?:cost[\s-](?:effective|efficient)|cheapest)\s"
+    r"(?=with|for|at|below|up)",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(
     r"\b(?:not|never|neither|nor|no longer|cannot|should|may|might|could|would|will|expect(?:ed|s)?|expectation|likely|"
     r"probably|possibly|perhaps|theor\w+|ideally|hypothe\w+|if|claims?|claimed|reported(?:ly)?|according to|seems?|"
-    r"appears?|previous(?:ly)?|prior|earlier|official|whether|unless|assum\w+|estimat\w+|projected|goal|target)\b|n[’']t\b|\?$",
+    r"appears?|previous(?:ly)?|prior|earlier|official|whether|unless|assum\w+|estimat\w+|projected|goal|target|"
+    r"blog|paper|authors?|announce\w*|documentation|et al|why|how)\b|n[’']t\b|\?\s?$",
     re.IGNORECASE,
 )
 # Conditions that rows here don't tell.
@@ -36,7 +49,11 @@ _CONDITION = re.compile(
 )
 _JOIN = re.compile(r"^(?:both|and|the|either|or|,|&)$", re.IGNORECASE)
 _STOP = re.compile(r"[,:;()]$")
-_UNIVERSAL = re.compile(r"\b(?:consistently|always|all|every|each|any|across|throughout)\b", re.IGNORECASE)
+_UNIVERSAL = re.compile(
+    r"\b(?:consistently|always|throughout|(?:all|every|each|any)(?: of)?(?: the)?(?: \w{3,12})?"
+    r" (?:cases?|loads?|levels?|sizes?|settings?|scenarios?|configurations?|tests?|rates?|lengths?))\b",
+    re.IGNORECASE,
+)
 
 
 class Versus(NamedTuple):
@@ -47,6 +64,8 @@ class Versus(NamedTuple):
     metric: Metric
     scope: list[Range]
     universal: bool
+    amount: str = ""  # '28 %', '2 x'; with 'up to' before it, where it was said
+    degree: bool = False  # the sentence is about how much: slightly, only
 
 
 def sure(sentence: str) -> bool:
@@ -94,7 +113,8 @@ def _metrics(verb: re.Match[str], rest: str, section: str) -> list[Metric] | Non
     """What it is in; None where it is in something else."""
     noun = verb["noun"]
     if noun:
-        return metrics(noun) or None
+        plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", noun, re.IGNORECASE)
+        return [Metric(PLAIN, True, "any figure of speed")] if plain else metrics(noun) or None
     if re.search(r"cheaper|cost|expensive", verb.group(), re.IGNORECASE):
         return metrics("cost")
     said = metrics(re.split(r",\s?(?:but|while|whereas|with|however)\b", rest)[0])
@@ -124,7 +144,9 @@ def versus(sentence: str, section: str, names: Names, it: str = "") -> list[Vers
         if not one or not others or said is None or _CONDITION.search(clause):
             continue
         scope = ranges(clause)
-        if scope is None:
+        # 'exceeds in TTFT' may be said of the longer one.
+        doubtful = re.match(r"exceed|surpass", verb["beats"] or "", re.IGNORECASE)
+        if scope is None or (doubtful and any(m.stem for m in said)):
             continue
         worse = re.fullmatch(_LESS, verb["adjective"] or "", re.I) or (verb["degree"] or "").lower() == "worse"
         lower = (verb["degree"] or "").lower() == "lower"
@@ -135,5 +157,24 @@ def versus(sentence: str, section: str, names: Names, it: str = "") -> list[Vers
         universal = bool(scope) or bool(_UNIVERSAL.search(clause))
         for other in others:
             a, b = (other, one) if worse else (one, other)
-            found += [Versus(a, b, m, scope, universal) for m in said]
+            amount = (verb["a"] or verb["b"] or "").strip().lower()
+            degree = bool(re.search(r"\b(?:only|slight\w*|marginal\w*|significant\w*|much|far)\b", clause, re.I))
+            found += [Versus(a, b, m, scope, universal, amount, degree) for m in said]
     return found
+
+
+def alone(sentence: str, names: Names, around: Callable[[], list[str]]) -> list[Versus]:
+    """'A is cost-effective for …': against whom is told by the names around it."""
+    cheap = _CHEAP.search(sentence)
+    if cheap is None or not sure(sentence) or _VERB.search(sentence):
+        return []
+    one = last_name(sentence[: cheap.start()].split(), names)
+    scope = ranges(sentence[cheap.end() :])
+    if not one or not scope:
+        return []
+    mine = set(names.find(one))
+    others = [n for n in around() if not mine & set(names.find(n))]
+    if not others:
+        return []
+    other = max(others, key=lambda n: (len(tokens(n)), len(names.find(n))))  # 'Maker 8xThing' before 'Maker'
+    return [Versus(one, other, m, scope, True) for m in metrics("cost")]

@@ -67,11 +67,14 @@ class Names:
             if identity:
                 self.rows[identity].append(row)
         self.defined = defined
+        self._tells: dict[str, bool] = {}
 
     def tells(self, token: str) -> bool:
         """Whether a token tells some rows from the others."""
-        hits = sum(within(token, name) for name in self.rows)
-        return 0 < hits < len(self.rows)
+        if token not in self._tells:
+            hits = sum(within(token, name) for name in self.rows)
+            self._tells[token] = 0 < hits < len(self.rows)
+        return self._tells[token]
 
     def names(self, word: str) -> bool:
         return any(not t[0].isdigit() and len(t) > 2 and self.tells(t) for t in tokens(word))
@@ -126,6 +129,13 @@ def _key(row: Row) -> tuple[float | None, ...]:
     return (*loads, *lengths)
 
 
+def _by_key(rows: Iterable[Row]) -> dict[tuple[float | None, ...], list[Row]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[_key(row)].append(row)
+    return found
+
+
 def _same_prompts(a: Row, b: Row) -> bool:
     one, other = load(a, "input_len"), load(b, "input_len")
     return one is None or other is None or abs(one - other) <= 0.05 * max(one, other)
@@ -138,9 +148,10 @@ def pairs(names: Names, one: Name, other: Name) -> Iterator[tuple[Side, list[Pai
             if a.name == b.name or not _beside(a, b, names.tier):
                 continue
             found = []
+            ours, theirs = _by_key(a.rows), _by_key(b.rows)
             for row in a.rows:
-                there = [r for r in b.rows if _key(r) == _key(row) and _same_prompts(r, row)]
-                here = [r for r in a.rows if _key(r) == _key(row) and _same_prompts(r, row)]
+                there = [r for r in theirs[_key(row)] if _same_prompts(r, row)]
+                here = [r for r in ours[_key(row)] if _same_prompts(r, row)]
                 if len(there) == 1 and len(here) == 1:
                     found.append(Pair(row, there[0]))
             if found:

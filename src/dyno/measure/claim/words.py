@@ -15,19 +15,37 @@ _SPELLINGS = (
 )
 # Words of names that tell nothing apart.
 _EMPTY = frozenset(
-    {"the", "model", "models", "and", "with", "version", "gpu", "gpus", "result", "results", "csv", "json"}
+    {"the", "and", "with", "model", "models", "version", "gpu", "gpus", "result", "results", "csv", "json"}
+    | {
+        "throughput",
+        "latency",
+        "token",
+        "tokens",
+        "request",
+        "requests",
+        "batch",
+        "size",
+        "test",
+        "tests",
+        "run",
+        "runs",
+    }
+    | {"benchmark", "benchmarks", "online", "offline", "serving", "performance", "mean", "median"}
 )
 
 
 def sentences(text: str) -> Iterator[str]:
     """Of a passage; those of a sensible length."""
-    for sentence in _END.split(text[:20_000]):
-        if 10 <= len(sentence.strip()) <= SENTENCE_MAX:
-            yield sentence.strip()
+    text, start = text[:20_000], 0
+    for end in (*(m.end() for m in _END.finditer(text)), len(text)):
+        sentence = text[start:end].strip().rstrip(".;")
+        if 10 <= len(sentence) <= SENTENCE_MAX:
+            yield sentence
+        start = end
 
 
-def tokens(text: str) -> list[str]:
-    """What a name consists of: '8xMi300x 1FP8-amd' is 8x, mi300x, 1fp8, amd."""
+def words(text: str) -> list[str]:
+    """In small letters, cut at all that is neither a letter nor a digit; '8xMi300x' is 8x and mi300x."""
     plain = text.lower()
     for pattern, spelling in _SPELLINGS:
         plain = pattern.sub(spelling, plain)
@@ -35,7 +53,12 @@ def tokens(text: str) -> list[str]:
     for token in _TOKEN.findall(plain):
         counted = _COUNT.match(token)
         found += [counted[1], counted[2]] if counted else [token]
-    return [t for t in found if t not in _EMPTY]
+    return found
+
+
+def tokens(text: str) -> list[str]:
+    """What a name consists of: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd."""
+    return [t for t in words(text) if t not in _EMPTY]
 
 
 def same(one: str, other: str) -> bool:
