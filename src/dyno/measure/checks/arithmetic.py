@@ -145,9 +145,8 @@ def _sums(passage: Passage) -> Iterator[tuple[str, float, str]]:
         numbers = [*re.findall(r"\d+(?:\.\d+)?", sum_), found["value"]]
         if all(len(n) == 1 for n in numbers):  # 1 + 1 = 3 is a figure of speech
             continue
-        readings = [printed, printed / 100] if found["percent"] else [printed]
-        scale = [1.0, 0.01]
-        if all(_off(value, slack, r, half * s) for r, s in zip(readings, scale, strict=False)):
+        scales = (1.0, 0.01) if found["percent"] else (1.0,)  # at most one of them is near the sum at all
+        if any(_off(value, slack, printed * scale, half * scale) for scale in scales):
             yield sum_.strip(), value, found["value"]
 
 
