@@ -29,6 +29,7 @@ _DEVICES: Final = re.compile(
     r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
     re.I,
 )
+AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 _WIDEST: Final = 200  # characters of a cell that may still be a setting
 
 
@@ -121,11 +122,11 @@ def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]
     """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
     meanings = [columns.meaning(row[0].text) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
-    if len(known) < 2 or 2 * len(known) < len(table.rows):
-        return
     statistics = [columns.statistic(title) for title in table.header]
-    if sum(s is not None for s in statistics[1:]) >= 2:
+    if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
         yield from _by_statistic(table, meanings, statistics, index, file, form)
+        return
+    if len(known) < 2 or 2 * len(known) < len(table.rows):
         return
     tool = _tool([row[0].text for row in table.rows if row])
     for i, title in enumerate(table.header[1:], 1):
@@ -152,6 +153,7 @@ def _by_statistic(
     table: Table, meanings: list[Column | None], statistics: list[str | None], index: int, file: str, form: Form
 ) -> Iterator[Row]:
     figures: dict[str, Figure] = {}
+    tool = "aiperf" if table.header[:2] == AIPERF else ""
     for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
         if column is None or not column.figure:
             continue
@@ -159,12 +161,12 @@ def _by_statistic(
             if statistic is None or not (columns.stem_of(column.name) or statistic == "mean"):
                 continue
             name = columns.with_statistic(column.name, statistic) if columns.stem_of(column.name) else column.name
-            if (value := figure(cell, column, line, "")) is not None:
+            if (value := figure(cell, column, line, tool)) is not None:
                 figures.setdefault(name, value)
     if figures:
         kind, figures = _kind(figures, {}, [])
         yield Row(
-            kind=kind, tool="", form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
+            kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
             section=table.section, table=index,
         )  # fmt: skip
 
