@@ -1,12 +1,3 @@
-<<<<<<< HEAD
-"""JSON, CSV and SQL. To come."""
-
-from dyno.facts.imported import Document
-
-
-def read(file: str, data: bytes) -> Document | None:
-    return None
-=======
 """Files that a program wrote for programs: JSON, JSON lines, CSV and SQL, told apart by what stands in them."""
 
 import codecs
@@ -131,4 +122,3 @@ def _capped(unread: list[Unread]) -> list[Unread]:
     if len(unread) <= _TOLD:
         return unread
     return [*unread[:_TOLD], Unread(unread[_TOLD].line, f"and {len(unread) - _TOLD} more such remarks")]
->>>>>>> wt-a
