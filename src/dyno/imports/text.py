@@ -31,8 +31,8 @@ _LOAD = re.compile(
 )  # fmt: skip
 _LOAD_NAMES = {
     "maximum request concurrency": "concurrency", "max request concurrency": "concurrency",
-    "max_concurrency": "concurrency", "traffic request rate": "rate", "request rate": "rate", "request_rate": "rate", "num_prompts": "num_prompts",
-    "num_prompt": "num_prompts", "seq_length": "input_len",
+    "max_concurrency": "concurrency", "traffic request rate": "rate", "request rate": "rate", "request_rate": "rate",
+    "num_prompts": "num_prompts", "num_prompt": "num_prompts", "seq_length": "input_len",
 }  # fmt: skip
 _BUILD = re.compile(r"^\s{0,8}build:\s*([0-9a-f]{6,40}|unknown)\s*\((\d+)\)")
 _EVALUATED = re.compile(
