@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Document, Figure, Heading, Passage, Row, Setting, Table
+from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
 from dyno.measure.checks import arithmetic, bold, claims, sections
 from dyno.measure.checks.words import WORDS
 from dyno.measure.direction import better, leads
@@ -239,6 +239,9 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
         Heading(5, 3, "Cost per million token", empty=True),
         Heading(7, 3, "Acknowledgements", empty=True),
         Heading(9, 0, "c=1 results", empty=True),
+        Heading(11, 2, "categories:", empty=True),
+        Heading(13, 2, "Setting"),
+        Heading(15, 2, "Runs"),
     ]
     found = said(sections.empty, Document("r.md", "markdown", headings=headings))
     assert [(f.code, f.level, f.at) for f in found] == [
@@ -247,11 +250,16 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
     ]
 
 
+def test_comments_of_a_script_are_no_empty_sections() -> None:
+    headings = [Heading(i, 1, "Licensed under results", empty=True) for i in range(9)]
+    assert said(sections.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
+
+
 def test_a_title_that_promises_figures_over_a_text_without_one() -> None:
     title = "Latency and throughput benchmarks of an engine"
     (finding,) = said(sections.no_figures, doc("Run the script.", title=title))
     assert (finding.code, finding.level) == ("consistency.no_figures", "doubt")
-    (finding,) = said(sections.no_figures, doc("Run the script.", title="How to run the benchmarks"))
+    (finding,) = said(sections.no_figures, doc("Run the script.", title="How to run the serving benchmarks"))
     assert finding.level == "note"
 
 
@@ -260,8 +268,10 @@ def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
     assert said(sections.no_figures, doc("It does 1200 tokens/s.", title=title)) == []
     assert said(sections.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
     assert said(sections.no_figures, doc("Install it.", title="An engine for everybody")) == []
+    assert said(sections.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
+    cells = [[Cell("4090 24GB"), Cell("127.74"), Cell("OOM")], [Cell("H100"), Cell("144.49 ± 0.3"), Cell("67.79")]]
     unread = Document(
-        "r.md", "markdown", headings=[Heading(1, 1, title)], tables=[Table(3, ["who", "throughput"], [], [], "Numbers")]
+        "r.md", "markdown", headings=[Heading(1, 1, title)], tables=[Table(3, ["GPU", "8B", "70B"], cells, [5, 6])]
     )
     assert said(sections.no_figures, unread) == []
 

@@ -12,7 +12,12 @@ _PROMISE = re.compile(
     re.IGNORECASE,
 )
 _OF_FIGURES = re.compile(
-    r"\b(?:performance|throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed(?: test)?s?|results)\b", re.IGNORECASE
+    r"\b(?:throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed tests?|speeds|(?:performance|speed|test) results|results)\b",
+    re.IGNORECASE,
+)
+_OF_SPEED = re.compile(r"\b(?:latenc|throughput|speed|performance|inference|serving|tokens?/s)", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"[\W\d]{0,9}(?:(?:performance|throughput|latency|benchmark)(?: results)?|results)\W{0,3}$", re.IGNORECASE
 )
 _RESULTS = re.compile(r"\b(?:benchmarks|results|numbers|findings)\b|\bbenchmark (?:of|report)\b", re.IGNORECASE)
 _HOW_TO = re.compile(
@@ -25,8 +30,9 @@ _FIGURE_IN_WORDS = re.compile(
     r"|\d\s?(?:x|×|times|%)\s(?:faster|slower|higher|lower|more|less|better)",
     re.IGNORECASE,
 )
+_MEASURED = re.compile(r"\s*[~<>≈]?\s?\$?\d{1,3}(?:,?\d{3}){0,3}(?:\.\d{1,6})?\s?(?:[a-zA-Z/%±$].{0,20})?\s*$")
 _DANGLING = re.compile(
-    r"\b(?:(?:are|is) (?:listed|given|shown|summari[sz]ed|tabulated) (?:in the (?:table|list) )?below|"
+    r"\b(?:(?:are|is) (?:listed|given|summari[sz]ed|tabulated) (?:in the (?:table|list) )?below|"
     r"(?:see|in) the (?:table|list) below|(?:in )?the (?:following|below) (?:table|list)\b[^.]{0,60})\s?[.:]?\s?$",
     re.IGNORECASE,
 )
@@ -37,24 +43,27 @@ PARAGRAPH = 200  # characters: prose from here on, below it may be an item of a 
 
 def empty(documents: list[Document]) -> Iterator[Finding]:
     for document in documents:
-        bare = [h for h in document.headings if h.empty and h.level > 0]
+        headings = [h for h in document.headings if h.level > 0]
+        bare = [h for h in headings if h.empty and not h.text.endswith((":", ";", ","))]
+        if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
+            continue
         promised = [h for h in bare if _PROMISE.search(h.text)]
-        for level, headings in (("doubt", promised), ("note", [h for h in bare if h not in promised])):
-            if headings:
-                names = ", ".join(f"'{h.text}'" for h in headings[:6])
+        for level, found in (("doubt", promised), ("note", [h for h in bare if h not in promised])):
+            if found:
+                names = ", ".join(f"'{h.text}'" for h in found[:6])
                 yield Finding(
                     "consistency.empty_section",
                     "doubt" if level == "doubt" else "note",
-                    f"Nothing stands under {names}{' and others' if len(headings) > 6 else ''}.",
+                    f"Nothing stands under {names}{' and others' if len(found) > 6 else ''}.",
                     "Give the figures that the heading promises; what is concluded from them rests on nothing here."
                     if level == "doubt"
                     else "Fill it or take it out.",
-                    [f"{document.file}:{h.line}" for h in headings],
+                    [f"{document.file}:{h.line}" for h in found],
                 )
 
 
 def _figures_in_words(document: Document) -> bool:
-    return any(not p.listing and _FIGURE_IN_WORDS.search(p.text[:20_000]) for p in document.passages)
+    return any(_FIGURE_IN_WORDS.search(p.text[:20_000]) for p in document.passages)
 
 
 def no_figures(documents: list[Document]) -> Iterator[Finding]:
@@ -63,15 +72,13 @@ def no_figures(documents: list[Document]) -> Iterator[Finding]:
         if not document.headings or any(r.kind in _PERFORMANCE for r in document.rows):
             continue
         title = next((h for h in document.headings if h.level > 0), document.headings[0])
-        promises = [h for h in document.headings if h.level > 0 and _OF_FIGURES.search(h.text)]
-        bare = [
-            h for h in promises if re.fullmatch(r"[\W\d]*(?:performance|results|benchmark results)\W*", h.text, re.I)
-        ]
-        if not (title in promises or bare) or _figures_in_words(document) or _cells_with_numbers(document):
+        # 'Benchmarks' alone may be of answers' quality.
+        promised = [title] if _OF_FIGURES.search(title.text) and _OF_SPEED.search(title.text) else []
+        measured = any(c.role in ("client", "offline", "micro") for c in document.commands)
+        where = promised + [h for h in document.headings if measured and h.level > 1 and _PLAIN.match(h.text)]
+        if not where or _figures_in_words(document) or _cells_with_numbers(document):
             continue
-        plain = title in promises and _RESULTS.search(title.text) and not _HOW_TO.search(title.text)
-        where = [title] if title in promises else []
-        where += [h for h in bare if h is not title]
+        plain = promised and _RESULTS.search(title.text) and not _HOW_TO.search(title.text)
         yield Finding(
             "consistency.no_figures",
             "doubt" if plain and not data else "note",
@@ -82,8 +89,10 @@ def no_figures(documents: list[Document]) -> Iterator[Finding]:
 
 
 def _cells_with_numbers(document: Document) -> bool:
-    """A table of a promised thing that no reader made rows of may hold the figures."""
-    return any(_OF_FIGURES.search(" ".join([*t.header, t.section])) for t in document.tables)
+    """A table that no reader made rows of may hold the figures; one that was read as something else doesn't."""
+    elsewhere = {r.table for r in document.rows if r.kind not in _PERFORMANCE}
+    tables = [t for i, t in enumerate(document.tables) if i not in elsewhere]
+    return any(sum(_MEASURED.match(c.text) is not None for cells in t.rows for c in cells) > 1 for t in tables)
 
 
 def _stops(document: Document, passage: Passage) -> int | None:
