@@ -272,6 +272,11 @@ def test_a_table_without_figures_has_no_rows() -> None:
     assert rows("| Req/s | Notes |\n|---|---|\n| tbd | none |") == []
 
 
+def test_a_line_that_ends_early_is_left_out() -> None:
+    assert rows("| Value | Tasks | Metric |\n|---|---|---|\n| 0.5 |") == []
+    assert rows("| t/s | test |\n|---|---|\n| |") == []
+
+
 def test_secrets_in_cells_stay_out() -> None:
     found = rows("| Model | api_key | Req/s |\n|---|---|---|\n| hf_abcdefghijklmnop | verysecret1 | 1.5 |")
     assert "hf_abc" not in str(found)
