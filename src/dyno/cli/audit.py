@@ -36,13 +36,17 @@ def add(commands: Any) -> None:
         epilog=_FORMATS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("files", nargs="+", metavar="FILE", help="a result file, a report, a log; a run or a study of dyno's")
+    p.add_argument(
+        "files", nargs="+", metavar="FILE", help="a result file, a report, a log; a run or a study of dyno's"
+    )
     p.add_argument("--json", action="store_true", help="everything, for a script")
     p.add_argument("--markdown", action="store_true", help="to be put into a report or a review")
     p.add_argument(
         "--price", type=float, metavar="DOLLARS", help="of an accelerator-hour, where a result doesn't tell one"
     )
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)")
+    p.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)"
+    )
     p.set_defaults(command=audit)
     p = commands.add_parser(
         "import",
@@ -88,12 +92,12 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]
         try:
             source = read(word, runs, samples=False)
         except DynoError as e:
-            failed.append(e)
+            failed.append(str(e))
             continue
         documents.append(source.document)
         own += [finding for m in source.measured for finding in m.findings]
-    for e in failed:
-        print(f"dyno: {e}", file=sys.stderr)
+    for why in failed:
+        print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:
         raise ImportFailed("Nothing could be read.")
     return _apart(documents), own
@@ -131,11 +135,15 @@ def import_(options: argparse.Namespace) -> int:
             where = f" → {keep(d, options.runs)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
-        print(f"{d.file}: {d.format}, {len(d.rows)} results{by}{where}", file=sys.stderr if options.json else sys.stdout)
+        print(
+            f"{d.file}: {d.format}, {len(d.rows)} results{by}{where}", file=sys.stderr if options.json else sys.stdout
+        )
         for u in d.unread[:20]:
             print(f"  {d.file}:{u.line}: {u.why}", file=sys.stderr)
         if len(d.unread) > 20:
             print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
     if failed or not any(d.rows for d in documents):
-        raise ImportFailed("Not every file could be read." if any(d.rows for d in documents) else "No results were found.")
+        raise ImportFailed(
+            "Not every file could be read." if any(d.rows for d in documents) else "No results were found."
+        )
     return 0

@@ -111,7 +111,9 @@ def _settings(draft: Draft, value: Value) -> None:
         break
     for name, paths in _PATHS.items():
         for path in paths:
-            draft.setting(name, config.get(*path))
+            found = config.get(*path)
+            if found is not None and found.number != 0:  # 0 requests: as many as the time allows
+                draft.setting(name, found)
 
 
 class _Metric(msgspec.Struct):

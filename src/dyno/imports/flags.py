@@ -108,6 +108,9 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
         settings["model"] = Setting(_resolved(name, variables) or name, line, "command")
     if role in ("server", "offline", "client") and tool in ("vllm", "sglang", "tgi", "llama.cpp") and role != "client":
         settings.setdefault("engine", Setting(tool, line, "command"))
+    if role == "quality":  # --model says by which program
+        settings.pop("model", None)
+        settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
     if role == "server":  # what it is told of a load is its own limit
         settings = {k: v for k, v in settings.items() if k not in _ABOUT_THE_LOAD}
     return Command(
@@ -215,6 +218,16 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
         if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
             out[name] = Setting(scalar(shown(key, told)), line, "namespace")
     return settled(out)
+
+
+def model_args(text: str, line: int) -> dict[str, Setting]:
+    """`pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
+    out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
+    if model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text):
+        out["model"] = Setting(model[1], line, "command")
+    if quantization := re.search(r"quantization=([\w-]+)", text):
+        out["quantization"] = Setting(quantization[1], line, "command")
+    return out
 
 
 def settled(settings: dict[str, Setting]) -> dict[str, Setting]:

@@ -16,7 +16,8 @@ _ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _AT: Final = re.compile(r"\(byte (\d+)\)")
 _NOT_A_NUMBER: Final = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|,', re.DOTALL)
 _OPENING: Final = re.compile(rb'\{\s*(?:"|\}|\Z)|\[\s*(?:[{\["\]\-\d]|\Z)')
 _MENDED: Final = 128 << 20  # bytes of the largest value that is mended
 _DEEPEST: Final = 500
@@ -106,7 +107,9 @@ def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
         found.unread.append(Unread(lines.of(at), "broken here, and too large to be mended"))
         found.broken += 1
         return
-    numbers, count = _NOT_A_NUMBER.subn(b"null", piece)
+    numbers, count = piece, 0
+    if b"NaN" in piece or b"Infinity" in piece:
+        numbers, count = _NOT_A_NUMBER.subn(b"null", piece)
     if count:
         first = _NOT_A_NUMBER.search(piece)
         where = lines.of(first.start()) if first else line
@@ -141,8 +144,10 @@ def _closed(piece: bytes, at: int) -> bytes:
             if not stack or stack.pop() != char:
                 return b""
             safe = token.end()
-        elif char == b",":
-            safe = token.start()
         if len(stack) > _DEEPEST:
             return b""
+    # Millions of commas stand between the brackets; only the last one matters.
+    for token in _COMMA.finditer(piece, safe, at):
+        if token[0] == b",":
+            safe = token.start()
     return piece[:safe] + b"".join(reversed(stack)) if safe > 1 else b""

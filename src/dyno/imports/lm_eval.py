@@ -21,7 +21,10 @@ def is_results(value: Value) -> bool:
     results = value.get("results")
     if results is None or not results.is_object:
         return False
-    return any(key in value.fields for key in ("n-shot", "versions", "configs", "lm_eval_version"))
+    if any(key in value.fields for key in ("n-shot", "versions", "configs", "lm_eval_version")):
+        return True
+    first = next(iter(results.fields.values()), None)  # stripped of all but the scores
+    return first is not None and any("," in key and field.digits for key, field in first.fields.items())
 
 
 def is_samples(value: Value) -> bool:

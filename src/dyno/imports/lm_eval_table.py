@@ -18,7 +18,7 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
     found = []
     carried: dict[str, Cell] = {}
     for cells, line in zip(table.rows, table.lines, strict=False):
-        if len(cells) <= value_column:
+        if len(cells) <= max(value_column, task_column):
             continue
         name = cells[task_column].text.strip()
         if name:

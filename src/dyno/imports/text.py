@@ -12,7 +12,7 @@ import msgspec
 from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
 from dyno.imports import block, tables
 from dyno.imports.environment import Environments
-from dyno.imports.flags import command, in_words, namespace, program_in, scalar, without_prompt
+from dyno.imports.flags import command, in_words, model_args, namespace, program_in, scalar, without_prompt
 from dyno.imports.lines import Line
 
 MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS = 20_000, 4_000, 2_000
@@ -49,18 +49,9 @@ _RECKONS = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
 # A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
 _LOOSE = re.compile(r"[\w +/()=,-][\w .+/()=,-]{0,60}[\w)]")
 _NO_LABELS = {
-    "client",
-    "server",
-    "run",
-    "output",
-    "result",
-    "results",
-    "benchmark",
-    "command",
-    "log",
-    "example",
-    "usage",
-}
+    "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
+    "benchmark result", "benchmark results", "raw results", "results:", "test results", "serving script",
+}  # fmt: skip
 _ADMONITION = re.compile(r"^(?:\?\?\?\+?|!!!|===)\s")
 
 
@@ -174,15 +165,7 @@ class Walk:
             return True
         if found := _EVALUATED.match(text):
             self._end_paragraph()
-            settings = namespace(found[2] + found[3] + ")", number)
-            settings |= (
-                in_words(found[3].replace("quantization=", "").replace(",", " "), number)
-                if "quantization=" in found[3]
-                else {}
-            )
-            model = re.search(r"(?:pretrained|model)=([^,)\s]+)", found[2] + found[3])
-            if model:
-                settings["model"] = Setting(model[1], number, "command")
+            settings = model_args(found[2] + found[3], number)
             settings["--model_args"] = Setting((found[2] + found[3])[:500], number, "command")
             self._tell(settings, "quality")
             return True
@@ -449,7 +432,7 @@ class Walk:
         held, self._paragraph = self._paragraph, []
         text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in held))
         if text:
-            self._recent_words = (held[0].number, text) if len(text) < 160 and len(held) <= 2 else None
+            self._recent_words = _title(held[0].number, text) if len(text) < 160 and len(held) <= 2 else None
             self._pass(Passage(held[0].number, text[:20_000], self._section()))
 
     def _pass(self, passage: Passage) -> None:
@@ -484,6 +467,14 @@ class Walk:
             file=self.file, format=format, rows=self.rows, headings=self.headings, tables=self.tables,
             passages=self.passages, commands=self.commands, environments=self.environments.found, unread=self.unread,
         )  # fmt: skip
+
+
+def _title(number: int, text: str) -> tuple[int, str] | None:
+    """Words above a listing as its name: of a foldable part ('??? info "FP8"') what is quoted."""
+    if found := _ADMONITION.match(text):
+        quoted = re.search(r"\"([^\"]{2,100})\"", text[found.end() :])
+        text = quoted[1] if quoted else ""
+    return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
 
 
 def _cells(text: str) -> list[Cell]:

@@ -68,13 +68,29 @@ def gathered(found: Iterable[Finding]) -> Iterator[Finding]:
     """Of many alike one is told, with the lines of all."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in found:
-        file = finding.at[0].rpartition(":")[0] if finding.at else ""
+        file = finding.at[0].rpartition(":")[0] if finding.at and finding.level != "note" else ""
         alike.setdefault((finding.code, finding.level, file), []).append(finding)
-    for same in alike.values():
-        same = list({f.text: f for f in same}.values())
-        if len(same) <= 3:
-            yield from same
-            continue
-        first = same[0]
-        lines = list(dict.fromkeys(at for f in same for at in f.at))
-        yield msgspec.structs.replace(first, text=f"{first.text} So it is with {len(same) - 1} more.", at=lines)
+    for (_, level, _), same in alike.items():
+        told = list(_merged(same))
+        if len(told) <= (SHOWN if level != "note" else 1):
+            yield from told
+        else:
+            yield _one(told, len(same))
+
+
+SHOWN = 3
+
+
+def _merged(same: Sequence[Finding]) -> Iterator[Finding]:
+    """The same words for several lines are one finding."""
+    lines: dict[str, list[str]] = {}
+    for f in same:
+        lines.setdefault(f.text, []).extend(f.at)
+    first = {f.text: f for f in reversed(same)}
+    for text, at in lines.items():
+        yield msgspec.structs.replace(first[text], at=list(dict.fromkeys(at)))
+
+
+def _one(told: Sequence[Finding], count: int) -> Finding:
+    lines = list(dict.fromkeys(at for f in told for at in f.at))
+    return msgspec.structs.replace(told[0], text=f"{told[0].text} So it is with {count - 1} more.", at=lines)

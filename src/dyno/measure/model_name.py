@@ -31,7 +31,8 @@ _NO_NAME = {
 _WEIGHTS = {  # bytes of a parameter, at least
     "fp32": 4.0, "f32": 4.0, "float32": 4.0, "fp16": 2.0, "f16": 2.0, "bf16": 2.0, "float16": 2.0, "bfloat16": 2.0,
     "fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "q8_0": 1.06, "q6_k": 0.8, "q5_k_m": 0.68, "q5_k": 0.66, "q4_k_m": 0.56,
-    "q4_k": 0.54, "q4_0": 0.56, "awq": 0.5, "gptq": 0.5, "int4": 0.5, "w4a16": 0.5, "fp4": 0.5, "nvfp4": 0.5, "mxfp4": 0.5,
+    "q4_k": 0.54, "q4_0": 0.56, "awq": 0.5, "gptq": 0.5, "int4": 0.5, "w4a16": 0.5, "fp4": 0.5,
+    "nvfp4": 0.5, "mxfp4": 0.5,
 }  # fmt: skip
 LEAST = 0.25  # of a parameter whose quantization isn't told
 

@@ -1,10 +1,10 @@
 """Where a row stands: the load it was measured under, and what was measured. Rows at one point can be held together."""
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
 from dyno.facts.imported import Figure, Row, Scalar
+from dyno.measure.model_name import named
 
 LOAD = (
     "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task",
@@ -21,6 +21,7 @@ ENGINE = (
     "prefix_caching", "scheduler_steps", "enforce_eager", "memory_fraction", "speculative", "accelerator",
     "accelerators",
 )  # fmt: skip
+AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
 
 Point = tuple[tuple[str, Scalar], ...]
@@ -41,14 +42,19 @@ def point(row: Row) -> Point:
 def finite_rate(row: Row) -> float | None:
     """Requests offered each second; None where all were sent at once, or it isn't told."""
     rate = row.number("rate")
-    return rate if rate is not None and math.isfinite(rate) and rate > 0 else None
+    return rate if rate is not None and 0 < rate < AT_ONCE else None
 
 
 def subject(row: Row) -> str:
     """What was measured, in words: what its author calls it, else its engine, model and settings."""
     if row.series:
         return row.series.strip()
-    parts = [str(row.told(n)) for n in ("engine", "model", "quantization", "accelerator") if row.told(n) is not None]
+    told = {n: str(row.told(n)) for n in ("engine", "model", "quantization", "accelerator") if row.told(n) is not None}
+    if "model" in told:
+        told["model"] = named(told["model"]).name
+        if told.get("quantization", "").lower() in told["model"].lower():
+            told.pop("quantization", None)
+    parts = list(told.values())
     if (tp := row.told("tensor_parallel")) is not None:
         parts.append(f"tp {tp}")
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
@@ -93,12 +99,37 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows under the same load that stand beside each other: of different subjects, told in the same form."""
+    """Rows under the same load, as far as it is told."""
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if at := point(row):
             found.setdefault((row.kind, at), []).append(row)
-    return [group for group in found.values() if len({subject(r) for r in group}) > 1 or len(group) > 1]
+    return [part for (_, at), group in found.items() for part in (_by_prompts(group) if unsaid(at) else [group])
+            if len(part) > 1]  # fmt: skip
+
+
+def unsaid(load: Point) -> bool:
+    """Nobody tells which prompts: those of other lengths are then another load, and not a mistake."""
+    return not any(name in ("dataset", "input_len") for name, _ in load)
+
+
+def _by_prompts(group: list[Row]) -> list[list[Row]]:
+    parts: list[list[Row]] = []
+    for row in sorted(group, key=lambda r: input_each(r) or 0.0):
+        if parts and alike_prompts(parts[-1][0], row):
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def alike_prompts(a: Row, b: Row) -> bool:
+    """By their lengths. Answers that all have one length, and another one, were asked for so."""
+    x, y, made, other = input_each(a), input_each(b), output_each(a), output_each(b)
+    if x is None or y is None or abs(x - y) > 0.15 * max(x, y):
+        return x is None and y is None
+    whole = made is not None and other is not None and made == round(made) and other == round(other)
+    return not (whole and made != other)
 
 
 # ---- figures with their rounding ----
@@ -140,7 +171,7 @@ def sent(row: Row) -> tuple[float, str] | None:
     asked = row.settings.get("num_prompts")
     if asked is None or isinstance(asked.value, bool) or not isinstance(asked.value, int | float):
         return None
-    return float(asked.value), {"progress": "the progress bar", "namespace": "its arguments"}.get(
+    return float(asked.value), {"progress": "the progress bar", "namespace": "its list of arguments"}.get(
         asked.by, "the command"
     )
 

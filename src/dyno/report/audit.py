@@ -1,4 +1,4 @@
-"""An audit as text, as Markdown and as JSON: verdict, findings with their lines, and the rows brought to one measure."""
+"""An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows brought to one measure."""
 
 import textwrap
 from collections.abc import Sequence
@@ -75,7 +75,9 @@ def _finding(f: Finding) -> str:
     if f.at:
         more = f" and {len(f.at) - LINES} more" if len(f.at) > LINES else ""
         shown = ", ".join(map(_plain, f.at[:LINES])) + more
-        lines += textwrap.wrap(shown, WIDTH, initial_indent="   at ", subsequent_indent="      ", break_on_hyphens=False)
+        lines += textwrap.wrap(
+            shown, WIDTH, initial_indent="   at ", subsequent_indent="      ", break_on_hyphens=False
+        )
     return "\n".join(lines)
 
 
@@ -98,7 +100,10 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
     if not rows:
         return []
     columns: list[tuple[str, list[str]]] = [
-        ("line", [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows]),
+        (
+            "line",
+            [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
+        ),
         ("what", [_short(r.subject, 36) for r in rows]),
         ("load", [_short(r.load, 30) for r in rows]),
         ("done", [_done(r) for r in rows]),
@@ -115,7 +120,10 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
         for definition in sorted({r.latencies[name][1] for r in rows if name in r.latencies}):
             several = len({r.latencies[name][1] for r in rows if name in r.latencies}) > 1
             tool = definition.partition(".")[0] or "?"
-            shown = [_number(r.latencies[name][0], 1) if r.latencies.get(name, (0, None))[1] == definition else "" for r in rows]
+            shown = [
+                _number(r.latencies[name][0], 1) if r.latencies.get(name, (0, None))[1] == definition else ""
+                for r in rows
+            ]
             columns.append((f"{title} ({tool})" if several else title, shown))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]

@@ -11,7 +11,6 @@ from dyno.measure.points import ENGINE
 
 _RESULTS = re.compile(r"result|finding|conclusion|comparison|\bvs\b|versus", re.I)
 _MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)")
-_KINDS = {"server": ("serve",), "offline": ("throughput", "latency"), "client": ("serve",)}
 
 
 def command_differs(documents: Sequence[Document]) -> Iterator[Finding]:
@@ -33,7 +32,8 @@ def command_differs(documents: Sequence[Document]) -> Iterator[Finding]:
                 yield Finding(
                     "consistency.command",
                     "note",
-                    f"The command says concurrency {asked.value}, the results after it {', '.join(f'{n:g}' for n in told if n)}.",
+                    f"The command says concurrency {asked.value}, the results after it "
+                    f"{', '.join(f'{n:g}' for n in told if n)}.",
                     "Print the command of each result.",
                     [f"{d.file}:{c.line}", *(f"{d.file}:{told[n].line}" for n in others)],
                 )
@@ -55,27 +55,29 @@ def versions_differ(documents: Sequence[Document]) -> Iterator[Finding]:
             )
 
 
-def _has_results(d: Document, *kinds: str) -> bool:
-    if d.rows:
-        return not kinds or any(r.kind in kinds for r in d.rows)
-    return any(_RESULTS.search(h.text) for h in d.headings)
+def _has_results(d: Document) -> bool:
+    return bool(d.rows) or any(_RESULTS.search(h.text) for h in d.headings)
 
 
 def flags_differ(documents: Sequence[Document]) -> Iterator[Finding]:
     """Commands of one role, whose results are compared: more than one thing is changed."""
     for d in documents:
+        compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
         for role in ("server", "offline"):
-            if not _has_results(d, *_KINDS[role]):
-                continue
-            there = [c for c in d.commands if c.role == role and len(c.settings) > 2 and "-h" not in c.settings]
             programs: dict[str, list[Command]] = {}
-            for c in there:
-                programs.setdefault(c.program, []).append(c)
+            for c in d.commands:
+                # One that only shows how it is done has no results of its own.
+                measured = any(s.line == c.line for r in d.rows for s in r.settings.values())
+                if c.role == role and len(c.settings) > 2 and (measured or (compared and not d.rows)):
+                    programs.setdefault(c.program, []).append(c)
             for commands in programs.values():
-                yield from _unlike(d, commands)
+                yield from _unlike(d, commands, compared)
 
 
-def _unlike(d: Document, commands: list[Command]) -> Iterator[Finding]:
+_COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
+
+
+def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Finding]:
     if len(commands) < 2:
         return
     told: dict[str, dict[str, Command]] = {}
@@ -94,7 +96,8 @@ def _unlike(d: Document, commands: list[Command]) -> Iterator[Finding]:
     ] + variables
     yield Finding(
         "comparability.settings_differ",
-        "doubt",
+        # Where machines or engines are compared, settings are to be the same; else they may be what is tried.
+        "doubt" if compared else "note",
         f"{len(commands)} commands ({commands[0].program}) differ in more than one thing: {'; '.join(shown)}.",
         "What made the difference can't be told. Change one thing at a time, or say that whole set-ups are compared.",
         [f"{d.file}:{c.line}" for c in commands],

@@ -17,7 +17,7 @@ def failed(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), sent(row)
     if row.kind != "serve" or done is None or asked is None or asked[0] <= done:
         return
-    for finding in failures(int(asked[0] - done), int(asked[0]), int(done), f" by {asked[1]}"):
+    for finding in failures(int(asked[0] - done), int(asked[0]), int(done), f": {asked[1]} says {asked[0]:,.0f}"):
         yield msgspec.structs.replace(finding, at=at([row], "completed", "failed"))
 
 

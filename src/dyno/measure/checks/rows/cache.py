@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
 from dyno.measure.model_name import named
-from dyno.measure.points import at, input_each, key, point, subject
+from dyno.measure.points import ASIDE, at, input_each, point, subject
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -28,8 +28,8 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
         yield Finding(
             "cache.warm",
             "doubt" if witness else "note",
-            f"{subject(row)}: the first token took {middle:,.1f} ms at the median and {tail:,.1f} at P99, about one step "
-            f"({step:,.1f} ms), with {read:,.0f} prompt tokens on average"
+            f"{subject(row)}: the first token took {middle:,.1f} ms at the median and {tail:,.1f} at P99, about one "
+            f"step ({step:,.1f} ms), with {read:,.0f} prompt tokens on average"
             + (f", where {witness[0]} needs {read / witness[1] * 1000:,.0f} ms for so many." if witness else "."),
             "So it is when prompts lie in the prefix cache from an earlier run. Empty it, or restart the server.",
             at([row], "median_ttft_ms", "p99_ttft_ms") + (witness[2] if witness else []),
@@ -67,8 +67,8 @@ def hits(rows: Sequence[Row]) -> Iterator[Finding]:
                 "doubt" if drawn else "note",
                 f"{found:,.0f} of {read:,.0f} prompt tokens ({found / read:.0%}) came from the prefix cache"
                 + (", with prompts that are said to be random." if drawn else "."),
-                "They cost nothing, so that time to first token and throughput are too good. Use another seed, or empty "
-                "the cache before each run." if drawn else "Say so with the figures.",
+                "They cost nothing, so that time to first token and throughput are too good. Use another seed, or "
+                "empty the cache before each run." if drawn else "Say so with the figures.",
                 at([row], "cached_input_tokens"),
             )  # fmt: skip
 
@@ -77,8 +77,11 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
     """The same thing again, and the first tokens come much sooner."""
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.kind == "serve" and row.form != "table" and row.get("mean_ttft_ms") and point(row):
-            found.setdefault((*key(row), point(row), row.label), []).append(row)
+        # A first token that waits in a queue depends on all else.
+        queue = (row.get("mean_ttft_ms") or 0) / 1000 > 0.05 * (row.get("duration_s") or 0)
+        if row.kind == "serve" and row.form != "table" and row.get("mean_ttft_ms") and point(row) and not queue:
+            told = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
+            found.setdefault((row.file, told, row.label, row.section), []).append(row)
     for same in found.values():
         first, later = (
             same[0],
@@ -92,8 +95,8 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
             yield Finding(
                 "cache.later_faster",
                 "doubt",
-                f"{subject(first)}: the same load again has its first tokens after {b:,.0f} ms, where they took {a:,.0f} "
-                "at first, and is no faster otherwise.",
+                f"{subject(first)}: the same load again has its first tokens after {b:,.0f} ms, where they took "
+                f"{a:,.0f} at first, and is no faster otherwise.",
                 "The prompts of the first run lay in the prefix cache, or the first run was the warm-up.",
                 at([first, best], "mean_ttft_ms"),
             )

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
 from dyno.measure.model_name import named
-from dyno.measure.points import at, input_each, level, output_each, point, sent, subject, together, words
+from dyno.measure.points import (
+    alike_prompts,
+    at,
+    input_each,
+    level,
+    output_each,
+    point,
+    sent,
+    subject,
+    together,
+    unsaid,
+    words,
+)
 
 WORK, FAR = 0.1, 0.25  # tokens of a request, apart
 SERVED = 0.05  # of success rates, apart
@@ -23,13 +35,14 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
             (low, a), (high, b) = min(told, key=lambda t: t[0]), max(told, key=lambda t: t[0])
             if not low or high / low - 1 <= WORK or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
                 continue
+            same = a.get("total_input_tokens") == b.get("total_input_tokens")  # the very same prompts
             tokens = "total_input_tokens" if which == 0 else "total_output_tokens"
             yield Finding(
                 "comparability.work_differs",
-                "void" if high / low - 1 > FAR else "doubt",
+                "void" if high / low - 1 > FAR and (same or not unsaid(point(a))) else "doubt",
                 f"At {words(point(a))}, {high:,.1f} tokens were {name} for a request of {subject(b)!r} and "
-                f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and end-to-end latency are "
-                "of different work.",
+                f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and latency "
+                "are of different work.",
                 "Compare tokens/s, or make answers equally long (--ignore-eos) and send the same prompts.",
                 at([a, b], tokens, "completed"),
             )
@@ -100,11 +113,12 @@ def _dropped(a: list[Row], b: list[Row]) -> Iterator[Finding]:
 def loads(rows: Sequence[Row]) -> Iterator[Finding]:
     """One series was measured under loads under which another wasn't."""
     by_file: dict[tuple[str, str], dict[str, set[float]]] = {}
+    first: dict[str, Row] = {}
     for row in rows:
         if (at_level := level(row)) and row.form == "csv" and row.kind == "serve":
-            by_file.setdefault((row.kind, at_level[0]), {}).setdefault(f"{row.file}\0{subject(row)}", set()).add(
-                at_level[1]
-            )
+            who = f"{row.file}\0{subject(row)}"
+            first.setdefault(who, row)
+            by_file.setdefault((row.kind, at_level[0]), {}).setdefault(who, set()).add(at_level[1])
     for (_, name), there in by_file.items():
         keys = list(there)
         for i, one in enumerate(keys):
@@ -112,12 +126,13 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
                 a, b = there[one], there[other]
                 more, few = (one, other) if len(a) >= len(b) else (other, one)
                 extra = sorted(v for v in there[more] - there[few] if v > max(there[few]))
-                if len(a & b) >= 2 and extra:
+                if len(a & b) >= 2 and extra and alike_prompts(first[one], first[other]):
                     yield Finding(
                         "comparability.loads_differ",
                         "note",
                         f"{_who(more)} has results for {name.replace('_', ' ')} "
-                        f"{', '.join(f'{v:g}' for v in extra[:6])}, and {_who(few)} has none beyond {max(there[few]):g}.",
+                        f"{', '.join(f'{v:g}' for v in extra[:6])}, and {_who(few)} has none beyond "
+                        f"{max(there[few]):g}.",
                         "Say why the others are missing: they may have failed.",
                     )  # fmt: skip
 

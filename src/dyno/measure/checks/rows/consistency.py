@@ -9,7 +9,7 @@ from dyno.measure.points import at, bounds, duration, finite_rate, output_each, 
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
-OVER = 1.05  # streams that can't be
+OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
 STEMS = ("ttft", "tpot", "itl", "e2el", "latency")
 # Tools whose throughput is the sum over the whole run; others reckon it in a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
@@ -194,7 +194,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
             by_gaps = f"; by the gaps (ITL) {rps * (first + (each - 1) * itl) / 1000:,.0f}" if itl else ""
             yield Finding(
                 "consistency.mean_tpot",
-                "doubt",
+                "doubt" if there > FAR_OVER * most else "note",
                 f"By its mean TPOT of {tpot:,.1f} ms, {there:,.0f} requests would be in flight, with {cap}{by_gaps}.",
                 "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
                 at([row], "mean_tpot_ms", "mean_itl_ms"),

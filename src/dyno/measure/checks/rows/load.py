@@ -20,7 +20,18 @@ def rate(row: Row) -> Iterator[Finding]:
     if not (offered and rps and done and took and e2e) or done < MANY:
         return
     sending = (row.number("num_prompts") or done) / offered
-    if rps < SERVED * offered and took - sending > 2.5 * e2e and took > 1.25 * sending:
+    if rps >= SERVED * offered or took < 1.25 * sending:
+        return
+    if cap := row.number("concurrency"):
+        yield Finding(
+            "load.rate_not_reached",
+            "note",
+            f"{offered:g} requests/s were offered and {rps:.2f} served, with no more than {cap:g} let in at once.",
+            "This is a closed loop, whatever its rate says: the wait before sending is in no latency. Report it as "
+            "a concurrency.",
+            at([row], "request_throughput"),
+        )
+    elif took - sending > 2.5 * e2e:
         yield _overload(row, offered, rps, f"The last was due after {sending:,.1f} s, and the run took {took:,.1f} s.")
 
 
@@ -78,7 +89,8 @@ def slots(row: Row) -> Iterator[Finding]:
 def overload(rows: Sequence[Row]) -> Iterator[Finding]:
     """More was offered, and no more was served: then less was offered than could be borne nowhere above that."""
     for sweep in sweeps(rows):
-        told = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))]
+        told = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))
+                and row.number("concurrency") is None]  # fmt: skip
         if len(told) < 2:
             continue
         most = max(r for _, r, _ in told)

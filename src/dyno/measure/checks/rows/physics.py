@@ -31,7 +31,7 @@ def _above(row: Row, peaks: Peaks) -> Iterator[Finding]:
     step_s, name = _step(row)
     if step_s:
         share = weights / step_s / peaks.bandwidth
-        told.append((share, f"a token every {step_s * 1000:,.2f} ms reads {weights / 1e9:,.1f} GB of weights each time, "
+        told.append((share, f"a token every {step_s * 1000:,.2f} ms reads {weights / 1e9:,.1f} GB of weights, "
                             f"{share:.0%} of the memory bandwidth", name))  # fmt: skip
     work = _tokens_per_s(row)
     if work and peaks.flops:
@@ -39,13 +39,12 @@ def _above(row: Row, peaks: Peaks) -> Iterator[Finding]:
         told.append((share, f"{work[0]:,.0f} tokens/s with {parameters / 1e9:,.0f} B parameters are {share:.0%} of the "
                             "arithmetic", work[1]))  # fmt: skip
     for share, text, name in told:
-        if share > ABOVE and dense is not False:
+        if share > ABOVE and dense:  # of a model with experts, or an unknown one, nobody knows what is read
             yield Finding(
                 "physics.above_roofline",
-                "void" if dense else "doubt",
+                "void",
                 f"More than {peaks.count} × {peaks.name} can do: {text} ({subject(row)}).",
-                "Another model or quantization was served, prompts came from a cache, or tokens were counted wrongly."
-                + ("" if dense else " Or the model reads only a part of its weights for a token (experts)."),
+                "Another model or quantization was served, prompts came from a cache, or tokens were counted wrongly.",
                 at([row], name),
             )
     bandwidth = [s for s in told if "bandwidth" in s[1]]

@@ -35,7 +35,7 @@ def _twins(a: Row, b: Row, rows: Sequence[Row]) -> Iterator[Finding]:
     if len(both) < 4 or (a.get("completed") or 0) < 10:
         return
     equal = [n for n in both if a.get(n) == b.get(n)]
-    paces = [n for n in ("mean_tpot_ms", "mean_itl_ms", "median_tpot_ms") if n in both]
+    paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
     same = len(equal) == len(both)
     near = bool(paces) and all(_off(a, b, n) < NEARLY for n in paces) and not load and point(a) == point(b)
     if not (same or near):

@@ -96,7 +96,9 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "serve" and row.form in ("block", "json", "csv") and level(row):
-            found.setdefault((row.file if row.form != "json" else "", _effective(row), point(row)), []).append(row)
+            same_prompts = round(row.get("total_input_tokens") or 0, -2)
+            where = row.file if row.form != "json" else ""
+            found.setdefault((where, _effective(row), point(row), same_prompts), []).append(row)
     for same in found.values():
         if len(same) < 2 or len({r.get("duration_s") for r in same}) < 2:
             continue
@@ -142,12 +144,10 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
     error = math.hypot(a.figures["stderr"].value, b.figures["stderr"].value)
     z = abs(x - y) / error if error else math.inf
     if abs(x - y) > 0 and z < 1.96:
-        counts = [_answers(r) for r in (a, b)]
         told = ""
-        if all(counts):
-            (n, right), (m, good) = counts[0] or (0, 0), counts[1] or (0, 0)
-            if n == m:
-                told = f": {right} and {good} right answers of {n}, {abs(right - good)} apart"
+        if n := _questions(a, b):
+            right, good = round(x * n), round(y * n)
+            told = f": {right} and {good} right answers of {n}, {abs(right - good)} apart"
         yield Finding(
             "statistics.within_error",
             "note",
@@ -157,21 +157,31 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
         )
 
 
-def _answers(row: Row) -> tuple[int, int] | None:
-    """Questions, and those answered right, by the standard error of a share."""
+def _questions(a: Row, b: Row) -> int | None:
+    """How many there were, by the standard errors of two shares: one count fits both as they are printed."""
+    counts = [_fitting(r) for r in (a, b)]
+    both = set(counts[0]) & set(counts[1])
+    if not both:
+        return None
+    p, error = a.figures["score"].value, a.figures["stderr"].value
+    near = p * (1 - p) / error**2 + 1
+    return min(both, key=lambda n: abs(n - near))
+
+
+def _fitting(row: Row) -> list[int]:
     p, error = row.figures["score"], row.figures["stderr"]
     if not 0 < p.value < 1 or error.value <= 0:
-        return None
-    told = row.number("samples")
-    n = told if told else p.value * (1 - p.value) / error.value**2 + 1
-    # The printed error has three digits: of the counts that it allows, one makes the score whole.
-    around = range(max(2, int(n * 0.97)), int(n * 1.03) + 2) if not told else [int(n)]
-    fits = [m for m in around if abs(round(p.value * m) / m - p.value) <= max(p.half, 1e-6)
-            and abs(math.sqrt(p.value * (1 - p.value) / (m - 1)) - error.value) <= max(error.half, 1e-7)]  # fmt: skip
-    if not fits:
-        return None
-    best = min(fits, key=lambda m: abs(m - n))
-    return best, round(p.value * best)
+        return []
+    if told := row.number("samples"):
+        return [int(told)]
+    # lm-eval prints four digits and drops the zeros at their end.
+    half, off = min(p.half or 1e-9, 5e-5), min(error.half or 1e-9, 5e-5)
+    n = p.value * (1 - p.value) / error.value**2 + 1
+    return [
+        m for m in range(max(2, int(n * 0.97)), min(int(n * 1.03) + 2, 1_000_000))
+        if abs(round(p.value * m) / m - p.value) <= half * 1.01
+        and abs(math.sqrt(p.value * (1 - p.value) / (m - 1)) - error.value) <= off * 1.01
+    ]  # fmt: skip
 
 
 ROW = (few_samples, ramp, unsteady)
