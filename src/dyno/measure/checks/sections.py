@@ -12,7 +12,7 @@ _PROMISE = re.compile(
     re.IGNORECASE,
 )
 _OF_FIGURES = re.compile(
-    r"\b(?:throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed tests?|speeds|(?:performance|speed|test) results|results)\b",
+    r"\b(?:throughput|latenc(?:y|ies)|benchmark(?:s|ing)?|speed tests?|speeds|results)\b",
     re.IGNORECASE,
 )
 _OF_SPEED = re.compile(r"\b(?:latenc|throughput|speed|performance|inference|serving|tokens?/s)", re.IGNORECASE)
