@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
@@ -138,6 +137,7 @@ def printed(text: str, line: int, scale: float = 1.0) -> Figure | None:
     return Figure(value * scale, line, half * scale)
 
 
+OFFLINE_WORDS = ("Throughput:", "throughput:", "atency:", "Total num")
 # ---- single lines of the offline procedures ----
 
 _THROUGHPUT = re.compile(
@@ -177,6 +177,3 @@ def total_line(text: str, line: int) -> dict[str, Figure] | None:
         name = "total_input_tokens" if found[1] == "prompt" else "total_output_tokens"
         return {name: Figure(float(found[2]), line)}
     return None
-
-
-Reading = Callable[[str, int], dict[str, Figure] | None]

@@ -89,6 +89,8 @@ def _large(file: str, data: mmap.mmap) -> Document:
     walk = Walk(file, markdown=False)
     number, counted = 1, 0
     for first, last in spans:
+        if walk.full:
+            break
         start = data.rfind(b"\n", 0, first) + 1
         stop = data.find(b"\n", last)
         stop = len(data) if stop < 0 else stop
@@ -97,6 +99,8 @@ def _large(file: str, data: mmap.mmap) -> Document:
             piece = data[begin:end]
             for line in lines(piece, number):
                 walk.take(line)
+            if walk.full:
+                break
             number += piece.count(b"\n")
         counted = stop
     walk.finish()

@@ -21,7 +21,7 @@ _LINES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
 _CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
-_HINT = re.compile(r"[Vv]ersion|==|GPU|Model name")
+_HINTS = ("ersion", "==", "GPU", "Model name", "LLM engine", "SGLang")
 _BEGINS = re.compile(r"PyTorch version\s*:|Collecting environment information")
 
 
@@ -33,7 +33,7 @@ class Environments:
         self._devices: set[str] = set()
 
     def take(self, number: int, text: str) -> bool:
-        if not _HINT.search(text):
+        if not any(hint in text for hint in _HINTS):
             return False
         for pattern, name in _LINES:
             if told := pattern.search(text):

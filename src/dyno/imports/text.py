@@ -102,12 +102,14 @@ class Walk:
         self._joined: tuple[int, str] | None = None  # a command that goes on in the next line
         self._offline: tuple[int, int, dict[str, Figure]] | None = None
         self._content = True  # since the last heading
-        self._full = False
+        self.full = False
 
     # ---- the walk ----
 
     def go(self, lines: Iterable[Line]) -> None:
         for line in lines:
+            if self.full:
+                break
             self.take(line)
         self.finish()
 
@@ -119,14 +121,14 @@ class Walk:
             return
         if self._table and not (_TABLE_ROW.match(text) or (len(self._table) == 1 and _TABLE_RULE.match(text))):
             self._end_table()
-        if not text.strip():
+        if not text or text.isspace():
             self._end_paragraph()
             return
-        if _FENCE.match(text):
+        if ("```" in text or "~~~" in text) and _FENCE.match(text):
             self._toggle(text)
-        elif found := block.HEADER.search(text):
+        elif "===" in text and (found := block.HEADER.search(text)):
             self._begin(block.Block(found[1], number))
-        elif block.STARTS.search(text):
+        elif "Successful requests" in text and block.STARTS.search(text):
             self._begin(block.Block("", number))
             self._in_block(number, text)
         elif not self._known(number, text):
@@ -175,6 +177,8 @@ class Walk:
         return False
 
     def _is_figure(self, number: int, text: str) -> bool:
+        if ":" not in text or not any(word in text for word in block.OFFLINE_WORDS):
+            return False
         told = None
         for reading in (block.throughput_line, block.latency_line, block.total_line):
             if told := reading(text, number):
@@ -199,7 +203,7 @@ class Walk:
         """Whether the line was the block's."""
         current = self._block
         assert current is not None
-        again = block.HEADER.search(text)
+        again = block.HEADER.search(text) if "===" in text else None
         if again is None and current.ends(text):
             self._end_block(closed=True)
             return True
@@ -239,11 +243,11 @@ class Walk:
 
     def _add(self, row: Row) -> None:
         if len(self.rows) >= MOST_ROWS:
-            if not self._full:
+            if not self.full:
                 self.unread.append(
                     Unread(row.line, f"More than {MOST_ROWS:,} results: those from here on are left out.")
                 )
-            self._full = True
+            self.full = True
             return
         self._listing_rows = True
         role = {"serve": ("server", "client", "namespace"), "quality": ("quality",), "micro": ("micro",)}.get(
