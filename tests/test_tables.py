@@ -222,6 +222,30 @@ def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
     assert (first.label, first.told("backend")) == ("llama 7B Q4_0", "ROCm")
 
 
+def test_tests_side_by_side_are_a_result_each() -> None:
+    found = rows("""
+| Model | Backend | pp512 (t/s)   | tg128 @ d4096 |
+|-------|---------|---------------|---------------|
+| m Q4  | Vulkan  | **878.3 ± 4** | 39.3          |
+| m Q8  | ROCm    | OOM           | 25.2          |
+""")
+    assert [(r.kind, r.told("test"), r.told("depth"), r.get("speed"), r.line) for r in found] == [
+        ("micro", "pp512", None, 878.3, 12),
+        ("micro", "tg128", 4096, 39.3, 12),
+        ("micro", "tg128", 4096, 25.2, 13),
+    ]
+    assert (found[0].series, found[0].figures["speed"].bold, found[0].figures["speed"].deviation) == (
+        "m Q4, Vulkan",
+        True,
+        4,
+    )
+
+
+def test_a_lone_speed_is_of_the_test_beside_it() -> None:
+    (row,) = rows("| model | workload | tps |\n|---|---|---|\n| m | pp512 @ d16 | 1116.65 |", form="csv")
+    assert (row.kind, row.told("test"), row.told("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
+
+
 def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
     first, second = rows("""
 |Tasks|Version|     Filter     |n-shot|  Metric   |   |Value |   |Stderr|

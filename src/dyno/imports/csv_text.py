@@ -73,15 +73,20 @@ def _separator(text: str) -> str | None:
 def _is_table(rows: list[list[str]], cut: bool) -> bool:
     header, body = rows[0], rows[1:-1] if cut and len(rows) > 2 else rows[1:]
     width = len(header)
-    same = sum(len(row) == width for row in body)
-    if width < 2 or 10 * same < 7 * len(body) or any(len(title) > 100 for title in header):
+    known = sum(columns.meaning(title) is not None for title in header)
+    same = sum(_fits(row, width) for row in body)
+    # Titles that are known prove more than lines that someone may have broken.
+    if width < 2 or 10 * same < (3 if known >= 2 else 7) * len(body) or any(len(title) > 100 for title in header):
         return False
     if any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows):
         return False  # Markdown
-    known = sum(columns.meaning(title) is not None for title in header)
     numbers = sum(printed(cell) is not None for row in body for cell in row)
     # Two or three words with commas between are a sentence as well.
     return known >= 2 or numbers * 3 >= sum(len(row) for row in body) or (width >= 5 and same == len(body))
+
+
+def _fits(row: list[str], width: int) -> bool:
+    return len(row) >= width and not any(cell.strip() for cell in row[width:])
 
 
 def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list[int], list[Unread]]:
@@ -95,7 +100,8 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
         try:
             row = next(reader, None)
         except csv.Error:
-            unread.append(Unread(line, "a cell too long for a table"))
+            if len(unread) < 50:
+                unread.append(Unread(line, "a cell too long for a table"))
             continue
         if row is None:
             return rows, lines, unread
@@ -103,11 +109,11 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
             continue
         if rows and rows[0][:2] == tables.AIPERF:
             row += [""] * (len(rows[0]) - len(row))  # its metrics of one value, 'Metric,Value', follow as short lines
-        elif rows and len(row) != len(rows[0]):
+        if rows and not _fits(row, len(rows[0])):
+            # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
                 unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}"))
-            if len(row) < len(rows[0]) // 2:
-                continue
+            continue
         rows.append(row)
         lines.append(line)
         cells += len(row)

@@ -15,6 +15,7 @@ _NAMES: Final = {
     "nkvo": "no_kv_offload", "mmap": "mmap", "ts": "tensor_split", "dev": "devices", "embd": "embeddings",
 }  # fmt: skip
 _TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?(\d+))?")
+_TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
 
 
 def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
@@ -76,6 +77,16 @@ def test(text: str, line: int, by: Literal["column", "block"] = "column") -> dic
         return {"test": Setting(shown("test", text), line, by)}
     found = {"test": Setting(match[1].replace(" ", ""), line, by)}
     return found | ({"depth": Setting(int(match[2]), line, by)} if match[2] else {})
+
+
+def titled(title: str) -> str | None:
+    """The test of a column such as 'pp512' or 'tg128 (t/s)', as people who compare models lay them side by side."""
+    match = _TITLE.fullmatch(" ".join(title.lower().split()))
+    return match[1] if match else None
+
+
+def is_test(text: str) -> bool:
+    return bool(_TEST.fullmatch(text.strip()))
 
 
 def _parameters(text: str) -> float | None:

@@ -38,7 +38,7 @@ _LEFT: Final = (
 
 
 def is_serve(value: Value) -> bool:
-    if not value.has("duration", "request_throughput"):
+    if not value.has("duration", "completed"):
         return False
     own = ("mean_e2e_latency_ms", "total_throughput", "server_info", "sharegpt_output_len", "random_range_ratio")
     return any(key in value.fields for key in own)

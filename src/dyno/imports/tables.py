@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
+import msgspec
+
 from dyno.facts.definition import definition
 from dyno.facts.imported import Cell, Figure, Row, RowKind, Scalar, Setting, Table
 from dyno.imports import columns, llama_bench_table, lm_eval_table
@@ -38,10 +40,15 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     for read in (llama_bench_table.rows, lm_eval_table.rows):
         if (found := read(table, index, file, form)) is not None:
             return found
-    meanings = [columns.meaning(title) for title in table.header]
+    meanings = [_column(title) for title in table.header]
     if _figures_in(table, meanings):
         return list(_by_line(table, meanings, index, file, form))
     return list(_by_column(table, index, file, form))
+
+
+def _column(title: str) -> Column | None:
+    # pp512, tg128: one and the same figure in several columns, told apart by the test.
+    return Column("speed") if llama_bench_table.titled(title) else columns.meaning(title)
 
 
 def figure(cell: Cell, column: Column, line: int, tool: str) -> Figure | None:
@@ -88,30 +95,49 @@ def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
 
 def _by_line(table: Table, meanings: list[Column | None], index: int, file: str, form: Form) -> Iterator[Row]:
     tool = _tool(table.header)
-    named = _kept(table, meanings)
+    kept = _kept(table, meanings)
+    tests = [llama_bench_table.titled(title) for title in table.header]
     for cells, line in zip(table.rows, table.lines, strict=False):
         figures: dict[str, Figure] = {}
+        speeds: list[tuple[str, Figure]] = []
         settings: dict[str, Setting] = {}
         who: list[str] = []
         for i, cell in enumerate(cells[: len(meanings)]):
-            column = meanings[i]
+            column, test = meanings[i], tests[i]
             if column is not None and column.figure:
                 value = figure(cell, column, line, tool)
-                if value is not None and column.name not in figures:
+                if value is not None and test is not None:
+                    speeds.append((test, value))
+                elif value is not None and column.name not in figures:
                     figures[column.name] = value
-            elif column is not None or i in named:
+            elif column is not None or i in kept:
                 name = column.name if column is not None else table.header[i].strip()
                 settings |= {k: v for k, v in _settings(name, cell.text, line).items() if k not in settings}
                 if (name in _WHO or (i == 0 and column is None)) and _plain(cell.text):
                     who.append(shown(name, _plain(cell.text)))
+        first = shown(table.header[0], _plain(cells[0].text)) if cells and 0 not in _numeric(meanings) else ""
+        whole = Row(
+            kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures={}, settings=settings,
+            label=", ".join(who) or first, series=", ".join(who), section=table.section, table=index,
+        )  # fmt: skip
         if figures:
-            first = shown(table.header[0], _plain(cells[0].text)) if cells and 0 not in _numeric(meanings) else ""
-            label = ", ".join(who) or first
             kind, figures = _kind(figures, settings, table.header)
-            yield Row(
-                kind=kind, tool=tool, form=form, file=file, line=line, end=line, figures=figures, settings=settings,
-                label=label, series=", ".join(who), section=table.section, table=index,
-            )  # fmt: skip
+            yield msgspec.structs.replace(
+                whole, kind=kind, figures=figures, settings=settings | _tested(figures, settings)
+            )
+        for test, value in speeds:
+            told = settings | llama_bench_table.test(test, line)
+            yield msgspec.structs.replace(whole, figures={"speed": value}, settings=told)
+
+
+def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
+    """'pp512' in a column of another name: what a lone speed is of."""
+    if set(figures) != {"speed"}:
+        return {}
+    for setting in settings.values():
+        if isinstance(setting.value, str) and llama_bench_table.is_test(setting.value):
+            return llama_bench_table.test(setting.value, setting.line)
+    return {}
 
 
 def _numeric(meanings: list[Column | None]) -> set[int]:
@@ -239,6 +265,8 @@ def _kind(
     figures: dict[str, Figure], settings: dict[str, Setting], header: list[str]
 ) -> tuple[RowKind, dict[str, Figure]]:
     """Offline batches are told by their size, where nothing speaks of a stream; their latency is the batch's."""
+    if _tested(figures, settings):
+        return "micro", figures
     streams = {columns.stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
     if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
         return "serve", figures
