@@ -77,7 +77,8 @@ def test_a_title_means_a_figure(title: str, name: str, scale: float | None) -> N
     [
         ("Concurrency", "concurrency"), ("max_concurrency", "concurrency"), ("QPS", "rate"),
         ("Request rate (req/s)", "rate"), ("batch_size", "batch_size"), ("Batch Size", "batch_size"),
-        ("usd_per_hr", "price_per_hour"), ("GPU", "accelerator"), ("Model/Quant", "model"), ("Backend", "backend"),
+        ("usd_per_hr", "price_per_hour"),
+        ("$/hr", "price_per_hour"), ("GPU", "accelerator"), ("Model/Quant", "model"), ("Backend", "backend"),
         ("Engine", "engine"), ("ISL", "input_len"), ("TP", "tensor_parallel"),
         ("enable-chunked-prefill", "chunked_prefill"), ("max-num-seqs", "max_num_seqs"),
         ("num-scheduler-step", "scheduler_steps"),
@@ -194,9 +195,14 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "told"),
-    [("8xH100 1FP8-meta", ("H100", 8)), ("2× RTX 4090", ("RTX 4090", 2)), ("TPU pod", ("TPU pod", None))],
+    [
+        ("8xH100 1FP8-meta", ("H100", 8)),
+        ("2× RTX 4090", ("RTX 4090", 2)),
+        ("TPU pod", ("TPU pod", None)),
+        ("8", (None, 8)),
+    ],
 )
-def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str, int | None]) -> None:
+def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str | None, int | None]) -> None:
     (row,) = rows(f"| gpu | tok/s |\n|---|---|\n| {cell} | 5 |")
     assert (row.told("accelerator"), row.told("accelerators")) == told
 
@@ -220,6 +226,25 @@ def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
     assert (second.told("test"), second.told("depth")) == ("tg128", 4096)
     assert (first.told("model_bytes"), first.told("parameters")) == (3.56 * 2**30, 6.74e9)
     assert (first.label, first.told("backend")) == ("llama 7B Q4_0", "ROCm")
+
+
+def test_llama_batched_benchs_table_is_two_tests_a_line() -> None:
+    found = rows("""
+|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |
+|-------|--------|------|--------|----------|----------|----------|----------|
+|   512 |    128 |    4 |   2560 |    0.500 |  4096.00 |    2.000 |   256.00 |
+""")
+    assert [(r.tool, r.told("test"), r.told("batch_size"), r.get("speed")) for r in found] == [
+        ("llama-batched-bench", "pp512", 4, 4096.0),
+        ("llama-batched-bench", "tg128", 4, 256.0),
+    ]
+
+
+def test_llama_benchys_speed_is_a_servers() -> None:
+    (row,) = rows(
+        "| model | test | t/s | peak t/s | ttfr (ms) |\n|---|---|---|---|---|\n| m | tg32 | 50.5 ± 0.2 | 52 | |"
+    )
+    assert (row.tool, row.figures["speed"].definition, row.get("speed")) == ("llama-benchy", "", 50.5)
 
 
 def test_tests_side_by_side_are_a_result_each() -> None:

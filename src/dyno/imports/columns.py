@@ -125,7 +125,7 @@ _SETTINGS: Final = {
     "enforce_eager": ("enforce eager",),
     "memory_fraction": ("gpu memory utilization", "mem fraction static"),
     "accelerator": ("gpu", "gpus", "accelerator", "hardware", "hw", "device", "gpu model", "gpu type"),
-    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd/hr", "usd/hour", "usd/h"),
+    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd hr", "usd hour", "usd/h"),
     "date": ("date",),
 }  # fmt: skip
 _BY_TITLE: Final = {title: name for name, titles in _SETTINGS.items() for title in titles}
@@ -198,7 +198,7 @@ def _split(title: str) -> tuple[str, str]:
     """'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
     text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
     text = _BETTER_NOTE.sub(" ", text)
-    text = re.sub(r"[`*]", "", text).replace("_", " ")
+    text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
     for pattern, unit in _RATES:
         text = pattern.sub(unit, text)
     found = _UNIT.findall(text)

@@ -1,6 +1,6 @@
 """The values of a file that is JSON: one of them, one a line, or one behind the other; and what of it is broken.
 
-What is sound is read. Python writes NaN and Infinity, which JSON doesn't know: they become null and "inf", which is what
+What is sound is read. Python writes NaN and Infinity, which JSON has not: they become null and "inf", which is what
 vLLM calls a rate without a limit, where SGLang writes Infinity. A value that breaks off is closed where it was whole.
 """
 

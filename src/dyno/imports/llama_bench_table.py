@@ -3,6 +3,7 @@
 import re
 from typing import Final, Literal
 
+from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting, Table
 from dyno.imports.columns import TO_BYTES, TO_ONE
 from dyno.imports.printed import printed
@@ -20,8 +21,14 @@ _TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)
 
 def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
     titles = [title.strip().lower() for title in table.header]
+    if "s_pp t/s" in titles and "s_tg t/s" in titles:
+        return _batched(table, titles, index, file, form)
     if "test" not in titles or "t/s" not in titles:
         return None
+    # llama-benchy measures a server, and lays its table out alike.
+    tool = (
+        "llama-benchy" if any(title.startswith(("ttfr", "peak t/s", "est_ppt")) for title in titles) else "llama-bench"
+    )
     found = []
     for cells, line in zip(table.rows, table.lines, strict=False):
         texts = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
@@ -30,12 +37,12 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
             continue
         settings = _settings(texts, line)
         bold = any(cell.bold for title, cell in zip(titles, cells, strict=False) if title == "t/s")
-        value = Figure(speed.value, line, speed.half, "llama-bench.speed", speed.deviation, bold)
+        value = Figure(speed.value, line, speed.half, definition(tool, "speed"), speed.deviation, bold)
         label = shown("model", texts.get("model", ""))
         found.append(
             Row(
                 kind="micro",
-                tool="llama-bench",
+                tool=tool,
                 form=form,
                 file=file,
                 line=line,
@@ -48,6 +55,38 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
                 table=index,
             )
         )
+    return found
+
+
+def _batched(
+    table: Table, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
+) -> list[Row]:  # fmt: skip
+    """llama-batched-bench's: prompts of B sequences, then their tokens, on one line."""
+    found = []
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        numbers = {title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)}
+        settings = {}
+        for title, name in (("b", "batch_size"), ("n_kv", "n_kv")):
+            if (number := numbers.get(title)) is not None:
+                settings[name] = Setting(int(number.value), line, "column")
+        for test in ("pp", "tg"):
+            speed, length = numbers.get(f"s_{test} t/s"), numbers.get(test)
+            if speed is None or length is None:
+                continue
+            found.append(
+                Row(
+                    kind="micro",
+                    tool="llama-batched-bench",
+                    form=form,
+                    file=file,
+                    line=line,
+                    end=line,
+                    figures={"speed": Figure(speed.value, line, speed.half)},
+                    section=table.section,
+                    table=index,
+                    settings=settings | {"test": Setting(f"{test}{int(length.value)}", line, "column")},
+                )
+            )
     return found
 
 

@@ -227,6 +227,8 @@ def _settings(name: str, text: str, line: int) -> dict[str, Setting]:
     text = text.strip()
     if _blank(text) or len(text) > _WIDEST:
         return {}
+    if name == "accelerator" and text.isdigit():  # 'GPUs'
+        return {"accelerators": Setting(int(text), line, "column")} if len(text) < 6 else {}
     if name == "accelerator":
         return {"accelerator": Setting(shown(name, text), line, "column"), **_devices(text, line)}
     if name == "backend" and _ENGINES.search(text):
