@@ -131,6 +131,7 @@ def test_which_way_is_better() -> None:
         ("72.17 (+12 %)", Printed(72.17, 0.005)),
         ("🏆 72.17", Printed(72.17, 0.005)),
         ("-1.5e3", Printed(-1500.0, 50.0)),
+        ("~760", None), ("≤ 21 s", None), ("> 5", None),
         ("1.2k", None), ("1.5x", None), ("N/A", None), ("—", None), ("OOM", None), ("36/64", None), ("", None),
         ("1.2.3", None), ("1234,5", None), ("9" * 400, None),
     ],
@@ -313,6 +314,32 @@ def test_metrics_by_statistics_are_one_result() -> None:
         "mean_ttft_ms": 12.5, "median_ttft_ms": 11.0, "p99_ttft_ms": 99.5,
         "mean_tpot_ms": 5.5, "median_tpot_ms": 5.0, "p99_tpot_ms": 9.25,
     }  # fmt: skip
+
+
+def test_what_was_measured_is_no_setting() -> None:
+    (row,) = rows("""
+| Config | RPS   | Prefill throughput | Latency P50 | GPU util (%) | Random input length | TTFT avg |
+|--------|-------|--------------------|-------------|--------------|---------------------|----------|
+| a      | 0.719 | 197                | 8.67s       | 80           | 1,024 tokens        | 349ms    |
+""")
+    assert values(row) == {"mean_ttft_ms": 349.0}
+    assert {name: setting.value for name, setting in row.settings.items()} == {"Config": "a", "input_len": 1024}
+
+
+def test_a_machines_memory_and_a_kernels_latency_are_no_results() -> None:
+    assert rows("| VM | GPU memory (GB) | GPUs |\n|---|---|---|\n| nc6 | 112 | 1 |") == []
+    assert rows("| Kernel | Latency (ms) | TFLOPS |\n|---|---|---|\n| sdpa | 84.56 | 1384.2 |") == []
+    assert len(rows("| Batch | Latency (ms) |\n|---|---|\n| 8 | 84.56 |")) == 1
+
+
+def test_a_lone_column_of_values_has_no_name() -> None:
+    (row,) = rows("| metric | value |\n|---|---|\n| avg_ttft_ms | 716.041 |\n| p50_itl_ms | 9.5 |")
+    assert (row.label, row.series, values(row)) == ("", "", {"mean_ttft_ms": 716.041, "p50_itl_ms": 9.5})
+
+
+def test_requests_beside_a_concurrency_were_asked_for() -> None:
+    (row,) = rows("| num_requests | concurrency | mean TTFT(ms) |\n|---|---|---|\n| 720 | 144 | 4717.45 |")
+    assert (row.told("num_prompts"), row.get("completed")) == (720, None)
 
 
 def test_a_table_without_figures_has_no_rows() -> None:

@@ -104,7 +104,7 @@ def _settings(texts: dict[str, str], line: int) -> dict[str, Setting]:
             out["parameters"] = Setting(count, line, "column")
         elif number is not None and not number.unit and number.value == int(number.value):
             out[_NAMES.get(title, title)] = Setting(int(number.value), line, "column")
-        else:
+        elif number is None or (not number.unit and number.deviation is None):  # ttfr (ms) of llama-benchy: measured
             out[_NAMES.get(title, title)] = Setting(shown(title, text), line, "column")
     return out
 
