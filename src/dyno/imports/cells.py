@@ -20,7 +20,8 @@ _ENGINES: Final = re.compile(
 )
 # 8xH100, 4 x MI300X, 2× RTX 4090
 _DEVICES: Final = re.compile(
-    r"\b(\d{1,3})\s?[x×*]\s?((?:RTX\s?|RX\s?)?(?:[ABHLTV]\d{2,3}|GH200|GB[23]00|MI\d{3}|[345]0[5-9]0|[79][09][07]0|Gaudi\s?\d|TPU|W\d{4}|R9700)"
+    r"\b(\d{1,3})\s?[x×*]\s?("
+    r"(?:RTX\s?|RX\s?)?(?:[ABHLTV]\d{2,3}|GH200|GB[23]00|MI\d{3}|[345]0[5-9]0|[79][09][07]0|Gaudi\s?\d|TPU|W\d{4}|R9700)"
     r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
     re.I,
 )

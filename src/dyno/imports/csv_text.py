@@ -11,9 +11,9 @@ import msgspec
 from dyno.facts.imported import Cell, Document, Table, Unread
 from dyno.imports import columns, llama_bench, tables
 from dyno.imports.printed import printed
-from dyno.secrets import shown
+from dyno.secrets import HIDDEN, is_secret, shown
 
-_CELLS: Final = 2_000_000  # of a larger file, the first of them
+_CELLS: Final = 500_000  # of a larger file, the first of them
 _LOOKED_AT: Final = 20  # lines that tell what it is
 
 
@@ -34,24 +34,22 @@ def read(file: str, data: bytes) -> Document | None:
     if llama_bench.is_header(header):
         found, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", found, unread=unread + wrong)
-    cells = [[Cell(_open(title, cell)) for title, cell in _beside(header, row)] for row in rows[1:]]
+    hidden = [is_secret(title) for title in header]
+    cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = Table(lines[0], header, cells, lines[1:])
     results = tables.rows_of(table, 0, file, "csv")
     if not results:
-        unread.append(Unread(lines[0], "CSV whose columns are no figures that are known"))
+        return Document(
+            file, "csv", unread=[*unread, Unread(lines[0], "CSV whose columns are no figures that are known")]
+        )
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
 
 
-def _beside(header: list[str], row: list[str]) -> list[tuple[str, str]]:
-    titles = header + [""] * (len(row) - len(header))
-    return list(zip(titles, row, strict=False))
-
-
-def _open(title: str, cell: str) -> str:
+def _open(secret: bool, cell: str) -> str:
     """total_token_throughput sounds like a secret, and its number is none."""
-    return shown("" if printed(cell) is not None else title, cell)
+    return HIDDEN if secret and printed(cell) is None else shown("", cell)
 
 
 def _separator(text: str) -> str | None:
