@@ -43,7 +43,7 @@ def values(data: bytes) -> Found | None:
     while start < len(data):
         end, at = _one(view[start:])
         if at is None:
-            found.values.append(Value(msgspec.Raw(view[start : start + end]), lines, start))
+            found.values.append(Value(msgspec.Raw(view[start : start + end]), lines))
             start = _skip(data, start + end)
             continue
         if not found.values and not found.unread and not _begins(data, start):
@@ -116,14 +116,14 @@ def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
         lines = Lines(piece, line)
         end, broken = _one(memoryview(piece))
         if broken is None and end:
-            found.values.append(Value(msgspec.Raw(memoryview(piece)), lines, 0))
+            found.values.append(Value(msgspec.Raw(memoryview(piece)), lines))
             return
         at = len(piece) if broken is None or broken == _TOO_DEEP else broken
     whole = _closed(piece, at)
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
         found.unread.append(Unread(lines.of(min(at, len(piece))), "broken here: what stands before it was read"))
-        found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line), 0))
+        found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
     found.unread.append(Unread(lines.of(min(at, len(piece))), "this is no JSON"))
     found.broken += 1

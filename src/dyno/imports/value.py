@@ -55,18 +55,17 @@ def _address(view: msgspec.Raw | bytes) -> int:
 
 
 class Value:
-    def __init__(self, raw: msgspec.Raw | bytes, lines: Lines, offset: int = 0) -> None:
+    def __init__(self, raw: msgspec.Raw, lines: Lines) -> None:
         self._raw, self._lines = raw, lines
-        self._offset = offset
 
     @property
     def line(self) -> int:
-        return self._lines.of(self._offset)
+        return self._lines.of(self._lines.where(self._raw))
 
     @property
     def end(self) -> int:
         """Its last line."""
-        return self._lines.of(self._offset + len(memoryview(self._raw)) - 1)
+        return self._lines.of(self._lines.where(self._raw) + self.size - 1)
 
     @property
     def size(self) -> int:
@@ -154,4 +153,4 @@ class Value:
             return None
 
     def _inside(self, raw: msgspec.Raw) -> "Value":
-        return Value(raw, self._lines, self._lines.where(raw))
+        return Value(raw, self._lines)
