@@ -259,11 +259,12 @@ def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
     row = one({"benchmarks": [{
         "args": {"strategy": {"type_": "constant", "rate": 2.5}}, "worker": {"backend_model": "m"},
         "run_stats": {"requests_made": {"successful": 6, "errored": 1, "incomplete": 0, "total": 7}},
-        "start_time": 100.0, "end_time": 112.5,
+        "start_time": 100.0, "end_time": 112.5, "request_loader": {"data": "prompt_tokens=128,output_tokens=64"},
         "metrics": {"requests_per_second": {"successful": spread}, "request_latency": {"successful": spread}},
     }]})  # fmt: skip
     assert (row.get("completed"), row.get("failed"), row.get("duration_s")) == (6, 1, 12.5)
     assert (row.get("p99_e2el_ms"), row.told("rate"), row.told("model")) == (4000.0, 2.5, "m")
+    assert (row.told("input_len"), row.told("output_len")) == (128, 64)
 
 
 def test_aiperfs_units_are_read() -> None:
