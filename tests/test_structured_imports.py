@@ -164,6 +164,24 @@ def test_sglangs_line_has_its_own_words() -> None:
     assert row.samples.itls_ms == [500.0, 250.0]
 
 
+def test_sglang_writes_infinity_where_json_has_none() -> None:
+    line = (
+        b'{"backend": "sglang", "request_rate": Infinity, "random_range_ratio": 1.0, "duration": 2.5, "completed": 3}\n'
+    )
+    found = read("f.jsonl", line + line)
+    assert found is not None
+    assert found.unread == []
+    assert [(row.line, row.told("rate"), row.get("completed")) for row in found.rows] == [(1, "inf", 3), (2, "inf", 3)]
+
+
+def test_the_servers_own_metrics_are_no_result_of_inference_perf() -> None:
+    found = read(
+        "f", b'{"load_summary": {}, "successes": {"count": 937, "time_to_first_token": {"mean": 1.5}}, "failures": {}}'
+    )
+    assert found is not None
+    assert found.rows == []
+
+
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "sql"])
 def test_llama_bench_tells_the_same_in_every_format(ending: str) -> None:
     found = document(CAPTURES / f"llama-bench-11434.{ending}")
@@ -241,11 +259,12 @@ def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
     row = one({"benchmarks": [{
         "args": {"strategy": {"type_": "constant", "rate": 2.5}}, "worker": {"backend_model": "m"},
         "run_stats": {"requests_made": {"successful": 6, "errored": 1, "incomplete": 0, "total": 7}},
-        "start_time": 100.0, "end_time": 112.5,
+        "start_time": 100.0, "end_time": 112.5, "request_loader": {"data": "prompt_tokens=128,output_tokens=64"},
         "metrics": {"requests_per_second": {"successful": spread}, "request_latency": {"successful": spread}},
     }]})  # fmt: skip
     assert (row.get("completed"), row.get("failed"), row.get("duration_s")) == (6, 1, 12.5)
     assert (row.get("p99_e2el_ms"), row.told("rate"), row.told("model")) == (4000.0, 2.5, "m")
+    assert (row.told("input_len"), row.told("output_len")) == (128, 64)
 
 
 def test_aiperfs_units_are_read() -> None:
@@ -343,6 +362,13 @@ def test_a_csv_file_of_the_blocks_words_is_called_by_its_file() -> None:
     assert found.rows[2].label == "result_tgi_QPS_high"
     assert found.rows[2].figures["request_throughput"].half == 0.005
     assert found.rows[2].figures["completed"].half == 0.0
+
+
+def test_a_line_of_csv_with_a_comma_too_many_is_left_out() -> None:
+    found = read("f.csv", b"model,note,Req/s\nm,fast, but odd,1.5\nm,fine,2.5\nm,2.5\nm,ok,3.5,,\n")
+    assert found is not None
+    assert [(row.line, row.get("request_throughput")) for row in found.rows] == [(3, 2.5), (5, 3.5)]
+    assert [u.line for u in found.unread] == [2, 4]
 
 
 def test_aiperfs_csv_is_one_result() -> None:

@@ -77,7 +77,8 @@ def test_a_title_means_a_figure(title: str, name: str, scale: float | None) -> N
     [
         ("Concurrency", "concurrency"), ("max_concurrency", "concurrency"), ("QPS", "rate"),
         ("Request rate (req/s)", "rate"), ("batch_size", "batch_size"), ("Batch Size", "batch_size"),
-        ("usd_per_hr", "price_per_hour"), ("GPU", "accelerator"), ("Model/Quant", "model"), ("Backend", "backend"),
+        ("usd_per_hr", "price_per_hour"),
+        ("$/hr", "price_per_hour"), ("GPU", "accelerator"), ("Model/Quant", "model"), ("Backend", "backend"),
         ("Engine", "engine"), ("ISL", "input_len"), ("TP", "tensor_parallel"),
         ("enable-chunked-prefill", "chunked_prefill"), ("max-num-seqs", "max_num_seqs"),
         ("num-scheduler-step", "scheduler_steps"),
@@ -130,6 +131,7 @@ def test_which_way_is_better() -> None:
         ("72.17 (+12 %)", Printed(72.17, 0.005)),
         ("🏆 72.17", Printed(72.17, 0.005)),
         ("-1.5e3", Printed(-1500.0, 50.0)),
+        ("~760", None), ("≤ 21 s", None), ("> 5", None),
         ("1.2k", None), ("1.5x", None), ("N/A", None), ("—", None), ("OOM", None), ("36/64", None), ("", None),
         ("1.2.3", None), ("1234,5", None), ("9" * 400, None),
     ],
@@ -194,9 +196,14 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "told"),
-    [("8xH100 1FP8-meta", ("H100", 8)), ("2× RTX 4090", ("RTX 4090", 2)), ("TPU pod", ("TPU pod", None))],
+    [
+        ("8xH100 1FP8-meta", ("H100", 8)),
+        ("2× RTX 4090", ("RTX 4090", 2)),
+        ("TPU pod", ("TPU pod", None)),
+        ("8", (None, 8)),
+    ],
 )
-def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str, int | None]) -> None:
+def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str | None, int | None]) -> None:
     (row,) = rows(f"| gpu | tok/s |\n|---|---|\n| {cell} | 5 |")
     assert (row.told("accelerator"), row.told("accelerators")) == told
 
@@ -220,6 +227,49 @@ def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
     assert (second.told("test"), second.told("depth")) == ("tg128", 4096)
     assert (first.told("model_bytes"), first.told("parameters")) == (3.56 * 2**30, 6.74e9)
     assert (first.label, first.told("backend")) == ("llama 7B Q4_0", "ROCm")
+
+
+def test_llama_batched_benchs_table_is_two_tests_a_line() -> None:
+    found = rows("""
+|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |
+|-------|--------|------|--------|----------|----------|----------|----------|
+|   512 |    128 |    4 |   2560 |    0.500 |  4096.00 |    2.000 |   256.00 |
+""")
+    assert [(r.tool, r.told("test"), r.told("batch_size"), r.get("speed")) for r in found] == [
+        ("llama-batched-bench", "pp512", 4, 4096.0),
+        ("llama-batched-bench", "tg128", 4, 256.0),
+    ]
+
+
+def test_llama_benchys_speed_is_a_servers() -> None:
+    (row,) = rows(
+        "| model | test | t/s | peak t/s | ttfr (ms) |\n|---|---|---|---|---|\n| m | tg32 | 50.5 ± 0.2 | 52 | |"
+    )
+    assert (row.tool, row.figures["speed"].definition, row.get("speed")) == ("llama-benchy", "", 50.5)
+
+
+def test_tests_side_by_side_are_a_result_each() -> None:
+    found = rows("""
+| Model | Backend | pp512 (t/s)   | tg128 @ d4096 |
+|-------|---------|---------------|---------------|
+| m Q4  | Vulkan  | **878.3 ± 4** | 39.3          |
+| m Q8  | ROCm    | OOM           | 25.2          |
+""")
+    assert [(r.kind, r.told("test"), r.told("depth"), r.get("speed"), r.line) for r in found] == [
+        ("micro", "pp512", None, 878.3, 12),
+        ("micro", "tg128", 4096, 39.3, 12),
+        ("micro", "tg128", 4096, 25.2, 13),
+    ]
+    assert (found[0].series, found[0].figures["speed"].bold, found[0].figures["speed"].deviation) == (
+        "m Q4, Vulkan",
+        True,
+        4,
+    )
+
+
+def test_a_lone_speed_is_of_the_test_beside_it() -> None:
+    (row,) = rows("| model | workload | tps |\n|---|---|---|\n| m | pp512 @ d16 | 1116.65 |", form="csv")
+    assert (row.kind, row.told("test"), row.told("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
 
 
 def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
@@ -264,6 +314,32 @@ def test_metrics_by_statistics_are_one_result() -> None:
         "mean_ttft_ms": 12.5, "median_ttft_ms": 11.0, "p99_ttft_ms": 99.5,
         "mean_tpot_ms": 5.5, "median_tpot_ms": 5.0, "p99_tpot_ms": 9.25,
     }  # fmt: skip
+
+
+def test_what_was_measured_is_no_setting() -> None:
+    (row,) = rows("""
+| Config | RPS   | Prefill throughput | Latency P50 | GPU util (%) | Random input length | TTFT avg |
+|--------|-------|--------------------|-------------|--------------|---------------------|----------|
+| a      | 0.719 | 197                | 8.67s       | 80           | 1,024 tokens        | 349ms    |
+""")
+    assert values(row) == {"mean_ttft_ms": 349.0}
+    assert {name: setting.value for name, setting in row.settings.items()} == {"Config": "a", "input_len": 1024}
+
+
+def test_a_machines_memory_and_a_kernels_latency_are_no_results() -> None:
+    assert rows("| VM | GPU memory (GB) | GPUs |\n|---|---|---|\n| nc6 | 112 | 1 |") == []
+    assert rows("| Kernel | Latency (ms) | TFLOPS |\n|---|---|---|\n| sdpa | 84.56 | 1384.2 |") == []
+    assert len(rows("| Batch | Latency (ms) |\n|---|---|\n| 8 | 84.56 |")) == 1
+
+
+def test_a_lone_column_of_values_has_no_name() -> None:
+    (row,) = rows("| metric | value |\n|---|---|\n| avg_ttft_ms | 716.041 |\n| p50_itl_ms | 9.5 |")
+    assert (row.label, row.series, values(row)) == ("", "", {"mean_ttft_ms": 716.041, "p50_itl_ms": 9.5})
+
+
+def test_requests_beside_a_concurrency_were_asked_for() -> None:
+    (row,) = rows("| num_requests | concurrency | mean TTFT(ms) |\n|---|---|---|\n| 720 | 144 | 4717.45 |")
+    assert (row.told("num_prompts"), row.get("completed")) == (720, None)
 
 
 def test_a_table_without_figures_has_no_rows() -> None:

@@ -65,7 +65,6 @@ _KEYS: Final = {
     "tokens_per_second": Column("total_token_throughput"),
     "max_output_tokens_per_s": Column("peak_output_throughput"),
     "max_concurrent_requests": Column("peak_concurrency"),
-    "num_requests": Column("completed"),
     "total_num_tokens": Column("total_tokens"),
     "end_to_end_latency": Column("mean_e2el_ms", scale=1e3),
     "avg_latency": Column("mean_latency_ms", scale=1e3),
@@ -101,8 +100,13 @@ _SETTINGS: Final = {
     ),
     "num_prompts": ("num prompts", "prompts", "number of prompts", "number of requests", "num requests", "requests"),
     "dataset": ("dataset", "dataset name"),
-    "input_len": ("input len", "input length", "isl", "prompt len", "prompt length", "input sequence length"),
-    "output_len": ("output len", "output length", "osl", "output sequence length"),
+    "input_len": (
+        "input len", "input length", "isl", "prompt len", "prompt length", "input sequence length", "random input len",
+        "random input length",
+    ),
+    "output_len": (
+        "output len", "output length", "osl", "output sequence length", "random output len", "random output length",
+    ),
     "batch_size": ("batch", "batch size", "bs", "batchsize"),
     "seed": ("seed",),
     "model": ("model", "model name", "model quant", "models"),
@@ -125,7 +129,7 @@ _SETTINGS: Final = {
     "enforce_eager": ("enforce eager",),
     "memory_fraction": ("gpu memory utilization", "mem fraction static"),
     "accelerator": ("gpu", "gpus", "accelerator", "hardware", "hw", "device", "gpu model", "gpu type"),
-    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd/hr", "usd/hour", "usd/h"),
+    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd hr", "usd hour", "usd/h"),
     "date": ("date",),
 }  # fmt: skip
 _BY_TITLE: Final = {title: name for name, titles in _SETTINGS.items() for title in titles}
@@ -198,7 +202,7 @@ def _split(title: str) -> tuple[str, str]:
     """'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
     text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
     text = _BETTER_NOTE.sub(" ", text)
-    text = re.sub(r"[`*]", "", text).replace("_", " ")
+    text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
     for pattern, unit in _RATES:
         text = pattern.sub(unit, text)
     found = _UNIT.findall(text)
@@ -282,7 +286,7 @@ def _amount(words: str, unit: str) -> Column | None:
         return Column("acceptance_rate", scale=0.01 if unit in ("%", "percent") else None)
     if words in ("power", "average power", "avg power", "mean power") and unit in ("w", "watt", "watts"):
         return Column("power_w")
-    if words in ("memory", "vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory") and unit in TO_BYTES:
+    if words in ("vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory") and unit in TO_BYTES:
         return Column("memory_bytes", scale=TO_BYTES[unit])
     whole = f"{words} {unit}".strip()
     if "usd" in whole or "cost" in whole:

@@ -11,9 +11,9 @@ import msgspec
 from dyno.facts.imported import Cell, Document, Table, Unread
 from dyno.imports import columns, llama_bench, tables
 from dyno.imports.printed import printed
-from dyno.secrets import shown
+from dyno.secrets import HIDDEN, is_secret, shown
 
-_CELLS: Final = 2_000_000  # of a larger file, the first of them
+_CELLS: Final = 500_000  # of a larger file, the first of them
 _LOOKED_AT: Final = 20  # lines that tell what it is
 
 
@@ -34,24 +34,22 @@ def read(file: str, data: bytes) -> Document | None:
     if llama_bench.is_header(header):
         found, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", found, unread=unread + wrong)
-    cells = [[Cell(_open(title, cell)) for title, cell in _beside(header, row)] for row in rows[1:]]
+    hidden = [is_secret(title) for title in header]
+    cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = Table(lines[0], header, cells, lines[1:])
     results = tables.rows_of(table, 0, file, "csv")
     if not results:
-        unread.append(Unread(lines[0], "CSV whose columns are no figures that are known"))
+        return Document(
+            file, "csv", unread=[*unread, Unread(lines[0], "CSV whose columns are no figures that are known")]
+        )
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
 
 
-def _beside(header: list[str], row: list[str]) -> list[tuple[str, str]]:
-    titles = header + [""] * (len(row) - len(header))
-    return list(zip(titles, row, strict=False))
-
-
-def _open(title: str, cell: str) -> str:
+def _open(secret: bool, cell: str) -> str:
     """total_token_throughput sounds like a secret, and its number is none."""
-    return shown("" if printed(cell) is not None else title, cell)
+    return HIDDEN if secret and printed(cell) is None else shown("", cell)
 
 
 def _separator(text: str) -> str | None:
@@ -73,15 +71,20 @@ def _separator(text: str) -> str | None:
 def _is_table(rows: list[list[str]], cut: bool) -> bool:
     header, body = rows[0], rows[1:-1] if cut and len(rows) > 2 else rows[1:]
     width = len(header)
-    same = sum(len(row) == width for row in body)
-    if width < 2 or 10 * same < 7 * len(body) or any(len(title) > 100 for title in header):
+    known = sum(columns.meaning(title) is not None for title in header)
+    same = sum(_fits(row, width) for row in body)
+    # Titles that are known prove more than lines that someone may have broken.
+    if width < 2 or 10 * same < (3 if known >= 2 else 7) * len(body) or any(len(title) > 100 for title in header):
         return False
     if any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows):
         return False  # Markdown
-    known = sum(columns.meaning(title) is not None for title in header)
     numbers = sum(printed(cell) is not None for row in body for cell in row)
     # Two or three words with commas between are a sentence as well.
     return known >= 2 or numbers * 3 >= sum(len(row) for row in body) or (width >= 5 and same == len(body))
+
+
+def _fits(row: list[str], width: int) -> bool:
+    return len(row) >= width and not any(cell.strip() for cell in row[width:])
 
 
 def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list[int], list[Unread]]:
@@ -95,7 +98,8 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
         try:
             row = next(reader, None)
         except csv.Error:
-            unread.append(Unread(line, "a cell too long for a table"))
+            if len(unread) < 50:
+                unread.append(Unread(line, "a cell too long for a table"))
             continue
         if row is None:
             return rows, lines, unread
@@ -103,11 +107,11 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
             continue
         if rows and rows[0][:2] == tables.AIPERF:
             row += [""] * (len(rows[0]) - len(row))  # its metrics of one value, 'Metric,Value', follow as short lines
-        elif rows and len(row) != len(rows[0]):
+        if rows and not _fits(row, len(rows[0])):
+            # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
                 unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}"))
-            if len(row) < len(rows[0]) // 2:
-                continue
+            continue
         rows.append(row)
         lines.append(line)
         cells += len(row)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final, Literal, TypeVar
 
+import msgspec
+
 from dyno.facts.definition import definition
 from dyno.facts.imported import By, Figure, Row, RowKind, Samples, Scalar, Setting, Unread
 from dyno.imports.printed import half
@@ -64,6 +66,20 @@ class Draft:
         if found is None:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
         return found or []
+
+    def pooled_ms(self, value: Value | None, name: str) -> list[float]:
+        """Of a list of seconds for each request. Each is let go before the next: there may be millions of gaps."""
+        if value is None or value.null:
+            return []
+        decoder = msgspec.json.Decoder(list[float])
+        pooled: list[float] = []
+        try:
+            for raw in self.samples(list[msgspec.Raw], value, name):
+                pooled.extend(1e3 * s for s in decoder.decode(raw))
+        except msgspec.MsgspecError:
+            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
+            return []
+        return pooled
 
     def row(self, samples: Samples | None = None) -> Row:
         return Row(

@@ -1,5 +1,6 @@
 """What GuideLLM writes as benchmarks.json: a row for each load of it. Figures are of the successful requests."""
 
+import re
 from typing import Final, TypeVar
 
 import msgspec
@@ -137,6 +138,17 @@ def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
         draft.setting("input_len", first.get("prompt_tokens"))
         draft.setting("output_len", first.get("output_tokens"))
         break
+    _lengths(draft, benchmark, report)
+
+
+def _lengths(draft: Draft, benchmark: Value, report: Value) -> None:
+    """'prompt_tokens=128,output_tokens=128', as versions before 0.7 keep their data's description."""
+    listed = report.get("args", "data")
+    told = next(listed.items(), None) if listed is not None else benchmark.get("request_loader", "data")
+    for key, name in (("prompt_tokens", "input_len"), ("output_tokens", "output_len")):
+        match = re.search(rf"\b{key}\W{{1,3}}(\d{{1,9}})", (told.text or "")[:2000]) if told is not None else None
+        if match is not None and told is not None:
+            draft.told(name, int(match[1]), told.line)
 
 
 # From the newest version to the oldest.

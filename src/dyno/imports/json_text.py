@@ -1,7 +1,7 @@
 """The values of a file that is JSON: one of them, one a line, or one behind the other; and what of it is broken.
 
-What is sound is read. NaN and Infinity, which Python writes and JSON doesn't know, become null. A value that breaks off
-is closed where it last was whole.
+What is sound is read. Python writes NaN and Infinity, which JSON has not: they become null and "inf", which is what
+vLLM calls a rate without a limit, where SGLang writes Infinity. A value that breaks off is closed where it was whole.
 """
 
 import re
@@ -15,7 +15,8 @@ from dyno.imports.value import FAILURES, Lines, Value
 _ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _AT: Final = re.compile(r"\(byte (\d+)\)")
-_NOT_A_NUMBER: Final = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")
+_NAN: Final = re.compile(rb"(?<=[:,\[\s])NaN(?=\s*[,\]}])")
+_INFINITE: Final = re.compile(rb"(?<=[:,\[\s])(-?)Infinity(?=\s*[,\]}])")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
 _COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|,', re.DOTALL)
 _OPENING: Final = re.compile(rb'\{\s*(?:"|\}|\Z)|\[\s*(?:[{\["\]\-\d]|\Z)')
@@ -42,7 +43,7 @@ def values(data: bytes) -> Found | None:
     while start < len(data):
         end, at = _one(view[start:])
         if at is None:
-            found.values.append(Value(msgspec.Raw(view[start : start + end]), lines, start))
+            found.values.append(Value(msgspec.Raw(view[start : start + end]), lines))
             start = _skip(data, start + end)
             continue
         if not found.values and not found.unread and not _begins(data, start):
@@ -107,24 +108,22 @@ def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
         found.unread.append(Unread(lines.of(at), "broken here, and too large to be mended"))
         found.broken += 1
         return
-    numbers, count = piece, 0
     if b"NaN" in piece or b"Infinity" in piece:
-        numbers, count = _NOT_A_NUMBER.subn(b"null", piece)
-    if count:
-        first = _NOT_A_NUMBER.search(piece)
-        where = lines.of(first.start()) if first else line
-        found.unread.append(Unread(where, f"NaN or Infinity is no number of JSON: left out ({count} of them)"))
-        piece, lines = numbers, Lines(numbers, line)
+        first = _NAN.search(piece)
+        if first is not None:
+            found.unread.append(Unread(lines.of(first.start()), "NaN is no number: left out"))
+        piece = _NAN.sub(b"null", _INFINITE.sub(rb'"\1inf"', piece))
+        lines = Lines(piece, line)
         end, broken = _one(memoryview(piece))
         if broken is None and end:
-            found.values.append(Value(msgspec.Raw(memoryview(piece)), lines, 0))
+            found.values.append(Value(msgspec.Raw(memoryview(piece)), lines))
             return
         at = len(piece) if broken is None or broken == _TOO_DEEP else broken
     whole = _closed(piece, at)
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
         found.unread.append(Unread(lines.of(min(at, len(piece))), "broken here: what stands before it was read"))
-        found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line), 0))
+        found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
     found.unread.append(Unread(lines.of(min(at, len(piece))), "this is no JSON"))
     found.broken += 1

@@ -3,6 +3,7 @@
 import re
 from typing import Final, Literal
 
+from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting, Table
 from dyno.imports.columns import TO_BYTES, TO_ONE
 from dyno.imports.printed import printed
@@ -15,12 +16,19 @@ _NAMES: Final = {
     "nkvo": "no_kv_offload", "mmap": "mmap", "ts": "tensor_split", "dev": "devices", "embd": "embeddings",
 }  # fmt: skip
 _TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?(\d+))?")
+_TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
 
 
 def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
     titles = [title.strip().lower() for title in table.header]
+    if "s_pp t/s" in titles and "s_tg t/s" in titles:
+        return _batched(table, titles, index, file, form)
     if "test" not in titles or "t/s" not in titles:
         return None
+    # llama-benchy measures a server, and lays its table out alike.
+    tool = (
+        "llama-benchy" if any(title.startswith(("ttfr", "peak t/s", "est_ppt")) for title in titles) else "llama-bench"
+    )
     found = []
     for cells, line in zip(table.rows, table.lines, strict=False):
         texts = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
@@ -29,12 +37,12 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
             continue
         settings = _settings(texts, line)
         bold = any(cell.bold for title, cell in zip(titles, cells, strict=False) if title == "t/s")
-        value = Figure(speed.value, line, speed.half, "llama-bench.speed", speed.deviation, bold)
+        value = Figure(speed.value, line, speed.half, definition(tool, "speed"), speed.deviation, bold)
         label = shown("model", texts.get("model", ""))
         found.append(
             Row(
                 kind="micro",
-                tool="llama-bench",
+                tool=tool,
                 form=form,
                 file=file,
                 line=line,
@@ -47,6 +55,38 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
                 table=index,
             )
         )
+    return found
+
+
+def _batched(
+    table: Table, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
+) -> list[Row]:  # fmt: skip
+    """llama-batched-bench's: prompts of B sequences, then their tokens, on one line."""
+    found = []
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        numbers = {title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)}
+        settings = {}
+        for title, name in (("b", "batch_size"), ("n_kv", "n_kv")):
+            if (number := numbers.get(title)) is not None:
+                settings[name] = Setting(int(number.value), line, "column")
+        for test in ("pp", "tg"):
+            speed, length = numbers.get(f"s_{test} t/s"), numbers.get(test)
+            if speed is None or length is None:
+                continue
+            found.append(
+                Row(
+                    kind="micro",
+                    tool="llama-batched-bench",
+                    form=form,
+                    file=file,
+                    line=line,
+                    end=line,
+                    figures={"speed": Figure(speed.value, line, speed.half)},
+                    section=table.section,
+                    table=index,
+                    settings=settings | {"test": Setting(f"{test}{int(length.value)}", line, "column")},
+                )
+            )
     return found
 
 
@@ -64,7 +104,7 @@ def _settings(texts: dict[str, str], line: int) -> dict[str, Setting]:
             out["parameters"] = Setting(count, line, "column")
         elif number is not None and not number.unit and number.value == int(number.value):
             out[_NAMES.get(title, title)] = Setting(int(number.value), line, "column")
-        else:
+        elif number is None or (not number.unit and number.deviation is None):  # ttfr (ms) of llama-benchy: measured
             out[_NAMES.get(title, title)] = Setting(shown(title, text), line, "column")
     return out
 
@@ -76,6 +116,16 @@ def test(text: str, line: int, by: Literal["column", "block"] = "column") -> dic
         return {"test": Setting(shown("test", text), line, by)}
     found = {"test": Setting(match[1].replace(" ", ""), line, by)}
     return found | ({"depth": Setting(int(match[2]), line, by)} if match[2] else {})
+
+
+def titled(title: str) -> str | None:
+    """The test of a column such as 'pp512' or 'tg128 (t/s)', as people who compare models lay them side by side."""
+    match = _TITLE.fullmatch(" ".join(title.lower().split()))
+    return match[1] if match else None
+
+
+def is_test(text: str) -> bool:
+    return bool(_TEST.fullmatch(text.strip()))
 
 
 def _parameters(text: str) -> float | None:

@@ -19,8 +19,8 @@ _CELL: Final = re.compile(
     rf"(?P<sign>\$|USD )?\s*(?P<number>{_NUMBER})\s*(?:(?:±|Â±|\+/-)\s*(?P<deviation>{_NUMBER}))?"
     r"\s*(?P<unit>%|[a-zA-Zµμ]{1,12}(?:/[a-zA-Z]{1,6})?)?\s*(?:\(.{0,60}\))?[*†‡]?"
 )
-# What authors hang on to a winner's number.
-_ORNAMENT: Final = re.compile(r"^[^\w.$+\-±]+|[^\w.)%*†‡]+$")
+# What authors hang on to a winner's number. '~' and '≤' say that it is none.
+_ORNAMENT: Final = re.compile(r"^[^\w.$+\-±~≈<>≤≥]+|[^\w.)%*†‡]+$")
 
 
 def printed(text: str) -> Printed | None:

@@ -38,7 +38,7 @@ _LEFT: Final = (
 
 
 def is_serve(value: Value) -> bool:
-    if not value.has("duration", "request_throughput"):
+    if not value.has("duration", "completed"):
         return False
     own = ("mean_e2e_latency_ms", "total_throughput", "server_info", "sharegpt_output_len", "random_range_ratio")
     return any(key in value.fields for key in own)
@@ -83,11 +83,10 @@ def _draft(value: Value, file: str) -> Draft:
 def _detailed(draft: Draft, value: Value) -> Samples | None:
     if not any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
         return None
-    gaps = draft.samples(list[list[float]], value.get("itls"), "itls")
     return Samples(
         input_lens=draft.samples(list[int], value.get("input_lens"), "input_lens"),
         output_lens=draft.samples(list[int], value.get("output_lens"), "output_lens"),
         ttfts_ms=[1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")],
-        itls_ms=[1e3 * s for request in gaps for s in request],
+        itls_ms=draft.pooled_ms(value.get("itls"), "itls"),
         errors=errors(draft.samples(list[str | None], value.get("errors"), "errors")),
     )

@@ -4,33 +4,27 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from dyno.facts.definition import definition
-from dyno.facts.imported import Cell, Figure, Row, RowKind, Scalar, Setting, Table
+import msgspec
+
+from dyno.facts.imported import Figure, Row, RowKind, Setting, Table
 from dyno.imports import columns, llama_bench_table, lm_eval_table
-from dyno.imports.columns import TO_BYTES, TO_MS, Column
-from dyno.imports.printed import Printed, printed
+from dyno.imports.cells import devices, figure, plain, settings_of
+from dyno.imports.columns import Column
+from dyno.imports.printed import printed
 from dyno.secrets import shown
 
 Form = Literal["table", "csv"]
 
-# Whole numbers of these are counted, not rounded.
-_COUNTED: Final = (
-    "completed", "failed", "incomplete", "total_input_tokens", "total_output_tokens", "total_tokens",
-    "peak_concurrency", "cached_input_tokens",
-)  # fmt: skip
 # Settings that say who was measured; the others say under what load.
 _WHO: Final = ("engine", "backend", "model", "accelerator", "quantization", "dtype")
-_ENGINES: Final = re.compile(
-    r"\b(vllm|sglang|llama\.?cpp|tgi|text-generation-inference|tensorrt|trt-?llm|lmdeploy|ollama|exllama|mlc|mlx)", re.I
+# Titles of figures that have no name here.
+_MEASURED: Final = re.compile(
+    r"tok/s|/s\b|throughput|tput|latency|util|\btps\b|ttft|tpot|\bitl\b|[(\[](?:ms|s|%|sec|us|µs)[)\]]", re.I
 )
-# 8xH100, 4 x MI300X, 2× RTX 4090
-_DEVICES: Final = re.compile(
-    r"\b(\d{1,3})\s?[x×*]\s?((?:RTX\s?|RX\s?)?(?:[ABHLTV]\d{2,3}|GH200|GB[23]00|MI\d{3}|\d{4}|Gaudi\s?\d|TPU|W\d{4}|R9700)"
-    r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
-    re.I,
-)
+# No result where nothing else was measured: they may as well be a machine's or a kernel's.
+_BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
+_LOADS: Final = ("batch_size", "concurrency", "rate", "input_len", "output_len")
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
-_WIDEST: Final = 200  # characters of a cell that may still be a setting
 
 
 def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
@@ -38,42 +32,27 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     for read in (llama_bench_table.rows, lm_eval_table.rows):
         if (found := read(table, index, file, form)) is not None:
             return found
-    meanings = [columns.meaning(title) for title in table.header]
+    meanings = [_column(title, table.header) for title in table.header]
+    meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
     if _figures_in(table, meanings):
         return list(_by_line(table, meanings, index, file, form))
     return list(_by_column(table, index, file, form))
 
 
-def figure(cell: Cell, column: Column, line: int, tool: str) -> Figure | None:
-    number = printed(cell.text)
-    scale = None if number is None else _scale(column, number)
-    if number is None or scale is None:
-        return None
-    exact = column.name in _COUNTED and number.value == int(number.value)
-    return Figure(
-        value=number.value * scale,
-        line=line,
-        half=0.0 if exact else number.half * scale,
-        definition=definition(tool, columns.stem_of(column.name)),
-        deviation=None if number.deviation is None else number.deviation * scale,
-        bold=cell.bold,
-    )
+def _column(title: str, header: list[str]) -> Column | None:
+    # pp512, tg128: one and the same figure in several columns, told apart by the test.
+    if llama_bench_table.titled(title):
+        return Column("speed")
+    if title == "num_requests" and "total_num_tokens" in header:
+        return Column("completed")  # of vLLM offline, where none can fail
+    return columns.meaning(title)
 
 
-def _scale(column: Column, number: Printed) -> float | None:
-    """A unit in the cell stands above none in the title; one that can't be is no figure."""
-    if not number.unit:
-        return column.scale
-    if columns.stem_of(column.name):
-        return TO_MS.get(number.unit)
-    if column.name == "duration_s" and number.unit in TO_MS:
-        return TO_MS[number.unit] / 1e3
-    if column.name == "memory_bytes":
-        return TO_BYTES.get(number.unit)
-    if column.name == "acceptance_rate":
-        return 0.01 if number.unit == "%" else None
-    plain = {"req/s", "tok/s", "t/s", "rps", "tps", "w", "usd", "tokens", "requests"}
-    return column.scale if number.unit in plain else None
+def _served(table: Table, i: int) -> bool:
+    """A column of requests each second that was measured and not asked for: 0.719 is no rate that anybody sets."""
+    if table.header[i].strip().lower() not in ("qps", "rps"):
+        return False
+    return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
 
 
 def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
@@ -88,30 +67,54 @@ def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
 
 def _by_line(table: Table, meanings: list[Column | None], index: int, file: str, form: Form) -> Iterator[Row]:
     tool = _tool(table.header)
-    named = _kept(table, meanings)
+    kept = _kept(table, meanings)
+    tests = [llama_bench_table.titled(title) for title in table.header]
     for cells, line in zip(table.rows, table.lines, strict=False):
         figures: dict[str, Figure] = {}
+        speeds: list[tuple[str, Figure]] = []
         settings: dict[str, Setting] = {}
         who: list[str] = []
         for i, cell in enumerate(cells[: len(meanings)]):
-            column = meanings[i]
+            column, test = meanings[i], tests[i]
             if column is not None and column.figure:
                 value = figure(cell, column, line, tool)
-                if value is not None and column.name not in figures:
+                if value is not None and test is not None:
+                    speeds.append((test, value))
+                elif value is not None and column.name not in figures:
                     figures[column.name] = value
-            elif column is not None or i in named:
+            elif column is not None or i in kept:
                 name = column.name if column is not None else table.header[i].strip()
-                settings |= {k: v for k, v in _settings(name, cell.text, line).items() if k not in settings}
-                if (name in _WHO or (i == 0 and column is None)) and _plain(cell.text):
-                    who.append(shown(name, _plain(cell.text)))
-        if figures:
-            first = shown(table.header[0], _plain(cells[0].text)) if cells and 0 not in _numeric(meanings) else ""
-            label = ", ".join(who) or first
+                settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
+                if (name in _WHO or (i == 0 and column is None)) and plain(cell.text):
+                    who.append(shown(name, plain(cell.text)))
+        first = shown(table.header[0], plain(cells[0].text)) if cells and 0 not in _numeric(meanings) else ""
+        whole = Row(
+            kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures={}, settings=settings,
+            label=", ".join(who) or first, series=", ".join(who), section=table.section, table=index,
+        )  # fmt: skip
+        if _is_result(figures, settings):
             kind, figures = _kind(figures, settings, table.header)
-            yield Row(
-                kind=kind, tool=tool, form=form, file=file, line=line, end=line, figures=figures, settings=settings,
-                label=label, series=", ".join(who), section=table.section, table=index,
-            )  # fmt: skip
+            yield msgspec.structs.replace(
+                whole, kind=kind, figures=figures, settings=settings | _tested(figures, settings)
+            )
+        for test, value in speeds:
+            told = settings | llama_bench_table.test(test, line)
+            yield msgspec.structs.replace(whole, figures={"speed": value}, settings=told)
+
+
+def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
+    loaded = any(name in settings for name in _LOADS)
+    return any(name not in _BESIDE and (loaded or columns.stem_of(name) != "latency") for name in figures)
+
+
+def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
+    """'pp512' in a column of another name: what a lone speed is of."""
+    if set(figures) != {"speed"}:
+        return {}
+    for setting in settings.values():
+        if isinstance(setting.value, str) and llama_bench_table.is_test(setting.value):
+            return llama_bench_table.test(setting.value, setting.line)
+    return {}
 
 
 def _numeric(meanings: list[Column | None]) -> set[int]:
@@ -136,12 +139,12 @@ def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]
             if column is None or i >= len(cells):
                 continue
             if not column.figure:
-                settings |= _settings(column.name, cells[i].text, line)
+                settings |= settings_of(column.name, cells[i].text, line)
             elif (value := figure(cells[i], column, line, tool)) is not None and column.name not in figures:
                 figures[column.name] = value
-        if figures and not _compares(title):
-            settings |= {k: v for k, v in _devices(title, table.line).items() if k not in settings}
-            label = shown("", _plain(title))
+        if _is_result(figures, settings) and not _compares(title):
+            settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+            label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
             kind, figures = _kind(figures, settings, [])
             yield Row(
                 kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
@@ -163,7 +166,7 @@ def _by_statistic(
             name = columns.with_statistic(column.name, statistic) if columns.stem_of(column.name) else column.name
             if (value := figure(cell, column, line, tool)) is not None:
                 figures.setdefault(name, value)
-    if figures:
+    if _is_result(figures, {}):
         kind, figures = _kind(figures, {}, [])
         yield Row(
             kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
@@ -180,65 +183,25 @@ def _kept(table: Table, meanings: list[Column | None]) -> set[int]:
     """Columns of unknown titles that are kept as settings: words and whole numbers. A fraction was measured."""
     kept = set()
     for i, column in enumerate(meanings):
-        if column is not None or not table.header[i].strip():
+        if column is not None or not table.header[i].strip() or _MEASURED.search(table.header[i]):
             continue
         texts = [row[i].text.strip() for row in table.rows if i < len(row)]
-        if any(texts) and not any(re.search(r"\d\.\d|±", t) and printed(t) for t in texts):
+        if any(texts) and not any(_is_measured(text) for text in texts):
             kept.add(i)
     return kept
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split())[:_WIDEST] if not _blank(text) else ""
-
-
-def _blank(text: str) -> bool:
-    return text.strip().lower() in ("", "-", "—", "–", "n/a", "na", "nan", "none", "null", "tbd", "?")
-
-
-def _settings(name: str, text: str, line: int) -> dict[str, Setting]:
-    """One cell; a few of them tell two things."""
-    text = text.strip()
-    if _blank(text) or len(text) > _WIDEST:
-        return {}
-    if name == "accelerator":
-        return {"accelerator": Setting(shown(name, text), line, "column"), **_devices(text, line)}
-    if name == "backend" and _ENGINES.search(text):
-        name = "engine"
-    if name == "model_bytes":
-        number = printed(text)
-        size = None if number is None else TO_BYTES.get(number.unit)
-        if number is None or size is None:
-            return {"size": Setting(shown("size", text), line, "column")}
-        return {"model_bytes": Setting(number.value * size, line, "column")}
-    return {name: Setting(_scalar(name, text), line, "column")}
-
-
-def _scalar(name: str, text: str) -> Scalar:
-    if name == "concurrency":
-        text = re.sub(r"^(?:c|conc|concurrency)\s*[=:]\s*", "", text, flags=re.I)
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+def _is_measured(text: str) -> bool:
     number = printed(text)
-    if number is None or number.unit or number.deviation is not None or re.search(r"[^\d.,eE+-]", text):
-        return shown(name, text)
-    return int(number.value) if number.value == int(number.value) and abs(number.value) < 1e15 else number.value
-
-
-def _devices(text: str, line: int) -> dict[str, Setting]:
-    match = _DEVICES.search(text)
-    if match is None:
-        return {}
-    return {
-        "accelerator": Setting(match[2], line, "column"),
-        "accelerators": Setting(int(match[1]), line, "column"),
-    }
+    return number is not None and bool(number.unit or number.deviation is not None or re.search(r"\d\.\d", text))
 
 
 def _kind(
     figures: dict[str, Figure], settings: dict[str, Setting], header: list[str]
 ) -> tuple[RowKind, dict[str, Figure]]:
     """Offline batches are told by their size, where nothing speaks of a stream; their latency is the batch's."""
+    if _tested(figures, settings):
+        return "micro", figures
     streams = {columns.stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
     if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
         return "serve", figures

@@ -19,7 +19,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 FAILURES: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 12
 
 
 class Lines:
@@ -55,18 +55,17 @@ def _address(view: msgspec.Raw | bytes) -> int:
 
 
 class Value:
-    def __init__(self, raw: msgspec.Raw | bytes, lines: Lines, offset: int = 0) -> None:
+    def __init__(self, raw: msgspec.Raw, lines: Lines) -> None:
         self._raw, self._lines = raw, lines
-        self._offset = offset
 
     @property
     def line(self) -> int:
-        return self._lines.of(self._offset)
+        return self._lines.of(self._lines.where(self._raw))
 
     @property
     def end(self) -> int:
         """Its last line."""
-        return self._lines.of(self._offset + len(memoryview(self._raw)) - 1)
+        return self._lines.of(self._lines.where(self._raw) + self.size - 1)
 
     @property
     def size(self) -> int:
@@ -108,7 +107,7 @@ class Value:
     def has(self, *keys: str) -> bool:
         return all(key in self.fields for key in keys)
 
-    @property
+    @cached_property
     def digits(self) -> str:
         """A number as it is written; '' of anything else."""
         if self.size == 0 or self.size > 400 or self._first() not in b"-0123456789":
@@ -132,12 +131,16 @@ class Value:
     @property
     def scalar(self) -> Scalar | None:
         """None of null, of lists and objects, and of numbers beyond a double."""
-        if self.size <= 5 and (word := bytes(memoryview(self._raw))) in (b"true", b"false"):
-            return word == b"true"
-        if (number := self.number) is not None:
-            whole = self.digits.lstrip("-").isdigit() and len(self.digits) <= 18
-            return int(self.digits) if whole else number
-        return self.text
+        if self.size == 0:
+            return None
+        if (first := self._first()) == 0x22:
+            return self.text
+        if first in b"tf":
+            return first == 0x74
+        number, digits = self.number, self.digits
+        if number is None:
+            return None
+        return int(digits) if digits.lstrip("-").isdigit() and len(digits) <= 18 else number
 
     def decoded(self, kind: type[T]) -> T | None:
         """As a type; None where it isn't of it."""
@@ -150,4 +153,4 @@ class Value:
             return None
 
     def _inside(self, raw: msgspec.Raw) -> "Value":
-        return Value(raw, self._lines, self._lines.where(raw))
+        return Value(raw, self._lines)

@@ -3,8 +3,6 @@
 from pathlib import PurePath
 from typing import Final
 
-import msgspec
-
 from dyno.facts.definition import definition
 from dyno.facts.imported import Row, Samples, Unread
 from dyno.imports import columns
@@ -138,25 +136,10 @@ def _detailed(draft: Draft, value: Value) -> Samples | None:
         output_lens=draft.samples(list[int], value.get("output_lens"), "output_lens"),
         ttfts_ms=[1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")],
         e2els_ms=[1e3 * s for s in draft.samples(list[float], value.get("latencies"), "latencies")],
-        itls_ms=_gaps(draft, value.get("itls")),
+        itls_ms=draft.pooled_ms(value.get("itls"), "itls"),
         starts_s=draft.samples(list[float], value.get("start_times"), "start_times"),
         errors=errors(draft.samples(list[str | None], value.get("errors"), "errors")),
     )
-
-
-def _gaps(draft: Draft, value: Value | None) -> list[float]:
-    """Pooled. A request's list is decoded and let go before the next: there may be millions of gaps."""
-    if value is None or value.null:
-        return []
-    decoder = msgspec.json.Decoder(list[float])
-    pooled: list[float] = []
-    try:
-        for raw in value.decoded(list[msgspec.Raw]) or []:
-            pooled.extend(1e3 * s for s in decoder.decode(raw))
-    except msgspec.MsgspecError:
-        draft.unread.append(Unread(value.line, "the list itls holds something else than it should"))
-        return []
-    return pooled
 
 
 def _throughput(value: Value, file: str) -> tuple[Draft, Samples | None]:
