@@ -10,31 +10,33 @@ from dyno.secrets import HIDDEN, is_secret, shown
 
 Role = Literal["server", "client", "offline", "micro", "quality", "other"]
 
-# Of the program's name in a line of commands.
-PROGRAMS: tuple[tuple[str, Role, str], ...] = (
-    (r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
+# What a command line is known by: words of which one must be there, the program's name, its role, its tool.
+PROGRAMS: tuple[tuple[tuple[str, ...], str, Role, str], ...] = (
+    (("bench serve", "benchmark_serving", "benchmarks.serve"),
+     r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
      "client", "vllm"),
-    (r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py", "offline", "vllm"),
-    (r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server", "vllm"),
-    (r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server", "server", "sglang"),
-    (r"sglang\.bench_serving|bench_serving\.py", "client", "sglang"),
-    (r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
+    (("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+     r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py", "offline", "vllm"),
+    (("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server", "vllm"),
+    (("launch_server", "sglang serve", "srt.server"),
+     r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server", "server", "sglang"),
+    (("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client", "sglang"),
+    (("bench_one_batch", "bench_offline_throughput"),
+     r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
      "offline", "sglang"),
-    (r"\bllama-server\b|llama\.cpp/server\b", "server", "llama.cpp"),
-    (r"\bllama-bench\b", "micro", "llama-bench"),
-    (r"text-generation-launcher\b", "server", "tgi"),
-    (r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality", "lm-eval"),
-    (r"\bguidellm\s+benchmark\b", "client", "guidellm"),
-    (r"\b(?:aiperf|genai-perf)\s+profile\b", "client", "aiperf"),
-    (r"\binference-benchmarker\b", "client", "inference-benchmarker"),
-    (r"\binference-perf\s", "client", "inference-perf"),
-    (r"\btrtllm-serve\b", "server", "tensorrt-llm"),
-    (r"\bdyno\s+bench\s+serve\b", "client", "dyno"),
+    (("llama-server", "llama.cpp/server"), r"\bllama-server\b|llama\.cpp/server\b", "server", "llama.cpp"),
+    (("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench"),
+    (("generation-launcher",), r"text-generation-launcher\b", "server", "tgi"),
+    (("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality", "lm-eval"),
+    (("guidellm",), r"\bguidellm\s+benchmark\b", "client", "guidellm"),
+    (("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client", "aiperf"),
+    (("inference-benchmarker",), r"\binference-benchmarker\b", "client", "inference-benchmarker"),
+    (("inference-perf",), r"\binference-perf\s", "client", "inference-perf"),
+    (("trtllm-serve",), r"\btrtllm-serve\b", "server", "tensorrt-llm"),
+    (("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client", "dyno"),
 )  # fmt: skip
-_PROGRAM = re.compile("|".join(f"(?P<p{i}>{pattern})" for i, (pattern, _, _) in enumerate(PROGRAMS)))
-# A word that makes a line worth the search above.
-_HINTS = ("vllm", "benchmark_", "sglang", "bench_", "llama", "generation-launcher", "eval", "guidellm", "perf",
-          "trtllm", "inference-benchmarker", "dyno")  # fmt: skip
+_PROGRAMS = [(words, re.compile(pattern), role, tool) for words, pattern, role, tool in PROGRAMS]
+_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any is none
 
 # Flag → name that rows share, those of clients and of engines.
 _NAMES: dict[str, str] = {
@@ -80,12 +82,11 @@ def program_in(text: str) -> tuple[str, Role, str, int] | None:
     """Its name as written, its role, the tool, and where it stands in the line."""
     if not any(hint in text for hint in _HINTS):
         return None
-    found = _PROGRAM.search(text[:_LONGEST])
-    if found is None:
-        return None
-    name = found.lastgroup or "p0"
-    _, role, tool = PROGRAMS[int(name[1:])]
-    return " ".join(found[0].split()), role, tool, found.start()
+    text = text[:_LONGEST]
+    for words, pattern, role, tool in _PROGRAMS:
+        if any(word in text for word in words) and (found := pattern.search(text)):
+            return " ".join(found[0].split()), role, tool, found.start()
+    return None
 
 
 def scalar(text: str) -> Scalar:

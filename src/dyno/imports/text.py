@@ -15,7 +15,7 @@ from dyno.imports.environment import Environments
 from dyno.imports.flags import command, in_words, model_args, namespace, program_in, scalar, without_prompt
 from dyno.imports.lines import Line
 
-MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS = 20_000, 4_000, 2_000
+MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS = 10_000, 4_000, 2_000
 _FENCE = re.compile(r"^\s{0,12}(```|~~~)")
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*?)\s*#*\s*$")
 _HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)

@@ -9,6 +9,7 @@ from dyno.facts.imported import Document, Row
 from dyno.facts.roofline import Peaks
 from dyno.measure.checks.documents import DOCUMENTS
 from dyno.measure.checks.rows import answers, cache, comparability, consistency, load, physics, repetition, statistics
+from dyno.measure.checks.words import WORDS
 
 ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
     *answers.ROW, *consistency.ROW, *load.ROW, *statistics.ROW,
@@ -33,7 +34,7 @@ def audit(
     found = [f for check in ROW for row in once for f in check(row)]
     found += [f for across in ROWS for f in across(once)]
     found += list(physics.roofline(once, peaks_of))
-    found += [f for of in DOCUMENTS for f in of(documents)]
+    found += [f for of in (*DOCUMENTS, *WORDS) for f in of(list(documents))]
     findings = worst_first(gathered([*own, *found]))
     return Audit(verdict(findings), findings, list(documents))
 
