@@ -62,13 +62,14 @@ def _has_results(d: Document) -> bool:
 def flags_differ(documents: Sequence[Document]) -> Iterator[Finding]:
     """Commands of one role, whose results are compared: more than one thing is changed."""
     for d in documents:
+        told = {s.line for r in d.rows for s in r.settings.values()}
         compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
         for role in ("server", "offline"):
             programs: dict[str, list[Command]] = {}
             for c in d.commands:
                 # One that only shows how it is done has no results of its own.
-                measured = any(s.line == c.line for r in d.rows for s in r.settings.values())
-                if c.role == role and len(c.settings) > 2 and (measured or (compared and not d.rows)):
+                shows = c.line in told or (compared and not d.rows)
+                if c.role == role and len(c.settings) > 2 and shows:
                     programs.setdefault(c.program, []).append(c)
             for commands in programs.values():
                 yield from _unlike(d, commands, compared)

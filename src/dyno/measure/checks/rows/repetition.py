@@ -1,5 +1,6 @@
 """Two results that are one: the same twice, or one multiplied."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
@@ -11,22 +12,24 @@ _TELLING = (
     "duration_s", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "mean_itl_ms",
     "p99_itl_ms", "mean_e2el_ms", "total_token_throughput", "output_throughput", "mean_latency_ms",
 )  # fmt: skip
+_KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
 _SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
-MOST = 2_000  # rows that are held against each other
+MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
     """Different things that behave the same to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
     served.sort(key=lambda r: r.figures["duration_s"].value)
+    generated = [r for r in rows if r.kind == "micro" and str(r.told("test") or "").startswith("tg") and r.get("speed")]
     for i, a in enumerate(served):
-        for b in served[i + 1 :]:
+        for b in served[i + 1 : i + 1 + NEIGHBOURS]:
             if b.figures["duration_s"].value > a.figures["duration_s"].value * (1 + NEAR):
                 break
-            yield from _twins(a, b, rows)
+            yield from _twins(a, b, generated[:MOST])
 
 
-def _twins(a: Row, b: Row, rows: Sequence[Row]) -> Iterator[Finding]:
+def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     differs = [n for n in _SUBJECT if n in settings(a) and n in settings(b) and settings(a)[n] != settings(b)[n]]
     load = [n for n in LOAD if a.told(n) is not None and b.told(n) is not None and a.told(n) != b.told(n)]
     if not (differs or load):
@@ -50,7 +53,7 @@ def _twins(a: Row, b: Row, rows: Sequence[Row]) -> Iterator[Finding]:
         + ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
         + "."
     )
-    witness = _witness(a, b, rows) if not same else None
+    witness = _witness(a, b, generated) if not same else None
     yield Finding(
         "consistency.twins",
         "void" if witness or same else "doubt",
@@ -65,15 +68,14 @@ def _off(a: Row, b: Row, name: str) -> float:
     return abs(x / y - 1) if y else 1.0
 
 
-def _witness(a: Row, b: Row, rows: Sequence[Row]) -> tuple[str, list[str]] | None:
+def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] | None:
     """Token generation of both models, measured by another tool in the same papers."""
     speeds = []
     for row in (a, b):
         name = str(row.told("quantization") or row.told("model") or "").lower()
         found = [
-            r for r in rows
-            if r.kind == "micro" and str(r.told("test") or "").startswith("tg") and r.get("speed")
-            and _alike(name, f"{r.told('model') or ''} {r.label} {r.told('quantization') or ''}".lower())
+            r for r in generated
+            if _alike(name, f"{r.told('model') or ''} {r.label} {r.told('quantization') or ''}".lower())
         ]  # fmt: skip
         if not found:
             return None
@@ -86,14 +88,12 @@ def _witness(a: Row, b: Row, rows: Sequence[Row]) -> tuple[str, list[str]] | Non
 
 def _alike(name: str, other: str) -> bool:
     """llama-bench writes 'Q4_K - Medium' where a file's name says Q4_K_M."""
-    import re
-
-    kinds = re.findall(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|f16|bf16|fp16", name.replace("-", "_"))
+    kinds = _KIND.findall(name.replace("-", "_"))
     if not kinds:
         return False
     wanted = kinds[-1].replace("fp16", "f16")
     spelled = re.sub(r" ?- (small|medium|large)", lambda m: f"_{m[1][0]}", other)
-    return wanted in re.findall(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|f16|bf16", spelled)
+    return wanted in _KIND.findall(spelled)
 
 
 def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
