@@ -89,6 +89,8 @@ COUNTS = (
     "peak_concurrency", "concurrency_mean",  # requests in flight, as the tool tells
     "cached_input_tokens", "acceptance_rate", "acceptance_length", "score", "stderr", "memory_bytes", "power_w",
     "cost_per_million_tokens",
+    "sent_rate",  # requests/s that the client really sent, where it tells
+    "retokenized_output_tokens",  # of the answers' text, where they are counted again
 )  # fmt: skip
 SPEEDS = (
     "request_throughput", "request_goodput", "input_throughput", "output_throughput", "total_token_throughput",

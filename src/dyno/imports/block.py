@@ -27,7 +27,8 @@ _WORDS = {"average": "mean", "avg": "mean"}
 _FIGURES: dict[str, str] = {
     "successful requests": "completed", "failed requests": "failed", "benchmark duration (s)": "duration_s",
     "total input tokens": "total_input_tokens", "total generated tokens": "total_output_tokens",
-    "total output tokens": "total_output_tokens", "request throughput (req/s)": "request_throughput",
+    "total output tokens": "total_output_tokens", "total generated tokens (retokenized)": "retokenized_output_tokens",
+    "request throughput (req/s)": "request_throughput",
     "request goodput (req/s)": "request_goodput", "input token throughput (tok/s)": "input_throughput",
     "output token throughput (tok/s)": "output_throughput", "total token throughput (tok/s)": "total_token_throughput",
     "peak output token throughput (tok/s)": "peak_output_throughput", "peak concurrent requests": "peak_concurrency",

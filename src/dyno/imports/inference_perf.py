@@ -56,6 +56,10 @@ def _figures(draft: Draft, stage: Value) -> None:
     draft.figure("total_input_tokens", successes.get("prompt_tokens", "total"))
     draft.figure("cached_input_tokens", successes.get("prompt_tokens", "cached"))
     draft.figure("total_output_tokens", successes.get("output_tokens", "total"))
+    draft.figure("sent_rate", stage.get("load_summary", "achieved_rate"))
+    late = stage.get("load_summary", "schedule_delay")
+    for field in ("mean", "median", "p99", "max"):
+        draft.latency(field, "queue", late.get(field) if late else None, 1e3)
     for key, name in _THROUGHPUT.items():
         draft.figure(name, successes.get("throughput", key))
     for key, stem in _LATENCIES.items():

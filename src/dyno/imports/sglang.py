@@ -14,7 +14,7 @@ _FIGURES: Final = {
     "input_throughput": "input_throughput", "output_throughput": "output_throughput",
     "total_throughput": "total_token_throughput", "concurrency": "concurrency_mean",
     "accept_length": "acceptance_length", "max_output_tokens_per_s": "peak_output_throughput",
-    "max_concurrent_requests": "peak_concurrency",
+    "max_concurrent_requests": "peak_concurrency", "total_output_tokens_retokenized": "retokenized_output_tokens",
 }  # fmt: skip
 _SETTINGS: Final = {
     "backend": "backend", "dataset_name": "dataset", "request_rate": "rate", "max_concurrency": "concurrency",
@@ -32,7 +32,7 @@ _SERVER: Final = {
 _LATENCY: Final = re.compile(r"(mean|median|std|min|max|p\d+(?:\.\d+)?)_(e2e_latency|ttft|tpot|itl)_ms")
 _LEFT: Final = (
     "tag", "server_info", "cache_report", "input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors",
-    "cached_tokens", "total_output_tokens_retokenized", "total_input_text_tokens", "total_input_vision_tokens",
+    "cached_tokens", "total_input_text_tokens", "total_input_vision_tokens",
     "output_throughput_retokenized", "total_throughput_retokenized",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from dyno.facts.roofline import Peaks
 from dyno.measure.checks.documents import DOCUMENTS
 from dyno.measure.checks.rows import answers, cache, comparability, consistency, load, physics, repetition, statistics
 from dyno.measure.checks.words import WORDS
+from dyno.measure.model_name import named, related
 
 ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
     *answers.ROW, *consistency.ROW, *load.ROW, *statistics.ROW,
@@ -58,10 +59,12 @@ def without_copies(rows: Sequence[Row]) -> list[Row]:
 
 def _same_result(first: Row, row: Row) -> bool:
     """Told again, and not as something else."""
-    for name in ("concurrency", "rate", "num_prompts", "model"):
+    for name in ("concurrency", "rate", "num_prompts"):
         a, b = first.told(name), row.told(name)
-        if a is not None and b is not None and a != b and name != "model":
+        if a is not None and b is not None and a != b:
             return False
+    if not related(*(named(str(r.told("model") or "")) for r in (first, row))):
+        return False
     return first.form != row.form or first.file != row.file
 
 

@@ -56,6 +56,12 @@ def named(text: str) -> ModelName:
     return ModelName(name, parts, bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
 
 
+def related(a: ModelName, b: ModelName) -> bool:
+    """Variants of one model, or one whose name says less."""
+    one, other = set(a.base), set(b.base)
+    return not one or not other or one <= other or other <= one
+
+
 def bytes_each(quantization: object, dtype: object, name: str) -> float:
     """Bytes of a parameter, at least: by what is told, else by the name, else by the smallest that there is."""
     for told in (quantization, dtype):

@@ -8,7 +8,7 @@ from dyno.measure.model_name import named
 
 LOAD = (
     "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task",
-    "metric", "filter", "n_shot", "limit",
+    "metric", "filter", "n_shot", "limit", "--random-range-ratio", "random_range_ratio",
 )  # fmt: skip
 # Of the client or of the telling: neither the load nor what bears it.
 ASIDE = {

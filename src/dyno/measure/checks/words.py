@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
-from dyno.measure.checks import arithmetic, bold, claims, sections
+from dyno.measure.checks import arithmetic, bold, claims, percent, sections
 
 WORDS: tuple[Callable[[list[Document]], Iterator[Finding]], ...] = (
     arithmetic.sums,
     arithmetic.extrapolated,
     bold.bold,
+    percent.percentages,
     claims.claims,
     sections.empty,
     sections.no_figures,

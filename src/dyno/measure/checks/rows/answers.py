@@ -123,4 +123,18 @@ def _spread_wanted(row: Row) -> bool:
     return ratio not in (None, 0, 1)
 
 
-ROW = (failed, more_than_asked, empty, zeros_in_mean, errors_among_successes, lengths)
+def counted_again(row: Row) -> Iterator[Finding]:
+    """Tokens that were counted as made against those that the answers' text has."""
+    told, text = row.get("total_output_tokens"), row.get("retokenized_output_tokens")
+    if told and text and not 0.8 < text / told < 1.25:
+        yield Finding(
+            "tokens.text_differs",
+            "doubt" if not 0.5 < text / told < 2 else "note",
+            f"{told:,.0f} tokens are counted as made, and the text of the answers has {text:,.0f}.",
+            "What was asked for was counted and not what came, or the text holds what another tokenizer made. Look at "
+            "some answers before tokens/s is used.",
+            at([row], "total_output_tokens", "retokenized_output_tokens"),
+        )
+
+
+ROW = (counted_again, failed, more_than_asked, empty, zeros_in_mean, errors_among_successes, lengths)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.measure.model_name import named
+from dyno.measure.model_name import named, related
 from dyno.measure.points import (
     alike_prompts,
     at,
@@ -33,13 +33,17 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
         for which, name in ((0, "read"), (1, "made")):
             told = [(w[which], r) for r, w in ranked]
             (low, a), (high, b) = min(told, key=lambda t: t[0]), max(told, key=lambda t: t[0])
-            if not low or high / low - 1 <= WORK or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
+            # Of one and the same, a little is chance.
+            enough = WORK if subject(a) != subject(b) else FAR
+            if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
                 continue
             same = a.get("total_input_tokens") == b.get("total_input_tokens")  # the very same prompts
             tokens = "total_input_tokens" if which == 0 else "total_output_tokens"
             yield Finding(
                 "comparability.work_differs",
-                "void" if high / low - 1 > FAR and (same or not unsaid(point(a))) else "doubt",
+                "void"
+                if subject(a) != subject(b) and high / low - 1 > FAR and (same or not unsaid(point(a)))
+                else "doubt",
                 f"At {words(point(a))}, {high:,.1f} tokens were {name} for a request of {subject(b)!r} and "
                 f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and latency "
                 "are of different work.",
@@ -50,7 +54,7 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _beside(rows: Sequence[Row]) -> Iterator[list[Row]]:
     for group in together(rows):
-        if group[0].kind == "serve" and len({subject(r) for r in group}) > 1:
+        if group[0].kind == "serve":
             yield group
 
 
@@ -68,7 +72,7 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
         if high - low > SERVED and high <= 1.0:
             yield Finding(
                 "comparability.success_differs",
-                "void",
+                "void" if subject(a) != subject(b) else "doubt",
                 f"At {words(point(a))}, {subject(b)!r} answered {high:.0%} of its requests and "
                 f"{subject(a)!r} {low:.0%}: its figures are of those that it could answer.",
                 "Rates and latencies of survivors aren't comparable with those of all. Make both answer all.",
@@ -150,10 +154,7 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
         names = list(told)
         for i, a in enumerate(names):
             for b in names[i + 1 :]:
-                related = a.base == b.base or (
-                    a.base and b.base and (set(a.base) <= set(b.base) or set(b.base) <= set(a.base))
-                )
-                if a.taught != b.taught and related and (pair := tuple(sorted((a.name, b.name)))) not in seen:
+                if a.taught != b.taught and related(a, b) and (pair := tuple(sorted((a.name, b.name)))) not in seen:
                     seen.add((pair[0], pair[1]))
                     yield Finding(
                         "comparability.model_differs",

@@ -10,6 +10,7 @@ from dyno.measure.points import at, finite_rate, level, output_each, requests_pe
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # of vLLM before its first major engine, where nothing else is said
+CROWD = 0.3  # of all requests, in flight on average
 MANY = 20  # requests, that a queue can be told from a start
 
 
@@ -31,7 +32,8 @@ def rate(row: Row) -> Iterator[Finding]:
             "a concurrency.",
             at([row], "request_throughput"),
         )
-    elif took - sending > 2.5 * e2e:
+    # Long answers alone make a run go on: but not for so long, nor with so many of all requests there at once.
+    elif took - sending > 2.5 * e2e or rps * e2e > CROWD * done:
         yield _overload(row, offered, rps, f"The last was due after {sending:,.1f} s, and the run took {took:,.1f} s.")
 
 
@@ -54,6 +56,22 @@ def _end_to_end_s(row: Row) -> float | None:
     first, each = row.get("mean_ttft_ms"), output_each(row)
     gap = row.get("mean_itl_ms") or row.get("median_tpot_ms")
     return (first + each * gap) / 1000 if first is not None and each and gap else None
+
+
+def not_sent(row: Row) -> Iterator[Finding]:
+    """A client that tells how fast it sent, and how late."""
+    offered, done = finite_rate(row), row.get("sent_rate")
+    if not offered or not done or done >= SERVED * offered:
+        return
+    late = row.get("max_queue_ms") or row.get("p99_queue_ms")
+    yield Finding(
+        "load.not_sent",
+        "doubt",
+        f"{offered:,.1f} requests/s were to be sent and {done:,.1f} were"
+        + (f", up to {late / 1000:,.1f} s after they were due." if late else "."),
+        "The client fell behind, and its own wait is in no latency. Use more clients, or report what was sent.",
+        at([row], "sent_rate", "max_queue_ms"),
+    )
 
 
 def queue(row: Row) -> Iterator[Finding]:
@@ -183,5 +201,5 @@ def _wait(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
     return None
 
 
-ROW = (rate, queue, slots)
+ROW = (rate, not_sent, queue, slots)
 ROWS = (overload, saturated)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.measure.points import at, key, level, point, requests_per_s, subject
+from dyno.measure.points import ASIDE, at, key, level, point, requests_per_s, subject
 from dyno.measure.statistics import samples_needed
 
 WAVES = 4  # requests for each stream: fewer, and start and drain are most of the run
@@ -108,10 +108,13 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
             if len(told) == len(same) and max(told) > 1.2 * min(told):
                 wide.append(f"{name} {min(told):,.2f} to {max(told):,.2f} ({max(told) / min(told) - 1:+.0%})")
         if wide:
+            counted = all("run_number" in r.settings for r in same)  # said to be repeats
+            speeds = [v for r in same if (v := r.get("output_throughput"))]
             yield Finding(
                 "statistics.repeats_differ",
-                "note",
-                f"{subject(same[0])} was measured {len(same)} times under the same load: {'; '.join(wide)}.",
+                "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note",
+                f"{subject(same[0])} was measured {len(same)} times under the same load, as far as is told: "
+                f"{'; '.join(wide)}.",
                 "A smaller difference between two settings than that is noise.",
                 at(same, "duration_s"),
             )
@@ -121,7 +124,7 @@ def _effective(row: Row) -> tuple[object, ...]:
     """Settings that act under this load: a limit above the concurrency does nothing."""
     asked, limit = row.number("concurrency"), row.number("max_num_seqs")
     idle = asked is not None and (limit is None or limit >= asked) and asked <= 256
-    skip = {"max_num_seqs"} if idle else set()
+    skip = ASIDE | {"run_number", *(["max_num_seqs"] if idle else [])}
     told = sorted((k, str(s.value)) for k, s in row.settings.items() if k not in skip)
     return (*told, row.series, row.label)
 
