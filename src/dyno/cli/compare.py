@@ -83,8 +83,9 @@ def _name(source: "Source") -> str:
 
 def _apart(a: "Source", b: "Source") -> None:
     """Not one and the same thing twice."""
-    shared = {m.row.file for m in a.measured} & {m.row.file for m in b.measured}
-    if a.path.resolve() == b.path.resolve() and (shared or a.path.is_file()):
+    one, other = ({Path(m.row.file).resolve() for m in source.measured} for source in (a, b))
+    shared = one & other
+    if shared and one == other:
         what = f"{a.word} and {b.word}" if a.word != b.word else a.word
         raise UsageError(f"{what}: A and B are the same. Name two that differ.")
     if shared:

@@ -131,7 +131,7 @@ def of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, to
     if count < _FEWEST_BLOCKS:
         return None
     edges = np.linspace(begin, end, count + 1)
-    lasted = np.maximum(ends_s - firsts_s, 1e-9)
+    lasted = np.maximum(ends_s - firsts_s, 1e-6)
     before = np.clip((edges[:, None] - firsts_s) / lasted, 0, 1) @ tokens  # tokens that have come by each edge
     each = np.diff(before)
     mean = float(each.mean())

@@ -141,5 +141,7 @@ def _of_slices(s: Samples) -> bootstrap.Error | None:
     starts, ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in columns)
     known = np.isfinite(e2els) & (e2els > 0) & (tokens > 0)
     starts, e2els, tokens = starts[known], e2els[known], tokens[known]
-    firsts = np.where(np.isfinite(ttfts[known]), ttfts[known], e2els)
+    ttfts = ttfts[known]
+    told = np.isfinite(ttfts) & (ttfts > 0)
+    firsts = np.where(told, ttfts, np.median(ttfts[told]) if told.any() else 0.0)
     return bootstrap.of_slices(starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens)

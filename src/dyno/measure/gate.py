@@ -84,9 +84,8 @@ def _of_change(gate: Gate, d: Difference, change: float, result: Told) -> GateRe
     if d.low is None or d.high is None:
         state: GateState = "not sure" if holds(change, gate.limit) else "broken"
         return result(state, f"{told}; it isn't known how sure that is: {d.why}")
-    return result(
-        _state(holds, change, (d.low, d.high), gate.limit), f"{told} (95 %: {100 * d.low:+.1f} to {100 * d.high:+.1f} %)"
-    )  # fmt: skip
+    interval = f"(95 %: {100 * d.low:+.1f} to {100 * d.high:+.1f} %)"
+    return result(_state(holds, change, (d.low, d.high), gate.limit), f"{told} {interval}")
 
 
 def _of_value(gate: Gate, b: Estimate, result: Told) -> GateResult:

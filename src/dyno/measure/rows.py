@@ -7,6 +7,8 @@ failed, or its first chunk's arrival isn't known) stands NaN, which no compariso
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from dyno.facts.definition import definition
 from dyno.facts.engine import EngineFacts
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
@@ -251,9 +253,12 @@ def _of_records(records: Iterable[Record]) -> Samples | None:
     itls: list[float] = []
     for r in rows:
         if r.error is None:
-            unseen = set(r.unseen)
-            chunks = enumerate(zip(r.chunk_ns, r.chunk_ns[1:], strict=False))
-            itls.extend((b - a) / NS_PER_MS for i, (a, b) in chunks if not unseen or not {i, i + 1} & unseen)
+            gaps = np.diff(np.array(r.chunk_ns, dtype=np.int64)) / NS_PER_MS
+            if r.unseen:  # a gap with an unknown end is no sample
+                known = np.ones(len(r.chunk_ns), dtype=bool)
+                known[r.unseen] = False
+                gaps = gaps[known[1:] & known[:-1]]
+            itls.extend(gaps.tolist())
     return Samples(
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r is not None else 0 for r in completed],

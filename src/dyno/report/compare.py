@@ -68,9 +68,7 @@ def _pairing(p: Pairing, as_markdown: bool) -> Iterator[str]:
             yield from (f"  {line}" for line in aligned(rows, right=range(1, 6)))
         yield ""
         for line in sentences(p):
-            yield from (
-                [f"- {line}"] if as_markdown else wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
-            )
+            yield from _item(line, as_markdown)
     if p.refused:
         yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
     if p.findings:
@@ -89,7 +87,15 @@ def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
 def _gate(g: GateResult, as_markdown: bool) -> list[str]:
     state = {"held": "holds", "not sure": "holds, but not surely", "broken": "BROKEN", "refused": "NOT JUDGED"}[g.state]
     line = f"gate {g.gate}: {state}. {g.text}."
-    return [f"- {line}"] if as_markdown else wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return _item(line, as_markdown)
+
+
+def _item(line: str, as_markdown: bool) -> list[str]:
+    if as_markdown:
+        return [f"- {line}"]
+    held = line.replace(" %", "\xa0%")  # a number stays with its sign
+    lines = wrap(held, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return [one.replace("\xa0", " ") for one in lines]
 
 
 def _side(side: Side) -> str:
@@ -139,7 +145,9 @@ def sentences(p: Pairing) -> Iterator[str]:
         if found:
             speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in found)
             said = {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
-            yield f"B is {said}: {', '.join(map(_said, found))}, {_how(found)}."
+            # Of single runs it is known that they differ, and not yet that their settings do.
+            where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
+            yield f"{where} is {said}: {', '.join(map(_said, found))}, {_how(found)}."
     perhaps = [d for d in p.differences if d.word.startswith("perhaps")]
     if perhaps:
         told = ", ".join(f"{_said(d)} {d.word.removeprefix('perhaps ')}" for d in perhaps)
@@ -160,8 +168,8 @@ def sentences(p: Pairing) -> Iterator[str]:
     for why, found in unknown.items():
         told = ", ".join(f"{words(d.metric)} {_percent(d.change)}" for d in found)
         yield f"Not known how sure: {told}: {why}."
-    if p.left_out:
-        yield f"Left out: {', '.join(f'{words(x.metric)} ({x.why})' for x in p.left_out)}."
+    for why in dict.fromkeys(x.why for x in p.left_out):
+        yield f"Left out, {why}: {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
 
 
 def _said(d: Difference) -> str:
