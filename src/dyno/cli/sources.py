@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from dyno.errors import StoreError, UsageError
-from dyno.facts.imported import Document, Unread
+from dyno.facts.finding import Verdict
+from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.measured import Measured
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
@@ -47,7 +49,13 @@ def _of_file(word: str) -> Source:
     from dyno.imports.document import read as read_file
 
     document = read_file(Path(word))
-    return Source(word, Path(word), document, [Measured(row) for row in document.rows])
+    return Source(word, Path(word), document, [Measured(row, verdict=_verdict(row)) for row in document.rows])
+
+
+def _verdict(row: Row) -> Verdict | None:
+    """A result file of dyno's own tells it."""
+    told = row.told("verdict")
+    return next((v for v in get_args(Verdict) if v == told), None)
 
 
 def _named(word: str, runs: Path) -> tuple[Path, str]:

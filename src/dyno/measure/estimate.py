@@ -45,9 +45,16 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
     if s is None or stem not in _LISTS:
         return np.empty(0)
     values = np.array(getattr(s, _LISTS[stem]), dtype=np.float64)
+    if stem == "tpot" and not len(values) and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens):
+        ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in (s.ttfts_ms, s.e2els_ms, s.output_lens))
+        values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
+    good = np.isfinite(values) & (values > 0)
+    if len(s.errors) == len(values):
+        good &= np.array([not error for error in s.errors])
     if len(s.starts_s) == len(values):
-        values = values[np.argsort(s.starts_s, kind="stable")]
-    return values[np.isfinite(values) & (values > 0)]
+        order = np.argsort(s.starts_s, kind="stable")
+        values, good = values[order], good[order]
+    return values[good]
 
 
 def estimates(group: Sequence[Measured], metrics: Sequence[str]) -> dict[str, Estimate]:

@@ -10,10 +10,10 @@ from dyno.facts.measured import Measured
 KEYS = (
     "concurrency", "rate", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task", "metric",
     "filter", "n_shot", "limit", "--random-prefix-len", "--random-range-ratio", "--dataset-path", "--duration",
-    "--burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps",
+    "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps",
 )  # fmt: skip
 # What differs between repeats of one setting, or follows from the figures' own place.
-PASSING = ("seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples")
+PASSING = ("seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict")
 _WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out"}
 
 Group = list[Measured]  # repeats of one setting

@@ -50,6 +50,7 @@ def row_of(
         "tokenizer": tokenizer,
         "tool_version": dyno_version or None,
         "date": started or None,
+        "verdict": result.verdict,
         "repeat": place.repeat if place is not None and place.repeats > 1 else None,
     }
     if result.offline is not None:
@@ -93,7 +94,7 @@ def _load(trial: TrialSpec) -> dict[str, Scalar | None]:
         "--random-range-ratio": _ratios(work.range_ratio_input, work.range_ratio_output),
         "--dataset-path": work.path,
         "--duration": load.duration_s,
-        "--burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
+        "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,

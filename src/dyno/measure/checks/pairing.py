@@ -62,7 +62,7 @@ def verdicts(two: Two) -> Iterator[Objection]:
                 Finding(
                     "comparability.void_side",
                     "void",
-                    f"{name} is void by itself: {codes['void']}.",
+                    f"{name} is void by itself: {codes['void'] or 'its file says so'}.",
                     "Measure it again: what is wrong compares with nothing.",
                 ),
                 None,
@@ -72,7 +72,7 @@ def verdicts(two: Two) -> Iterator[Objection]:
                 Finding(
                     "comparability.doubtful_side",
                     "doubt",
-                    f"{name} is doubtful by itself: {codes['doubt']}.",
+                    f"{name} is doubtful by itself: {codes['doubt'] or 'its file says so'}.",
                     "`dyno runs show` has the reasons. What moved one side alone looks like a difference.",
                 )
             )
@@ -116,7 +116,7 @@ def prompts(two: Two) -> Iterator[Objection]:
     one, other = ({m.prompts_sha256 for m in group} - {None} for group in (two.a, two.b))
     a, b = two.rows
     tokenizers = (a.told("tokenizer"), b.told("tokenizer"))
-    if all(tokenizers) and tokenizers[0] != tokenizers[1] and one != other:
+    if all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
         yield Objection(
             Finding(
                 "comparability.tokenizers",
