@@ -142,12 +142,12 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
 @pytest.mark.parametrize(("count", "half"), [(6, 3), (10, 5)])
 def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(count: int, half: int) -> None:
     shares, single = [], []
-    for seed in range(6):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         rows = repeats(rng, count)
         splits = list(itertools.combinations(range(count), half))
         clean = inside = 0
-        chosen = [splits[i] for i in rng.choice(len(splits), 40)]
+        chosen = [splits[i] for i in rng.choice(len(splits), 200)]
         for split in chosen:
             found = differ([rows[i] for i in split], [rows[i] for i in range(count) if i not in split], METRICS)
             clean += not any(d.word in FOUND for d in found)

@@ -18,19 +18,26 @@ def two_sided(t: float, df: float) -> float:
 @lru_cache(maxsize=4096)
 def quantile(p: float, df: float) -> float:
     """The t below which a share `p` lies, from one half to below one."""
-    low, high = 0.0, 2.0
-    while 1 - two_sided(high, df) / 2 < p:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - two_sided(middle, df) / 2 < p else (low, middle)
-    return high
+    t = 0.0
+    for _ in range(100):  # Newton's steps: right of zero they come from below and never go too far
+        step = (p - 1 + two_sided(t, df) / 2) / _density(t, df)
+        t += step
+        if step <= 1e-9 * t:
+            break
+    return t
 
 
 def welch_df(a: float, a_df: float, b: float, b_df: float) -> float:
     """Of the sum of two squared errors with their own degrees of freedom (Welch and Satterthwaite)."""
     below = a * a / a_df + b * b / b_df
     return (a + b) ** 2 / below if below > 0 else a_df + b_df
+
+
+def _density(t: float, df: float) -> float:
+    if df >= _NORMAL:
+        return math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    log = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
+    return math.exp(log - (df + 1) / 2 * math.log1p(t * t / df))
 
 
 def _beta(a: float, b: float, x: float) -> float:
