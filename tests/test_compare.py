@@ -266,7 +266,7 @@ def test_the_same_load_is_paired_and_the_rest_is_told() -> None:
     b = [one(f"b{c}", concurrency=c, output_throughput=110.0) for c in (8, 64, 128)]
     found = compare(a, b, ("a", "b"))
     assert [p.load["concurrency"] for p in found.pairings] == [8, 64]
-    assert found.unpaired_a == ["1 streams, random, 64 in, 32 out"]
+    assert found.unpaired_a == ["1 stream, random, 64 in, 32 out"]
     assert found.unpaired_b == ["128 streams, random, 64 in, 32 out"]
 
 

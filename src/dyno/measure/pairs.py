@@ -14,7 +14,8 @@ KEYS = (
 )  # fmt: skip
 # What differs between repeats of one setting, or follows from the figures' own place.
 PASSING = ("seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict")
-_WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out"}
+_WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",
+          "num_prompts": "requests at once"}  # fmt: skip
 
 Group = list[Measured]  # repeats of one setting
 
@@ -27,7 +28,21 @@ class Pairs(NamedTuple):
 
 
 def key_of(row: Row) -> dict[str, Scalar]:
-    return {name: value for name in KEYS if (value := plain(row.told(name))) is not None}
+    key = {name: value for name in KEYS if (value := plain(row.told(name))) is not None}
+    if key.get("burstiness") == 1:  # what every tool does by itself
+        del key["burstiness"]
+    paced = {"concurrency", "rate", "batch_size"} & key.keys()
+    if row.kind in ("serve", "throughput") and not paced and (count := requests_of(row)) is not None:
+        key["num_prompts"] = count  # all at once: their number is the load
+    return key
+
+
+def requests_of(row: Row) -> float | None:
+    """As many as were asked for; where that isn't told, as there were."""
+    if (told := row.number("num_prompts")) is not None:
+        return told
+    completed = row.get("completed")
+    return None if completed is None else completed + (row.get("failed") or 0)
 
 
 def plain(value: Scalar | None) -> Scalar | None:
@@ -54,6 +69,8 @@ def _word(name: str, value: Scalar) -> str:
     told = f"{value:g}" if isinstance(value, float) else str(value)
     if name in ("dataset", "test"):
         return told
+    if name == "concurrency" and told == "1":
+        return "1 stream"
     return f"{told} {_WORDS[name]}" if name in _WORDS else f"{name.removeprefix('--').replace('_', ' ')} {told}"
 
 
@@ -67,7 +84,7 @@ def groups(rows: Sequence[Measured]) -> list[Group]:
 
 def _identity(row: Row) -> tuple[object, ...]:
     """Of another tool's rows the words beside them too: two lines of a table are no repeats of one another."""
-    named = ("", "") if row.form == "run" else (row.series, row.label)
+    named = ("", "", None) if row.form == "run" else (row.series, row.label, requests_of(row))
     settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if n not in PASSING)
     return (row.kind, row.tool, *named, *settings)
 
@@ -76,7 +93,9 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
     """In workload and load. What a file doesn't tell conflicts with nothing; a run of dyno's own tells all."""
     one, other = key_of(a), key_of(b)
     sure = a.form == b.form == "run"
-    for name in KEYS:
+    for name in (*KEYS, "num_prompts"):
+        if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
+            continue
         x, y = one.get(name), other.get(name)
         if x != y and (sure or (x is not None and y is not None)):
             yield name, x, y
@@ -115,4 +134,5 @@ def _likeness(a: Row, b: Row) -> int | None:
     if a.kind != b.kind or any(conflicts(a, b)):
         return None
     same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if name not in PASSING)
+    same += requests_of(a) == requests_of(b)
     return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)

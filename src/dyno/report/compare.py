@@ -112,7 +112,7 @@ def _row(d: Difference) -> list[str]:
         number(d.b.value),
         _percent(d.change) if d.change is not None else "-",
         _span(d),
-        f"{100 * d.smallest:.1f} %" if d.smallest is not None else "-",
+        _share(d.smallest),
         d.word,
     ]
 
@@ -132,10 +132,15 @@ def _span(d: Difference) -> str:
 
 
 def _percent(share: float | None) -> str:
-    if share is None:
-        return "-"
-    digits = 1 if abs(share) < 10 else 0
-    return f"{100 * share:+.{digits}f} %"
+    return "-" if share is None else f"{100 * share:+.{_digits(share)}f} %"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.{_digits(share)}f} %"
+
+
+def _digits(share: float) -> int:
+    return 1 if abs(share) < 1 else 0
 
 
 def sentences(p: Pairing) -> Iterator[str]:
@@ -154,13 +159,15 @@ def sentences(p: Pairing) -> Iterator[str]:
         yield f"Perhaps: {told}. Of {len(p.differences)} figures one may lie so by chance alone."
     same = [d for d in p.differences if d.word == "no difference seen" and d.smallest is not None]
     if same:
-        told = ", ".join(
-            f"{words(d.metric)} ({100 * (d.smallest or 0):.1f} % and more would have been seen)" for d in same
-        )
+        told = ", ".join(f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)" for d in same)
         yield f"No difference seen: {told}."
-    for d in p.differences:
-        if d.word == "can't tell" and d.smallest is not None:
-            yield f"Can't tell: {_said(d)}. The data could have shown {100 * d.smallest:.1f} % and more{_more(d)}."
+    open_ones = [d for d in p.differences if d.word == "can't tell" and d.smallest is not None]
+    if open_ones:
+        told = ", ".join(
+            f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
+            for d in open_ones
+        )
+        yield f"Can't tell: {told}."
     unknown: dict[str, list[Difference]] = {}
     for d in p.differences:
         if d.word == "not known how sure":
@@ -189,8 +196,8 @@ def _more(d: Difference) -> str:
     if d.more_repeats:
         ways.append(f"{d.more_repeats} more repeat{'s' * (d.more_repeats > 1)} of each")
     if not ways:
-        return "; one of the observed size is too small to be worth looking for" if d.change else ""
-    return f"; {' (or '.join(ways)}{')' * (len(ways) > 1)} would show one of the observed size"
+        return "one of this size isn't worth looking for"
+    return f"{' or '.join(ways)} would show one of this size"
 
 
 def _rounded(n: int) -> int:

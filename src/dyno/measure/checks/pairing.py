@@ -11,7 +11,7 @@ from dyno.facts.measured import Measured
 from dyno.measure.checks import rig
 from dyno.measure.direction import words
 from dyno.measure.estimate import RUN_TO_RUN
-from dyno.measure.pairs import KEYS, PASSING, Group, conflicts, plain
+from dyno.measure.pairs import KEYS, PASSING, Group, conflicts, plain, requests_of
 
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
 LENGTHS_VOID = 0.05
@@ -100,7 +100,7 @@ def load(two: Two) -> Iterator[Objection]:
 
 
 def requests(two: Two) -> Iterator[Objection]:
-    counts = [_mean(group, lambda m: m.row.number("num_prompts")) for group in (two.a, two.b)]
+    counts = [_mean(group, lambda m: requests_of(m.row)) for group in (two.a, two.b)]
     if counts[0] and counts[1] and counts[0] != counts[1]:
         yield Objection(
             Finding(
@@ -124,6 +124,15 @@ def prompts(two: Two) -> Iterator[Objection]:
                 f"Prompts were made with two tokenizers ({tokenizers[0]} and {tokenizers[1]}): they are other texts, "
                 "and a token is not the same amount of text.",
                 "Compare by text (characters, words), or with prompts from one file.",
+            )
+        )
+    elif (names := (a.told("dataset"), b.told("dataset"))) and all(names) and names[0] != names[1]:
+        yield Objection(
+            Finding(
+                "comparability.prompts",
+                "doubt",
+                f"{a.tool or 'A'} took {names[0]}, {b.tool or 'B'} {names[1]}: other prompts, by other tools.",
+                "Give both the same file of prompts.",
             )
         )
     elif one and other and one != other:
@@ -214,6 +223,9 @@ def definitions(two: Two) -> Iterator[Objection]:
 def changes(two: Two) -> Iterator[Objection]:
     things = things_changed(*two.rows)
     told = _listed(things)
+    names = [row.series or row.label for row in two.rows]
+    if not things and all(names) and names[0] != names[1]:
+        told, things = f"what their author calls {names[0]} and {names[1]}", [("series", names[0], names[1])]
     if len(things) == 1:
         code, level, text = "comparability.subject", "note", f"What differs is {told}."
         advice = "That is what the figures compare, as far as settings are told."
