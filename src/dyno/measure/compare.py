@@ -176,10 +176,14 @@ def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     log = math.log(b.value / a.value)
     t = quantile((1 + CONFIDENCE) / 2, df)
     p = two_sided(log / error, df) if error > 0 else float(log == 0)
-    low, high = math.expm1(log - t * error), math.expm1(log + t * error)
+    low, high = _share(log - t * error), _share(log + t * error)
     requests, repeats = _needed(a, b, log, error, df)
-    smallest = math.expm1((t + quantile(POWER, df)) * error)
+    smallest = _share((t + quantile(POWER, df)) * error)
     return Difference(metric, a, b, "can't tell", change, low, high, smallest, p, requests, repeats)
+
+
+def _share(log: float) -> float:
+    return math.expm1(min(log, 50.0))  # beyond that a number says nothing, and soon there is none
 
 
 def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | None, float]:

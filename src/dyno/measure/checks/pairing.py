@@ -21,6 +21,7 @@ FAILED_VOID = 0.1
 # What follows from another difference, and is no second one.
 _FOLLOWS = {
     "engine": ("engine_version", "backend", "endpoint", "--base-url", "args"),
+    "tool": ("backend", "endpoint"),
     "model": ("tokenizer", "max_model_len", "revision"),
     "quantization": ("model", "dtype"),
     "accelerator": ("accelerators",),
