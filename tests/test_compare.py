@@ -18,7 +18,7 @@ from dyno.measure import bootstrap, gate, student
 from dyno.measure.checks.pairing import things_changed
 from dyno.measure.compare import compare, differ
 from dyno.measure.direction import better, words
-from dyno.measure.estimate import RUN_TO_RUN, estimates
+from dyno.measure.estimate import ALLOWED, LEAST, estimates
 
 METRICS = (
     "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms",
@@ -162,7 +162,7 @@ def test_repeats_that_agree_by_luck_are_not_taken_at_their_word() -> None:
     a = [one(str(i), output_throughput=v) for i, v in enumerate((100.0, 100.001, 100.002))]
     b = [one(str(i), output_throughput=v) for i, v in enumerate((100.3, 100.301, 100.302))]
     (found,) = differ(a, b, ["output_throughput"])
-    assert found.word == "no difference seen" and found.a.error == pytest.approx(RUN_TO_RUN / math.sqrt(3))
+    assert found.word == "no difference seen" and found.a.error == pytest.approx(LEAST / math.sqrt(3))
 
 
 # ---- what is found ----
@@ -230,7 +230,7 @@ def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
     b = one("b", form="block", mean_ttft_ms=110.0, std_ttft_ms=20.0, p99_ttft_ms=190.0, completed=400.0)
     mean, p99 = differ([a], [b], ["mean_ttft_ms", "p99_ttft_ms"])
     assert mean.word == "worse" and mean.a.by == "deviation"
-    assert mean.a.error == pytest.approx(math.hypot(0.01, RUN_TO_RUN))
+    assert mean.a.error == pytest.approx(math.hypot(0.01, ALLOWED))
     assert p99.word == "not known how sure" and p99.change == pytest.approx(0.0556, abs=1e-3)
     assert "repeat" in p99.why
 

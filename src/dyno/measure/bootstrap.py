@@ -124,16 +124,17 @@ def block_length(values: np.ndarray) -> int:
 
 
 def of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray) -> Error | None:
-    """Of a run's throughput: by how much slices of its steady window differ (batch means). A slice is at least as long
-    as a request takes on average, and tokens are laid out evenly from a request's first to its last. None: too short.
-    """
+    """Of a run's throughput: by how much slices of its steady window differ (batch means). A slice is as long as two
+    requests take on average (one in short runs), and tokens are laid out evenly from a request's first to its last. None: too
+    short."""
     if len(starts_s) < 2 * _FEWEST_BLOCKS:
         return None
     begin, end = float(ends_s.min()), float(starts_s.max())
     took = float((ends_s - starts_s).mean())
     if took <= 0 or end <= begin:
         return None
-    count = min(int((end - begin) / took), 20)
+    lives = (end - begin) / took
+    count = max(min(int(lives / 2), 20), min(int(lives), 8))
     if count < _FEWEST_BLOCKS:
         return None
     edges = np.linspace(begin, end, count + 1)
@@ -143,7 +144,9 @@ def of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, to
     mean = float(each.mean())
     if mean <= 0:
         return None
-    return Error(float(each.std(ddof=1)) / mean / math.sqrt(count), count - 1)
+    # And when the last request ends, which is in no slice, moves the whole run's length.
+    drain = float((ends_s - starts_s).std()) / float(ends_s.max() - starts_s.min())
+    return Error(math.hypot(float(each.std(ddof=1)) / mean / math.sqrt(count), drain), count - 1)
 
 
 def of_values(values: Sequence[float]) -> Error | None:

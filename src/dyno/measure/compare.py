@@ -11,7 +11,7 @@ from dyno.facts.imported import RowKind
 from dyno.facts.measured import Measured
 from dyno.measure.checks.pairing import Objection, Two, examine
 from dyno.measure.direction import better
-from dyno.measure.estimate import RUN_TO_RUN, estimates, value_of
+from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, groups, key_of, load_words, pair
 from dyno.measure.student import quantile, two_sided, welch_df
 
@@ -217,10 +217,10 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
     # More requests bring down what requests tell, and not what differs from run to run.
     wanted = (log / (quantile(0.975, df) + quantile(POWER, df))) ** 2
     repeats = math.ceil(error**2 / wanted - 1)
-    left = wanted - 2 * RUN_TO_RUN**2
+    left = wanted - 2 * ALLOWED**2
     requests = None
     if {a.by, b.by} <= {"requests", "deviation"} and left > 0:
-        requests = math.ceil(max(a.count, b.count) * ((error**2 - 2 * RUN_TO_RUN**2) / left - 1))
+        requests = math.ceil(max(a.count, b.count) * ((error**2 - 2 * ALLOWED**2) / left - 1))
     return (
         requests if requests is not None and 0 < requests < _MOST_TIMES * max(a.count, b.count) else None,
         max(repeats, 1) if repeats <= _MOST_REPEATS else None,

@@ -17,9 +17,11 @@ _LISTS = {"ttft": "ttfts_ms", "tpot": "tpots_ms", "e2el": "e2els_ms", "itl": "it
 _BY_TIME = ("request_throughput", "input_throughput", "output_throughput", "total_token_throughput")
 _SAME = {"median": "p50", "p50": "median"}
 _MANY = 1e9  # degrees of freedom: as good as known
-# Deviation from run to run, as a share, that no machine stays below for long, however well a few repeats agree: clocks,
-# heat, where pages lie. Of repeats it is the least that is reckoned with; to a single run's own error it is added.
-RUN_TO_RUN = 0.005
+# Deviations from run to run, as shares of a figure: clocks, heat, where pages lie. LEAST is what no machine stays below
+# for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
+# next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
+LEAST = 0.005
+ALLOWED = 0.02
 
 
 def value_of(row: Row, metric: str) -> float | None:
@@ -79,7 +81,7 @@ def _over_repeats(group: Sequence[Measured], metric: str) -> Estimate | None:
     mean = sum(values) / len(values)
     if found is None:
         return Estimate(mean, len(values), why="one of the repeats alone tells it" if mean else "it is 0")
-    return Estimate(mean, len(values), max(found.error, RUN_TO_RUN / math.sqrt(len(values))), found.df, "repeats")
+    return Estimate(mean, len(values), max(found.error, LEAST / math.sqrt(len(values))), found.df, "repeats")
 
 
 def _drawn(row: Row, stem: str, statistics: Sequence[str]) -> dict[str, bootstrap.Error]:
@@ -136,7 +138,7 @@ def _with(row: Row, metric: str, value: float, count: int, found: bootstrap.Erro
     """What was printed was rounded, too."""
     figure = row.figures.get(metric)
     rounded = figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
-    besides = math.hypot(rounded, RUN_TO_RUN)
+    besides = math.hypot(rounded, ALLOWED)
     df = welch_df(found.error**2, found.df, besides**2, _MANY)
     return Estimate(value, count, math.hypot(found.error, besides), df, by)
 

@@ -85,7 +85,12 @@ def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
 
 
 def _gate(g: GateResult, as_markdown: bool) -> list[str]:
-    state = {"held": "holds", "not sure": "not sure (--strict would fail)", "broken": "BROKEN", "refused": "NOT JUDGED"}[g.state]
+    state = {
+        "held": "holds",
+        "not sure": "not sure (--strict would fail)",
+        "broken": "BROKEN",
+        "refused": "NOT JUDGED",
+    }[g.state]
     line = f"gate {g.gate}: {state}. {g.text}."
     return _item(line, as_markdown)
 

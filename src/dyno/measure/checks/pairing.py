@@ -10,7 +10,7 @@ from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
 from dyno.measure.checks import rig
 from dyno.measure.direction import words
-from dyno.measure.estimate import RUN_TO_RUN
+from dyno.measure.estimate import ALLOWED
 from dyno.measure.pairs import KEYS, PASSING, Group, conflicts, plain, requests_of
 
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
@@ -265,7 +265,7 @@ def single_runs(two: Two) -> Iterator[Objection]:
                 "comparability.single_runs",
                 "note",
                 "One run on each side: the intervals hold what differs between a run's requests, and for what differs "
-                f"from run to run an allowance of {100 * RUN_TO_RUN:g} %, which may be too little.",
+                f"from run to run an allowance of {100 * ALLOWED:g} %, which may be too little.",
                 "Repeat both (`repeats = 3` in a study) before a difference of a few percent is called real.",
             )
         )
