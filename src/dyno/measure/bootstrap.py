@@ -125,8 +125,8 @@ def block_length(values: np.ndarray) -> int:
 
 def of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray) -> Error | None:
     """Of a run's throughput: by how much slices of its steady window differ (batch means). A slice is as long as two
-    requests take on average (one in short runs), and tokens are laid out evenly from a request's first to its last. None: too
-    short."""
+    requests take on average (one in short runs), and tokens are laid out evenly from a request's first to its last.
+    None: too short."""
     if len(starts_s) < 2 * _FEWEST_BLOCKS:
         return None
     begin, end = float(ends_s.min()), float(starts_s.max())
