@@ -166,6 +166,31 @@ def test_another_load_is_refused_with_both_loads(
     assert "A has serve: 4 streams, random, 8 in, 5 out. B has serve: 9 streams" in out
 
 
+def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files of one name, of which the second says a tenth more; without single requests, means have an interval."""
+    fixture = Path(__file__).parent / "fixtures/imports/vllm-0.24-serve-c16.json"
+    told = json.loads(fixture.read_text())
+    lists = [name for name, value in told.items() if isinstance(value, list)]
+    told = {name: value for name, value in told.items() if name not in lists}
+    paths = []
+    for name, times in (("a", 1.0), ("b", 1.1)):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "result.json")
+        more = {n: told[n] * times for n in ("output_throughput", "mean_ttft_ms", "median_ttft_ms")}
+        paths[-1].write_text(json.dumps(told | more))
+    a, b = map(str, paths)
+    assert compare(a, b, "--json", "--metric", "output_throughput", "mean_ttft_ms") == 0
+    (found,) = json.loads(capsys.readouterr().out)["pairings"]
+    throughput, ttft = found["differences"]
+    assert throughput["change"] == pytest.approx(0.1) and throughput["word"] == "not known how sure"
+    assert ttft["a"]["by"] == "deviation" and ttft["low"] < 0.1 < ttft["high"]
+    assert compare(a, b, "--gate", "median_ttft_ms<5%") == 3
+    assert compare(a, a) == 2
+    (tmp_path / "empty.txt").write_text("nothing here\n")
+    assert compare(a, str(tmp_path / "empty.txt")) == 1
+    assert "no result was found" in capsys.readouterr().err
+
+
 # ---- runs as rows ----
 
 

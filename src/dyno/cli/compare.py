@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.errors import UsageError
+from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from dyno.cli.sources import Source
@@ -83,7 +83,13 @@ def _name(source: "Source") -> str:
 
 def _apart(a: "Source", b: "Source") -> None:
     """Not one and the same thing twice."""
-    one, other = ({Path(m.row.file).resolve() for m in source.measured} for source in (a, b))
+    if not a.measured or not b.measured:
+        empty = a if not a.measured else b
+        why = f": {empty.document.unread[0].why}" if empty.document.unread else "."
+        raise StoreError(f"In {empty.word} ({empty.document.format}) no result was found{why}")
+    one, other = (
+        {s.path.resolve()} if s.path.is_file() else {Path(m.row.file).resolve() for m in s.measured} for s in (a, b)
+    )
     shared = one & other
     if shared and one == other:
         what = f"{a.word} and {b.word}" if a.word != b.word else a.word

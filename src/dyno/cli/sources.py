@@ -47,9 +47,19 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
 
 def _of_file(word: str) -> Source:
     from dyno.imports.document import read as read_file
+    from dyno.store.imports import is_import, kept
 
-    document = read_file(Path(word))
-    return Source(word, Path(word), document, [Measured(row, verdict=_verdict(row)) for row in document.rows])
+    path = Path(word)
+    document = kept(path) if is_import(_head(path)) else read_file(path)
+    return Source(word, path, document, [Measured(row, verdict=_verdict(row)) for row in document.rows])
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
 
 
 def _verdict(row: Row) -> Verdict | None:

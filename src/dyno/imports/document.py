@@ -1,43 +1,135 @@
-"""A stand-in until the reader of all formats is here: result files of `vllm bench serve`, one object or one a line."""
+"""Opens a file and tells by its content what it is."""
 
-import json
+import mmap
 from pathlib import Path
 
-from dyno.errors import StoreError
-from dyno.facts.definition import definition
-from dyno.facts.imported import Document, Figure, Row, Samples, Scalar, Setting
+from dyno.errors import ImportFailed
+from dyno.facts.imported import Document, Unread
+from dyno.imports import structured
+from dyno.imports.lines import decoded, lines
+from dyno.imports.text import Walk
 
-_FIGURES = {"duration": "duration_s"}
-_SETTINGS = {"max_concurrency": "concurrency", "request_rate": "rate", "num_prompts": "num_prompts",
-             "model_id": "model", "tokenizer_id": "tokenizer", "backend": "backend"}  # fmt: skip
+LARGEST = 2 << 30
+WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+_AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
+_AFTER = 16 << 10
+_MARKS = (
+    b"Benchmark Result", b"Successful requests:", b"Throughput: ", b"Avg latency:", b"|            test |", b"| t/s |",
+    b"|---", b"| ---", b"Namespace(", b"vllm serve ", b"benchmark_serving", b"Version:", b"vllm bench", b"llama-bench",
+    b"llama-server ", b"launch_server",
+)  # fmt: skip
 
 
 def read(path: Path) -> Document:
+    """What is in it; what couldn't be read is told in the document."""
+    file = path.name
     try:
-        objects = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, ValueError) as e:
-        raise StoreError(f"{path} can't be read: {e}.") from None
-    return Document(str(path), "vllm serve json", rows=[_row(str(path), i + 1, o) for i, o in enumerate(objects)])
+        size = path.stat().st_size
+        if path.is_dir():
+            raise ImportFailed(f"{path} is a folder. Name the files in it, or a run or study of dyno's.")
+        if not path.is_file():
+            raise ImportFailed(f"{path} is not a file.")
+        if size > LARGEST:
+            raise ImportFailed(
+                f"{path} has {size / (1 << 30):.1f} GiB; up to {LARGEST >> 30} are read. Cut it in parts."
+            )
+        if size == 0:
+            return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
+        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _read(file, data)
+    except OSError as e:
+        raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
 
 
-def _row(file: str, line: int, told: dict[str, object]) -> Row:
-    figures = {}
-    for key, value in told.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and key not in _SETTINGS:
-            stem = key.split("_")[1] if key.endswith("_ms") else ""
-            figures[_FIGURES.get(key, key)] = Figure(float(value), line, definition=definition("vllm", stem))
-    settings: dict[str, Setting] = {}
-    for key, name in _SETTINGS.items():
-        value = told.get(key)
-        if isinstance(value, Scalar):
-            settings[name] = Setting(value, line)
-    columns: dict[str, list[float]] = {k: v for k, v in told.items() if isinstance(v, list)}
-    samples = None
-    if "ttfts" in columns:
-        samples = Samples(
-            ttfts_ms=[1e3 * v for v in columns["ttfts"]],
-            starts_s=columns.get("start_times", []),
-            e2els_ms=[1e3 * v for v in columns.get("latencies", [])],
-            output_lens=[int(v) for v in columns.get("output_lens", [])],
-        )
-    return Row("serve", "vllm", "json", file, line, line, figures, settings, samples=samples)
+def _read(file: str, data: mmap.mmap) -> Document:
+    head = bytes(data[:4096])
+    if _binary(head):
+        return Document(file, "binary", unread=[Unread(1, "This is no text.")])
+    if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef"):
+        return _large(file, data)
+    content = decoded(bytes(data))
+    found = structured.read(file, content)
+    return found if found is not None else read_text(file, content)
+
+
+def read_text(file: str, content: bytes) -> Document:
+    markdown = _is_markdown(content)
+    walk = Walk(file, markdown)
+    walk.go(lines(content))
+    document = walk.document("markdown" if markdown else "text")
+    if not document.rows and not document.tables and not document.headings and not document.commands:
+        document.unread.append(Unread(1, "Nothing in it is a result that dyno knows."))
+    return document
+
+
+def _binary(head: bytes) -> bool:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16
+        return False
+    return b"\0" in head
+
+
+def _is_markdown(content: bytes) -> bool:
+    """Headings or fences: else a '#' begins a comment, and all is a listing."""
+    head = content[:1_000_000]
+    return b"\n```" in head or head.startswith(b"```") or (
+        (b"\n## " in head or head.startswith(b"# ")) and b"Serving Benchmark Result" not in head[:3000]
+    )  # fmt: skip
+
+
+def _large(file: str, data: mmap.mmap) -> Document:
+    """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
+    spots = sorted({spot for mark in _MARKS for spot in _found(data, mark)})
+    spans: list[list[int]] = []
+    for spot in spots:
+        first, last = max(0, spot - _AROUND), min(len(data), spot + _AFTER)
+        if spans and first <= spans[-1][1]:
+            spans[-1][1] = max(last, spans[-1][1])
+        else:
+            spans.append([first, last])
+    walk = Walk(file, markdown=False)
+    number, counted = 1, 0
+    for first, last in spans:
+        if walk.full:
+            break
+        start = data.rfind(b"\n", 0, first) + 1
+        stop = data.find(b"\n", last)
+        stop = len(data) if stop < 0 else stop
+        number += _newlines(data, counted, start)
+        for begin, end in _pieces(data, start, stop):
+            piece = data[begin:end]
+            for line in lines(piece, number):
+                walk.take(line)
+            if walk.full:
+                break
+            number += piece.count(b"\n")
+        counted = stop
+    walk.finish()
+    document = walk.document("log")
+    if not document.rows:
+        document.unread.append(Unread(1, "Nothing in it is a result that dyno knows."))
+    return document
+
+
+def _found(data: mmap.mmap, mark: bytes) -> list[int]:
+    """Where it stands, at most once in so many bytes: a mark that is everywhere shows nothing."""
+    out, at = [], data.find(mark)
+    while at >= 0:
+        out.append(at)
+        at = data.find(mark, at + len(mark) + 1024)
+    return out
+
+
+def _pieces(data: mmap.mmap, start: int, stop: int) -> list[tuple[int, int]]:
+    """Whole lines, some megabytes at a time."""
+    out = []
+    while start < stop:
+        end = min(start + (4 << 20), stop)
+        if end < stop:
+            end = data.rfind(b"\n", start, end) + 1 or end
+        out.append((start, end))
+        start = end
+    return out
+
+
+def _newlines(data: mmap.mmap, start: int, stop: int) -> int:
+    return sum(data[at : min(at + (8 << 20), stop)].count(b"\n") for at in range(start, stop, 8 << 20))

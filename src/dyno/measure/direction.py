@@ -5,10 +5,15 @@ from typing import Literal
 
 from dyno.facts.imported import COUNTS, SPEEDS, STEMS
 
-Direction = Literal["higher", "lower"]
+Better = Literal["higher", "lower"]
+
+_HIGHER = frozenset(
+    {"speed", "score", "acceptance_rate", "acceptance_length", "request_goodput", "request_throughput"}
+    | {"input_throughput", "output_throughput", "total_token_throughput", "peak_output_throughput"}
+)
+_LOWER = frozenset({"duration_s", "failed", "incomplete", "memory_bytes", "power_w", "cost_per_million_tokens"})
+_STATISTICS = ("mean_", "median_", "std_", "min_", "max_", "p")
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
-_LOWER = {"failed", "incomplete", "duration_s", "cost_per_million_tokens", "memory_bytes", "power_w"}
-_HIGHER = {"completed", "score", "acceptance_rate", "acceptance_length", *SPEEDS}
 _WORDS = {
     "request_throughput": "requests/s", "output_throughput": "output tokens/s", "request_goodput": "goodput",
     "total_token_throughput": "total tokens/s", "input_throughput": "input tokens/s", "speed": "tokens/s",
@@ -18,25 +23,35 @@ _WORDS = {
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "ntpot": "NTPOT"}
 
 
-def better(metric: str) -> Direction | None:
-    """None: neither way, as with a count of tokens."""
-    if _LATENCY.fullmatch(metric) or metric in _LOWER:
+def better(name: str) -> Better | None:
+    """Of a figure's name as in facts/imported.py; None of counts, where more is neither better nor worse."""
+    if name in _HIGHER or name.endswith("_throughput"):
+        return "higher"
+    if name in _LOWER or (name.endswith("_ms") and name.startswith(_STATISTICS)):
         return "lower"
-    return "higher" if metric in _HIGHER else None
+    return None
 
 
-def latency(metric: str) -> tuple[str, str] | None:
+def leads(name: str, one: float, other: float) -> float:
+    """By what share of the lesser `one` is better than `other`; negative where it is worse, 0.0 where nothing tells."""
+    way, least = better(name), min(abs(one), abs(other))
+    if way is None or least == 0:
+        return 0.0
+    return (one - other if way == "higher" else other - one) / least
+
+
+def latency(name: str) -> tuple[str, str] | None:
     """p99_ttft_ms → (p99, ttft)."""
-    found = _LATENCY.fullmatch(metric)
+    found = _LATENCY.fullmatch(name)
     return (found[1], found[2]) if found else None
 
 
-def known(metric: str) -> bool:
-    return latency(metric) is not None or metric in COUNTS or metric in SPEEDS
+def known(name: str) -> bool:
+    return latency(name) is not None or name in COUNTS or name in SPEEDS
 
 
-def words(metric: str) -> str:
+def words(name: str) -> str:
     """p99_ttft_ms → p99 TTFT."""
-    if (of := latency(metric)) is not None:
+    if (of := latency(name)) is not None:
         return f"{of[0]} {_SHORT.get(of[1], of[1])}"
-    return _WORDS.get(metric, metric.replace("_", " "))
+    return _WORDS.get(name, name.replace("_", " "))

@@ -83,10 +83,18 @@ def groups(rows: Sequence[Measured]) -> list[Group]:
 
 
 def _identity(row: Row) -> tuple[object, ...]:
-    """Of another tool's rows the words beside them too: two lines of a table are no repeats of one another."""
-    named = ("", "", None) if row.form == "run" else (row.series, row.label, requests_of(row))
+    """Of another tool's rows also the words beside them, and how many requests of what length there were: often that is
+    all that tells two lines of a table or two blocks of a log apart."""
+    each = input_of(row)
+    named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
     settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if n not in PASSING)
     return (row.kind, row.tool, *named, *settings)
+
+
+def input_of(row: Row) -> float | None:
+    """Tokens of a prompt, on average."""
+    total, completed = row.get("total_input_tokens"), row.get("completed")
+    return total / completed if total and completed else None
 
 
 def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
@@ -135,4 +143,6 @@ def _likeness(a: Row, b: Row) -> int | None:
         return None
     same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if name not in PASSING)
     same += requests_of(a) == requests_of(b)
+    x, y = input_of(a), input_of(b)
+    same += x is not None and y is not None and abs(y / x - 1) < 0.05
     return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)

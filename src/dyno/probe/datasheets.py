@@ -159,6 +159,11 @@ def of_accelerator(accelerator: Accelerator) -> Sheet | None:
     return _found(ACCELERATORS, accelerator.name)
 
 
+def of_name(name: str) -> Sheet | None:
+    """As people write it: 8xH100 is read elsewhere, 'Mi300x' and 'RTX 4090' here."""
+    return _found(ACCELERATORS, name) or _found(APPLE, name)
+
+
 def of_apple(cpu: str) -> Sheet | None:
     return _found(APPLE, cpu)
 

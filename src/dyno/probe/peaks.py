@@ -146,6 +146,15 @@ def of_accelerators(used: Sequence[Accelerator]) -> Found:
     return Found(peaks)
 
 
+def of_name(name: str, count: int) -> Peaks | None:
+    """Of accelerators that somebody names, whole and as many."""
+    sheet = datasheets.of_name(name)
+    if sheet is None:
+        return None
+    flops = {precision: tera * 1e12 * count for precision, tera in sheet.tera.items()}
+    return Peaks(sheet.name, count, sheet.terabytes * 1e12 * count, flops, sheet.source)
+
+
 def _parts(a: Accelerator, sheet: datasheets.Sheet) -> int:
     """Into how many the card is cut of which this is one."""
     mode = (a.partition or "").partition("/")[0]

@@ -35,9 +35,11 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
     item = "- " if as_markdown else ""
     yield f"{item}A  {c.a}"
     yield f"{item}B  {c.b}"
+    several = len(c.pairings) > 1
+    everywhere = [f for f in c.pairings[0].findings if all(f in p.findings for p in c.pairings)] if several else []
     for i, p in enumerate(c.pairings):
         yield ""
-        yield from _pairing(p, as_markdown)
+        yield from _pairing(p, as_markdown, everywhere)
         told = [g for g in c.gates if g.pairing == i]
         if told:
             yield ""
@@ -46,6 +48,10 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
         if left and c.pairings:
             yield ""
             yield from wrap(f"Only in {name}, not compared: {'; '.join(left)}.", _WIDTH)
+    if everywhere:
+        yield ""
+        yield f"Of all {len(c.pairings)} pairings:"
+        yield from _findings(everywhere, as_markdown)
     if c.findings:
         yield ""
         yield from _findings(c.findings, as_markdown)
@@ -53,7 +59,8 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
     yield f"Verdict: {c.verdict}" + (" (compared all the same: --anyway)" if c.anyway and c.verdict == "void" else "")
 
 
-def _pairing(p: Pairing, as_markdown: bool) -> Iterator[str]:
+def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Iterator[str]:
+    """`elsewhere`: findings that are told once for all."""
     title = words_of(p.load)
     yield f"### {title}" if as_markdown else title
     yield ""
@@ -71,9 +78,9 @@ def _pairing(p: Pairing, as_markdown: bool) -> Iterator[str]:
             yield from _item(line, as_markdown)
     if p.refused:
         yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
-    if p.findings:
+    if own := [f for f in p.findings if f not in elsewhere]:
         yield ""
-        yield from _findings(p.findings, as_markdown)
+        yield from _findings(own, as_markdown)
 
 
 def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
@@ -137,11 +144,15 @@ def _span(d: Difference) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:+.{_digits(share)}f} %"
+    if share is None:
+        return "-"
+    return ">1000 %" if share > 10 else f"{100 * share:+.{_digits(share)}f} %"
 
 
 def _share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.{_digits(share)}f} %"
+    if share is None:
+        return "-"
+    return ">1000 %" if share > 10 else f"{100 * share:.{_digits(share)}f} %"
 
 
 def _digits(share: float) -> int:

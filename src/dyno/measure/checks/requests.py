@@ -8,20 +8,25 @@ from dyno.measure.evidence import Evidence
 
 def failed(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    count = s.failed - s.failures.get("interrupted", 0)
-    if s.completed == 0:
+    # Those in flight when a run was stopped are no failures.
+    yield from failures(s.failed - s.failures.get("interrupted", 0), s.sent, s.completed, _kinds(s.failures))
+
+
+def failures(count: int, sent: int, completed: int, told: str) -> Iterator[Finding]:
+    """`told`: what more is known of them, in words."""
+    if completed == 0:
         yield Finding(
             "requests.none_completed",
             "void",
-            f"None of {s.sent} requests was completed{_kinds(s.failures)}.",
+            f"None of {sent} requests was completed{told}.",
             "Nothing was measured. Look at the failures above and at the server's log.",
         )
     elif count:
-        share = count / s.sent
+        share = count / sent
         yield Finding(
             "requests.failed",
             "void" if share >= 0.5 else "doubt",
-            f"{count} of {s.sent} requests failed ({share:.1%}){_kinds(s.failures)}; "
+            f"{count} of {sent} requests failed ({share:.1%}){told}; "
             "latencies and token counts are of the others only.",
             "A server that drops requests is faster for the rest. Find the cause, or compare only with runs that "
             "failed as often.",

@@ -1,0 +1,149 @@
+"""`dyno audit` and `dyno import`: anybody's results, read and held against what can be."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dyno import __version__
+from dyno.errors import DynoError, ImportFailed, UsageError
+
+if TYPE_CHECKING:
+    from dyno.facts.finding import Finding
+    from dyno.facts.imported import Document
+    from dyno.facts.roofline import Peaks
+
+GATE = 3
+_FORMATS = """reads, told apart by content:
+  printed blocks of vLLM and SGLang, also several in a log, a Markdown file or a console's output
+  vLLM's JSON (serve, throughput, latency), SGLang's JSON lines, CSV files and Markdown tables of such figures
+  llama-bench (Markdown, CSV, JSON, JSON lines, SQL), lm-eval (tables, JSON)
+  GuideLLM, AIPerf, inference-perf and inference-benchmarker JSON; dyno's own runs and studies
+
+examples:
+  dyno audit report.md results/*.json       a report and the files behind it, together
+  dyno audit bench.log --json | jq .findings
+  dyno audit runs/my-study --price 2.99"""
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser(
+        "audit",
+        help="read anybody's results, say what they are worth",
+        description="Reads results of dyno and of other tools, and reports written around them, and says what is "
+        "doubtful or wrong in them, with the lines. Exit code 3 when something is void.",
+        epilog=_FORMATS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "files", nargs="+", metavar="FILE", help="a result file, a report, a log; a run or a study of dyno's"
+    )
+    p.add_argument("--json", action="store_true", help="everything, for a script")
+    p.add_argument("--markdown", action="store_true", help="to be put into a report or a review")
+    p.add_argument(
+        "--price", type=float, metavar="DOLLARS", help="of an accelerator-hour, where a result doesn't tell one"
+    )
+    p.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)"
+    )
+    p.set_defaults(command=audit)
+    p = commands.add_parser(
+        "import",
+        help="read other tools' results and keep them beside the runs",
+        description="Reads other tools' results and keeps what was read, each figure with its line and its tool's "
+        "definition, under runs/imports. `dyno audit`, `compare` and `report` read the files themselves too.",
+        epilog=_FORMATS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("files", nargs="+", metavar="FILE")
+    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    p.add_argument("--json", action="store_true", help="print what was read, and keep nothing")
+    p.set_defaults(command=import_)
+
+
+def audit(options: argparse.Namespace) -> int:
+    from dyno.measure.audit import audit as audited
+    from dyno.measure.normal import normal
+    from dyno.report.audit import as_json, as_markdown, text
+
+    if options.json and options.markdown:
+        raise UsageError("--json and --markdown are two forms of the same. Choose one.")
+    if options.price is not None and not 0 < options.price < 1e6:
+        raise UsageError(f"--price {options.price:g} is no price of an accelerator-hour.")
+    documents, own = _read(options.files, options.runs)
+    result = audited(documents, peaks_of, own)
+    rows = [normal(row, options.price) for d in documents for row in d.rows]
+    if options.json:
+        print(json.dumps(as_json(result, rows, __version__)))
+    else:
+        print((as_markdown if options.markdown else text)(result, rows))
+    if not rows and all(d.unread for d in documents) and not any(d.headings for d in documents):
+        raise ImportFailed("None of the files holds a result that dyno knows.")
+    return GATE if result.verdict == "void" else 0
+
+
+def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]":
+    """Files, runs and studies. One that can't be read is told, and the others go on."""
+    from dyno.cli.sources import read
+
+    documents, own, failed = [], [], []
+    for word in dict.fromkeys(words):
+        try:
+            source = read(word, runs, samples=False)
+        except DynoError as e:
+            failed.append(str(e))
+            continue
+        documents.append(source.document)
+        own += [finding for m in source.measured for finding in m.findings]
+    for why in failed:
+        print(f"dyno: {why}", file=sys.stderr)
+    if failed and not documents:
+        raise ImportFailed("Nothing could be read.")
+    return _apart(documents), own
+
+
+def _apart(documents: "list[Document]") -> "list[Document]":
+    """Two files of one name in different folders are told apart by their folders."""
+    return documents
+
+
+def peaks_of(name: str, count: int) -> "Peaks | None":
+    from dyno.probe.peaks import of_name
+
+    return of_name(name, count)
+
+
+def import_(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from dyno.imports.document import read
+    from dyno.store.imports import keep
+
+    documents, failed = [], 0
+    for word in dict.fromkeys(options.files):
+        try:
+            documents.append(read(Path(word)))
+        except DynoError as e:
+            print(f"dyno: {e}", file=sys.stderr)
+            failed += 1
+    if options.json:
+        print(msgspec.json.encode(documents).decode())
+    for d in documents:
+        where = ""
+        if d.rows and not options.json:
+            where = f" → {keep(d, options.runs)}"
+        kinds = sorted({r.tool or "a table" for r in d.rows})
+        by = f" by {', '.join(kinds)}" if kinds else ""
+        print(
+            f"{d.file}: {d.format}, {len(d.rows)} results{by}{where}", file=sys.stderr if options.json else sys.stdout
+        )
+        for u in d.unread[:20]:
+            print(f"  {d.file}:{u.line}: {u.why}", file=sys.stderr)
+        if len(d.unread) > 20:
+            print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
+    if failed or not any(d.rows for d in documents):
+        raise ImportFailed(
+            "Not every file could be read." if any(d.rows for d in documents) else "No results were found."
+        )
+    return 0

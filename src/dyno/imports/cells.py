@@ -1,0 +1,111 @@
+"""A cell of a table: a figure where its column is one, else a setting, or two."""
+
+import re
+from typing import Final
+
+from dyno.facts.definition import definition
+from dyno.facts.imported import Cell, Figure, Scalar, Setting
+from dyno.imports import columns
+from dyno.imports.columns import TO_BYTES, TO_MS, Column
+from dyno.imports.printed import Printed, printed
+from dyno.secrets import shown
+
+# Whole numbers of these are counted, not rounded.
+_COUNTED: Final = (
+    "completed", "failed", "incomplete", "total_input_tokens", "total_output_tokens", "total_tokens",
+    "peak_concurrency", "cached_input_tokens",
+)  # fmt: skip
+_ENGINES: Final = re.compile(
+    r"\b(vllm|sglang|llama\.?cpp|tgi|text-generation-inference|tensorrt|trt-?llm|lmdeploy|ollama|exllama|mlc|mlx)", re.I
+)
+# 8xH100, 4 x MI300X, 2× RTX 4090
+_DEVICES: Final = re.compile(
+    r"\b(\d{1,3})\s?[x×*]\s?("
+    r"(?:RTX\s?|RX\s?)?(?:[ABHLTV]\d{2,3}|GH200|GB[23]00|MI\d{3}|[345]0[5-9]0|[79][09][07]0|Gaudi\s?\d|TPU|W\d{4}|R9700)"
+    r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
+    re.I,
+)
+_WIDEST: Final = 200  # characters of a cell that may still be a setting
+
+
+def figure(cell: Cell, column: Column, line: int, tool: str) -> Figure | None:
+    number = printed(cell.text)
+    scale = None if number is None else _scale(column, number)
+    if number is None or scale is None:
+        return None
+    exact = column.name in _COUNTED and number.value == int(number.value)
+    return Figure(
+        value=number.value * scale,
+        line=line,
+        half=0.0 if exact else number.half * scale,
+        definition=definition(tool, columns.stem_of(column.name)),
+        deviation=None if number.deviation is None else number.deviation * scale,
+        bold=cell.bold,
+    )
+
+
+def _scale(column: Column, number: Printed) -> float | None:
+    """A unit in the cell stands above none in the title; one that can't be is no figure."""
+    if not number.unit:
+        return column.scale
+    if columns.stem_of(column.name):
+        return TO_MS.get(number.unit)
+    if column.name == "duration_s" and number.unit in TO_MS:
+        return TO_MS[number.unit] / 1e3
+    if column.name == "memory_bytes":
+        return TO_BYTES.get(number.unit)
+    if column.name == "acceptance_rate":
+        return 0.01 if number.unit == "%" else None
+    plain = {"req/s", "tok/s", "t/s", "rps", "tps", "w", "usd", "tokens", "requests"}
+    return column.scale if number.unit in plain else None
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())[:_WIDEST] if not _blank(text) else ""
+
+
+def _blank(text: str) -> bool:
+    return text.strip().lower() in ("", "-", "—", "–", "n/a", "na", "nan", "none", "null", "tbd", "?")
+
+
+def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
+    """One cell; a few of them tell two things."""
+    text = text.strip()
+    if _blank(text) or len(text) > _WIDEST:
+        return {}
+    if name == "accelerator" and text.isdigit():  # 'GPUs'
+        return {"accelerators": Setting(int(text), line, "column")} if len(text) < 6 else {}
+    if name == "accelerator":
+        return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
+    if name == "backend" and _ENGINES.search(text):
+        name = "engine"
+    if name == "model_bytes":
+        number = printed(text)
+        size = None if number is None else TO_BYTES.get(number.unit)
+        if number is None or size is None:
+            return {"size": Setting(shown("size", text), line, "column")}
+        return {"model_bytes": Setting(number.value * size, line, "column")}
+    return {name: Setting(_scalar(name, text), line, "column")}
+
+
+def _scalar(name: str, text: str) -> Scalar:
+    if name == "concurrency":
+        text = re.sub(r"^(?:c|conc|concurrency)\s*[=:]\s*", "", text, flags=re.I)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if name in ("input_len", "output_len"):
+        text = re.sub(r"\s*tok(?:en)?s$", "", text)
+    number = printed(text)
+    if number is None or number.unit or number.deviation is not None or re.search(r"[^\d.,eE+-]", text):
+        return shown(name, text)
+    return int(number.value) if number.value == int(number.value) and abs(number.value) < 1e15 else number.value
+
+
+def devices(text: str, line: int) -> dict[str, Setting]:
+    match = _DEVICES.search(text)
+    if match is None:
+        return {}
+    return {
+        "accelerator": Setting(match[2], line, "column"),
+        "accelerators": Setting(int(match[1]), line, "column"),
+    }

@@ -1,0 +1,306 @@
+"""What a column's title or a key means: a figure with its scale, or a setting. What isn't certain means nothing.
+
+A wrong reading raises a false alarm, a missing one only loses a column. So a latency has a unit, in the title or in its
+cells, and a throughput says of what: 'Latency', 'Throughput' and 'Score' are no figures. Tokens each second of which
+nobody says whether prompts are counted ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`.
+A latency without a statistic is taken as the mean. `acceptance_rate` is a share of 1.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+
+from dyno.facts.imported import STEMS
+
+Better = Literal["higher", "lower"]
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str  # of a figure or a setting, as facts/imported.py has them
+    figure: bool = True
+    # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
+    scale: float | None = 1.0
+
+
+TO_MS: Final = {
+    "ms": 1.0, "msec": 1.0, "msecs": 1.0, "millisecond": 1.0, "milliseconds": 1.0,
+    "s": 1e3, "sec": 1e3, "secs": 1e3, "second": 1e3, "seconds": 1e3,
+    "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6,
+}  # fmt: skip
+TO_BYTES: Final = {
+    "b": 1.0, "bytes": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
+}  # fmt: skip
+TO_ONE: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}  # of parameters
+
+_STATISTICS: Final = {
+    "mean": "mean", "avg": "mean", "average": "mean", "median": "median", "med": "median", "std": "std",
+    "stdev": "std", "stddev": "std", "std dev": "std", "standard deviation": "std", "min": "min", "minimum": "min",
+    "max": "max", "maximum": "max",
+}  # fmt: skip
+_STEMS: Final = {
+    "ttft": "ttft", "time to first token": "ttft", "first token latency": "ttft", "first token time": "ttft",
+    "tpot": "tpot", "time per output token": "tpot",
+    "itl": "itl", "inter token latency": "itl", "intertoken latency": "itl",
+    "e2el": "e2el", "e2e": "e2el", "e2e latency": "e2el", "end to end latency": "e2el", "end to end": "e2el",
+    "request latency": "e2el", "latency": "latency", "batch latency": "latency", "client queue time": "queue",
+    "queue time": "queue", "ntpot": "ntpot", "normalized time per output token": "ntpot",
+}  # fmt: skip
+# Keys that tools write, whose unit isn't in the name.
+_KEYS: Final = {
+    "duration": Column("duration_s"),
+    "elapsed_time": Column("duration_s"),
+    "benchmark_duration": Column("duration_s"),
+    "request_throughput": Column("request_throughput"),
+    "requests_per_second": Column("request_throughput"),
+    "request_goodput": Column("request_goodput"),
+    "request_goodput:": Column("request_goodput"),
+    "input_throughput": Column("input_throughput"),
+    "output_throughput": Column("output_throughput"),
+    "total_throughput": Column("total_token_throughput"),
+    "total_token_throughput": Column("total_token_throughput"),
+    "tokens_per_second": Column("total_token_throughput"),
+    "max_output_tokens_per_s": Column("peak_output_throughput"),
+    "max_concurrent_requests": Column("peak_concurrency"),
+    "total_num_tokens": Column("total_tokens"),
+    "end_to_end_latency": Column("mean_e2el_ms", scale=1e3),
+    "avg_latency": Column("mean_latency_ms", scale=1e3),
+    "spec_decode_acceptance_rate": Column("acceptance_rate", scale=0.01),
+    "spec_decode_acceptance_length": Column("acceptance_length"),
+    "accept_length": Column("acceptance_length"),
+    "request_rate": Column("rate", figure=False),
+    "model_id": Column("model", figure=False),
+    "tokenizer_id": Column("tokenizer", figure=False),
+    "gpu_name": Column("accelerator", figure=False),
+}
+_COUNTS: Final = {
+    "completed": "completed", "successful requests": "completed", "completed requests": "completed",
+    "requests completed": "completed", "successful": "completed", "failed": "failed", "failed requests": "failed",
+    "errored requests": "failed", "total input tokens": "total_input_tokens",
+    "total prompt tokens": "total_input_tokens",
+    "total generated tokens": "total_output_tokens", "total output tokens": "total_output_tokens",
+    "total tokens": "total_tokens", "peak concurrent requests": "peak_concurrency",
+    "peak concurrency": "peak_concurrency",
+    "acceptance length": "acceptance_length", "accept length": "acceptance_length",
+    "mean acceptance length": "acceptance_length",
+}  # fmt: skip
+_SECONDS: Final = ("duration", "benchmark duration", "elapsed time", "elapsed", "test duration", "run duration")
+_SETTINGS: Final = {
+    "concurrency": (
+        "concurrency", "max concurrency", "maximum concurrency", "conc", "concurrent requests", "users", "clients",
+        "concurrent users", "concurrency level", "maximum request concurrency", "num concurrent requests", "c",
+        "request concurrency", "max request concurrency", "streams",
+    ),
+    "rate": (
+        "qps", "rps", "request rate", "target qps", "target rps", "request rate configured", "traffic request rate",
+        "offered rate",
+    ),
+    "num_prompts": ("num prompts", "prompts", "number of prompts", "number of requests", "num requests", "requests"),
+    "dataset": ("dataset", "dataset name"),
+    "input_len": (
+        "input len", "input length", "isl", "prompt len", "prompt length", "input sequence length", "random input len",
+        "random input length",
+    ),
+    "output_len": (
+        "output len", "output length", "osl", "output sequence length", "random output len", "random output length",
+    ),
+    "batch_size": ("batch", "batch size", "bs", "batchsize"),
+    "seed": ("seed",),
+    "model": ("model", "model name", "model quant", "models"),
+    "engine": ("engine", "framework", "inference engine", "serving engine", "inference framework", "runtime engine"),
+    "engine_version": ("vllm version", "sglang version", "engine version", "tgi version"),
+    "backend": ("backend", "backends"),
+    "quantization": ("quant", "quantization", "quantisation", "precision", "quantization method"),
+    "model_bytes": ("size", "model size", "weights", "weight size", "model weights"),
+    "kv_cache_dtype": ("kv cache dtype", "kv cache", "kv dtype"),
+    "dtype": ("dtype", "data type"),
+    "tensor_parallel": ("tp", "tensor parallel", "tensor parallel size", "tensor parallelism", "tp size"),
+    "pipeline_parallel": ("pipeline parallel", "pipeline parallel size", "pipeline parallelism"),
+    "replicas": ("replicas", "dp", "data parallel", "data parallel size"),
+    "max_num_seqs": ("max num seqs", "maximum number of sequences"),
+    "max_model_len": ("max model len", "max model length"),
+    "max_batched_tokens": ("max num batched tokens", "max batched tokens"),
+    "chunked_prefill": ("chunked prefill", "enable chunked prefill"),
+    "prefix_caching": ("prefix caching", "enable prefix caching"),
+    "scheduler_steps": ("scheduler steps", "num scheduler steps", "num scheduler step"),
+    "enforce_eager": ("enforce eager",),
+    "memory_fraction": ("gpu memory utilization", "mem fraction static"),
+    "accelerator": ("gpu", "gpus", "accelerator", "hardware", "hw", "device", "gpu model", "gpu type"),
+    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd hr", "usd hour", "usd/h"),
+    "date": ("date",),
+}  # fmt: skip
+_BY_TITLE: Final = {title: name for name, titles in _SETTINGS.items() for title in titles}
+_COST: Final = re.compile(
+    r"(?:cost |price |usd )*(?:per |usd ?/ ?)?(?:usd ?/ ?)?(?:1 ?m|1 million|million|m) ?"
+    r"(?:output |total )?tok(?:en)?s?(?: usd)?"
+)
+# Units that are words of their own in the middle of a title.
+_RATES: Final = (
+    (re.compile(r"\b(?:tok|toks|token|tokens|t)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " tok/s "),
+    (re.compile(r"\b(?:req|reqs|request|requests)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " req/s "),
+    (re.compile(r"\btps\b"), " tok/s "),
+)
+_BETTER_NOTE: Final = re.compile(r"[(\[]?\b(?:lower|higher|smaller|larger|less|more) is better\b[)\]]?|[↑↓⬆⬇▲▼]")
+_PERCENTILE: Final = re.compile(
+    r"\b(?:p ?(\d{1,2}(?:\.\d+)?)|(\d{1,2}(?:\.\d+)?)(?:st|nd|rd|th|%)(?: ?percentile)?)(?![\w.])"
+)
+_UNIT: Final = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
+
+
+@lru_cache(maxsize=4096)
+def meaning(title: str) -> Column | None:
+    """Of a column's title, a row's in a transposed table, or a key of a JSON or CSV file."""
+    if len(title) > 120:
+        return None
+    key = title.strip().strip("`*").strip()
+    if key in _KEYS:
+        return _KEYS[key]
+    words, unit = _split(title)
+    for read in (_setting, _throughput, _latency, _count, _amount):
+        if (column := read(words, unit)) is not None:
+            return column
+    return None
+
+
+def statistic(title: str) -> str | None:
+    """mean, median, std, min, max, p99, … where a title is that and nothing else."""
+    words, unit = _split(title)
+    if unit:
+        return None
+    found, rest = _take_statistic(words)
+    return found if not rest else None
+
+
+def stem_of(name: str) -> str:
+    """mean_ttft_ms → ttft; '' of a figure that is no latency."""
+    parts = name.removesuffix("_ms").split("_", 1)
+    return parts[1] if name.endswith("_ms") and len(parts) == 2 and parts[1] in STEMS else ""
+
+
+def with_statistic(name: str, statistic: str) -> str:
+    """The same latency by another statistic."""
+    return f"{statistic}_{stem_of(name)}_ms"
+
+
+def better(name: str, metric: str = "") -> Better | None:
+    """Which way a figure is good; None where neither is (a count, a deviation). `metric`: of a score."""
+    if stem_of(name):
+        return None if name.startswith("std_") else "lower"
+    if name == "score":
+        return "lower" if re.search(r"perplexity|ppl|loss|bits_per_byte|wer\b|error", metric) else "higher"
+    if name in ("duration_s", "failed", "incomplete", "cost_per_million_tokens", "memory_bytes", "power_w"):
+        return "lower"
+    if name in ("speed", "request_goodput", "acceptance_rate", "acceptance_length") or name.endswith("throughput"):
+        return "higher"
+    return None
+
+
+def _split(title: str) -> tuple[str, str]:
+    """'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
+    text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
+    text = _BETTER_NOTE.sub(" ", text)
+    text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
+    for pattern, unit in _RATES:
+        text = pattern.sub(unit, text)
+    found = _UNIT.findall(text)
+    unit = ""
+    if len(found) == 1:
+        unit, text = found[0], _UNIT.sub(" ", text)
+        if "," in unit:  # (p99, ms)
+            said, _, unit = unit.rpartition(",")
+            text, unit = f"{text} {said}", unit.strip()
+    elif len(found) > 1:
+        return text, ""  # 'TPOT (ms) (excl. 1st)': said in words that nobody promised
+    text = re.sub(r"(?<!\d)-|-(?!\d)|(?<=[a-z])/(?=[a-z]{2})|[:;#]", " ", text)
+    text = " ".join(text.split()).strip(" ,.")
+    if not unit:
+        for last in ("tok/s", "req/s"):
+            if text == last or text.endswith(f" {last}") or text.startswith(f"{last} "):
+                return " ".join(text.replace(last, " ").split()), last
+        head, _, tail = text.rpartition(" ")
+        if head and (tail in TO_MS or tail in ("gb", "gib", "mib", "mb")):
+            return head.strip(" ,"), tail
+    return text, " ".join(unit.split())
+
+
+def _take_statistic(words: str) -> tuple[str | None, str]:
+    """('p99', 'ttft') of 'ttft p99'. Two statistics are none."""
+    found: list[str] = []
+    rest = words
+    for match in _PERCENTILE.finditer(words):
+        found.append(f"p{match[1] or match[2]}")
+    rest = _PERCENTILE.sub(" ", rest)
+    for word, name in sorted(_STATISTICS.items(), key=lambda pair: -len(pair[0])):
+        rest, count = re.subn(rf"(?<![\w/]){re.escape(word)}(?![\w/])", " ", rest)
+        found += [name] * count
+    rest = " ".join(re.sub(r"\bpercentile\b|\bof\b", " ", rest).split())
+    return (found[0] if len(found) == 1 else None), rest if len(found) <= 1 else words
+
+
+def _latency(words: str, unit: str) -> Column | None:
+    found, rest = _take_statistic(words)
+    stem = _STEMS.get(rest)
+    if stem is None or (unit and unit not in TO_MS):
+        return None
+    if not unit and rest == "latency":
+        return None
+    return Column(f"{found or 'mean'}_{stem}_ms", scale=TO_MS[unit] if unit else None)
+
+
+def _throughput(words: str, unit: str) -> Column | None:
+    if unit == "req/s":
+        if words in ("goodput", "request goodput"):
+            return Column("request_goodput")
+        return Column("request_throughput") if words in ("", "throughput", "request throughput") else None
+    if unit != "tok/s":
+        return None
+    rest = set(words.split())
+    peak = bool(rest & {"peak", "max", "maximum"})
+    plain = rest - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
+    if plain <= {"output", "generated"} and plain:
+        return Column("peak_output_throughput" if peak else "output_throughput")
+    if peak:
+        return None
+    if plain and plain <= {"input"}:  # 'Prompt tok/s' may be of a single request
+        return Column("input_throughput")
+    if plain == {"total"}:
+        return Column("total_token_throughput")
+    return Column("speed") if not plain else None
+
+
+def _count(words: str, unit: str) -> Column | None:
+    if unit in ("", "tokens", "requests", "count") and words in _COUNTS:
+        return Column(_COUNTS[words])
+    if words in _SECONDS and unit in TO_MS:
+        return Column("duration_s", scale=TO_MS[unit] / 1e3)
+    if words in _SECONDS and unit in ("min", "mins", "minutes"):
+        return Column("duration_s", scale=60.0)
+    return None
+
+
+def _amount(words: str, unit: str) -> Column | None:
+    if words in ("acceptance rate", "draft acceptance rate", "mean acceptance rate"):
+        return Column("acceptance_rate", scale=0.01 if unit in ("%", "percent") else None)
+    if words in ("power", "average power", "avg power", "mean power") and unit in ("w", "watt", "watts"):
+        return Column("power_w")
+    if words in ("vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory") and unit in TO_BYTES:
+        return Column("memory_bytes", scale=TO_BYTES[unit])
+    whole = f"{words} {unit}".strip()
+    if "usd" in whole or "cost" in whole:
+        squeezed = re.sub(r"per ?1m", "per 1m", whole)
+        if _COST.fullmatch(squeezed) and ("tok" in squeezed):
+            return Column("cost_per_million_tokens")
+    return None
+
+
+def _setting(words: str, unit: str) -> Column | None:
+    name = _BY_TITLE.get(words) or _BY_TITLE.get(f"{words} {unit}".strip() if unit else words)
+    if name is None:
+        return None
+    allowed = {"rate": ("req/s", "rps", "qps"), "input_len": ("tokens",), "output_len": ("tokens",)}
+    if unit and f"{words} {unit}".strip() not in _BY_TITLE and unit not in allowed.get(name, ()):
+        return None
+    return Column(name, figure=False)

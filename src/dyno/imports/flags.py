@@ -1,0 +1,294 @@
+"""Command lines and dumps of arguments: what was asked for, in the words that rows share."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from dyno.facts.imported import By, Command, Scalar, Setting
+from dyno.secrets import HIDDEN, is_secret, shown
+
+Role = Literal["server", "client", "offline", "micro", "quality", "other"]
+
+# What a command line is known by: words of which one must be there, the program's name, its role, its tool.
+PROGRAMS: tuple[tuple[tuple[str, ...], str, Role, str], ...] = (
+    (("bench serve", "benchmark_serving", "benchmarks.serve"),
+     r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
+     "client", "vllm"),
+    (("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+     r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py", "offline", "vllm"),
+    (("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server", "vllm"),
+    (("launch_server", "sglang serve", "srt.server"),
+     r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server", "server", "sglang"),
+    (("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client", "sglang"),
+    (("bench_one_batch", "bench_offline_throughput"),
+     r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
+     "offline", "sglang"),
+    (("llama-server", "llama.cpp/server"), r"\bllama-server\b|llama\.cpp/server\b", "server", "llama.cpp"),
+    (("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench"),
+    (("generation-launcher",), r"text-generation-launcher\b", "server", "tgi"),
+    (("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality", "lm-eval"),
+    (("guidellm",), r"\bguidellm\s+benchmark\b", "client", "guidellm"),
+    (("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client", "aiperf"),
+    (("inference-benchmarker",), r"\binference-benchmarker\b", "client", "inference-benchmarker"),
+    (("inference-perf",), r"\binference-perf\s", "client", "inference-perf"),
+    (("trtllm-serve",), r"\btrtllm-serve\b", "server", "tensorrt-llm"),
+    (("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client", "dyno"),
+)  # fmt: skip
+_PROGRAMS = [(words, re.compile(pattern), role, tool) for words, pattern, role, tool in PROGRAMS]
+_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any is none
+
+# Flag → name that rows share, those of clients and of engines.
+_NAMES: dict[str, str] = {
+    "max-concurrency": "concurrency", "concurrency": "concurrency", "request-rate": "rate",
+    "num-prompts": "num_prompts", "num-prompt": "num_prompts", "request-count": "num_prompts",
+    "dataset-name": "dataset", "random-input-len": "input_len",
+    "random-output-len": "output_len", "random-input": "input_len", "random-output": "output_len",
+    "input-len": "input_len", "output-len": "output_len", "isl": "input_len", "osl": "output_len",
+    "sharegpt-output-len": "output_len", "seed": "seed", "ignore-eos": "ignore_eos", "batch-size": "batch_size",
+    "batch": "batch_size", "backend": "backend", "endpoint": "endpoint", "tokenizer": "tokenizer", "model": "model",
+    "model-id": "model", "model-path": "model", "revision": "revision", "quantization": "quantization",
+    "quantize": "quantization", "kv-cache-dtype": "kv_cache_dtype", "dtype": "dtype",
+    "tensor-parallel-size": "tensor_parallel", "tp": "tensor_parallel", "tp-size": "tensor_parallel",
+    "num-shard": "tensor_parallel", "pipeline-parallel-size": "pipeline_parallel", "pp": "pipeline_parallel",
+    "pp-size": "pipeline_parallel", "data-parallel-size": "replicas", "dp": "replicas", "dp-size": "replicas",
+    "max-num-seqs": "max_num_seqs", "max-running-requests": "max_num_seqs", "max-concurrent-requests": "max_num_seqs",
+    "parallel": "max_num_seqs", "max-model-len": "max_model_len", "context-length": "max_model_len",
+    "max-total-tokens": "max_model_len", "ctx-size": "context", "max-num-batched-tokens": "max_batched_tokens",
+    "chunked-prefill-size": "max_batched_tokens", "enable-chunked-prefill": "chunked_prefill",
+    "enable-prefix-caching": "prefix_caching", "no-enable-prefix-caching": "-prefix_caching",
+    "disable-radix-cache": "-prefix_caching", "num-scheduler-steps": "scheduler_steps",
+    "num-scheduler-step": "scheduler_steps", "enforce-eager": "enforce_eager", "disable-cuda-graph": "enforce_eager",
+    "gpu-memory-utilization": "memory_fraction", "mem-fraction-static": "memory_fraction",
+    "speculative-model": "speculative", "speculative-config": "speculative", "speculative-algorithm": "speculative",
+    "num-fewshot": "n_shot", "tasks": "task", "limit": "limit", "metric-percentiles": "percentiles",
+}  # fmt: skip
+# One-letter ones mean different things to different programs.
+_SHORT: dict[str, dict[str, str]] = {
+    "llama.cpp": {"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
+    "llama-bench": {"m": "model", "d": "depth"},
+    "": {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "replicas", "q": "quantization"},
+}
+_ABOUT_THE_LOAD = ("concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "seed", "batch_size",
+                   "tokenizer", "endpoint", "percentiles", "ignore_eos")  # fmt: skip
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(\S*)")
+_PLACEHOLDER = re.compile(r"<[^>]*>|\$\{?\w+\}?|[A-Z][A-Z_]{2,}|\.\.\.|…")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+_PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
+_LONGEST = 16_000
+
+
+def program_in(text: str) -> tuple[str, Role, str, int] | None:
+    """Its name as written, its role, the tool, and where it stands in the line."""
+    if not any(hint in text for hint in _HINTS):
+        return None
+    text = text[:_LONGEST]
+    for words, pattern, role, tool in _PROGRAMS:
+        if any(word in text for word in words) and (found := pattern.search(text)):
+            return " ".join(found[0].split()), role, tool, found.start()
+    return None
+
+
+def scalar(text: str) -> Scalar:
+    text = text.strip().strip("'\"")
+    if _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
+    """Of a joined line of commands. None where it names no program that we know, or only speaks of one."""
+    found = program_in(text)
+    if found is None:
+        return None
+    program, role, tool, at = found
+    words = _words(text[:_LONGEST])
+    env = {m[1]: m[2] for word in _words(text[:at]) if (m := _VARIABLE.fullmatch(word))}
+    settings = dict(_settings(words, line, tool, variables))
+    if role == "server" and "model" not in settings and (name := _positional(text[at + len(program) :])):
+        settings["model"] = Setting(_resolved(name, variables) or name, line, "command")
+    if role in ("server", "offline", "client") and tool in ("vllm", "sglang", "tgi", "llama.cpp") and role != "client":
+        settings.setdefault("engine", Setting(tool, line, "command"))
+    if role == "quality":  # --model says by which program
+        settings.pop("model", None)
+        settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
+    if role == "server":  # what it is told of a load is its own limit
+        settings = {k: v for k, v in settings.items() if k not in _ABOUT_THE_LOAD}
+    return Command(
+        line=line,
+        role=role,
+        text=" ".join(_without_secrets(words))[:2000],
+        settings=settings,
+        program=program,
+        env={k: shown(k, v) for k, v in env.items()},
+        section=section,
+    )
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=False)
+    except ValueError:  # an open quote, as in a cut line
+        return text.split()
+
+
+def _without_secrets(words: list[str]) -> list[str]:
+    out, hide = [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if hide and not word.startswith("-"):
+            word = HIDDEN
+        elif equals and is_secret(name.lstrip("-").replace("-", "_")) and value:
+            word = f"{name}={HIDDEN}"
+        hide = word.startswith("-") and not equals and is_secret(word.lstrip("-").replace("-", "_"))
+        out.append(shown("", word))
+    return out
+
+
+def _positional(text: str) -> str | None:
+    """`vllm serve MODEL`, wherever among the flags it stands."""
+    skip = False
+    for word in _words(text):
+        if skip:
+            skip = False
+        elif word.startswith("-"):
+            skip = "=" not in word
+        elif word in ("\\", "|", "&", ">", "&&") or _VARIABLE.fullmatch(word):
+            return None
+        elif "/" in word or re.search(r"\d+[bB]\b", word):
+            return word
+    return _before_flags(text)
+
+
+def _before_flags(text: str) -> str | None:
+    words = _words(text)
+    return words[0] if words and not words[0].startswith(("-", "\\", "<", "|", "&")) and "=" not in words[0] else None
+
+
+def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+    for i, word in enumerate(words):
+        if not re.match(r"--?[A-Za-z]", word):
+            continue
+        flag, equals, value = word.partition("=")
+        dashes = len(flag) - len(flag.lstrip("-"))
+        bare = flag.lstrip("-").replace("_", "-")
+        if is_secret(bare.replace("-", "_")):
+            continue
+        if not equals:
+            after = words[i + 1] if i + 1 < len(words) else ""
+            value = after if after and not re.match(r"--?[A-Za-z]|[|&>;\\]", after) else "true"
+        resolved = _resolved(value, variables)
+        if resolved is None:
+            continue
+        short = _SHORT.get(tool, {}) | _SHORT[""] if dashes == 1 else {}
+        name = short.get(bare) or _NAMES.get(bare if dashes == 2 or len(bare) > 2 else "", "")
+        told = scalar(shown(bare, resolved))
+        if name.startswith("-"):
+            name, told = name[1:], False
+        yield name or f"{'-' * dashes}{bare}", Setting(told, line, "command")
+
+
+def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
+    """A value with the shell's variables put in; None for a placeholder that a reader is to fill."""
+    whole = re.fullmatch(r"\$\{?(\w+)\}?", value)
+    if whole and whole[1] in variables:
+        return variables[whole[1]]
+    return None if _PLACEHOLDER.fullmatch(value) else value
+
+
+def without_prompt(text: str) -> str:
+    """A line of a terminal without what stands before the command."""
+    found = _PROMPT.match(text)
+    return text[found.end() :] if found and program_in(text[found.end() :]) else text
+
+
+# ---- dumps of arguments ----
+
+_ARGUMENT = re.compile(r"(\w{2,60})=(?:'([^']{0,500})'|\"([^\"]{0,500})\"|([^,()\[\]{}'\"\s]{1,200}))(?=[,)\s]|$)")
+
+
+def namespace(text: str, line: int) -> dict[str, Setting]:
+    """`Namespace(num_prompts=64, …)` as Python prints it."""
+    out: dict[str, Setting] = {}
+    for found in _ARGUMENT.finditer(text):
+        key, told = found[1].replace("_", "-"), next(g for g in found.groups()[1:] if g is not None)
+        if told == "None" or is_secret(found[1]):
+            continue
+        name = _NAMES.get(key, "")
+        # A length that is another dataset's says nothing of this one; see `settled`.
+        if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
+            out[name] = Setting(scalar(shown(key, told)), line, "namespace")
+    return settled(out)
+
+
+def model_args(text: str, line: int) -> dict[str, Setting]:
+    """`pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
+    out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
+    if model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text):
+        out["model"] = Setting(model[1], line, "command")
+    if quantization := re.search(r"quantization=([\w-]+)", text):
+        out["quantization"] = Setting(quantization[1], line, "command")
+    return out
+
+
+def settled(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """Lengths are those of random prompts; of another dataset they are defaults that nobody used."""
+    dataset = settings.get("dataset")
+    if dataset is not None and str(dataset.value) not in (
+        "random",
+        "random-ids",
+        "random-image",
+        "generated-shared-prefix",
+    ):
+        return {k: v for k, v in settings.items() if k not in ("input_len", "output_len")}
+    return settings
+
+
+# ---- words of a heading or a label ----
+
+_IN_WORDS: tuple[tuple[str, str], ...] = (
+    (r"(?:^|[\s,(\[_-])c\s?=\s?(\d{1,6})\b", "concurrency"),
+    (r"\bconc(?:urrency)?\s*(?:of|[=:])?\s*(\d{1,6})\b(?!\s*(?:,|to|-|–|\.\.)\s*\d)", "concurrency"),
+    (r"\b(\d{1,5}(?:\.\d+)?)\s*(?:qps|rps)\b", "rate"),
+    (r"\b(?:qps|rps|request[ _-]rate)\s*(?:of|[=:])?\s*(\d{1,5}(?:\.\d+)?)\b", "rate"),
+    (r"(?:^|[\s,(])-?-?tp\s?[= ]?\s?(\d{1,3})\b", "tensor_parallel"),
+    (r"\bnum[_ -]?prompts?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "num_prompts"),
+    (r"\bseq(?:uence)?[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "input_len"),
+    (r"\binput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "input_len"),
+    (r"\boutput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "output_len"),
+    (r"\bbatch[_ -]?size\s*[=:]\s*(\d{1,6})\b(?!\s*,\s*\d)", "batch_size"),
+)  # fmt: skip
+_WORDED = [(re.compile(pattern, re.IGNORECASE), name) for pattern, name in _IN_WORDS]
+QUANTIZATION = re.compile(
+    r"(?<![A-Za-z0-9])(IQ\d_\w{1,4}|Q\d_(?:K(?:_[SML])?|[01])|MXFP4|NVFP4|FP4|FP8|INT8|INT4|W8A8|W4A16|GPTQ|AWQ|BF16|FP16|F16"
+    r"|FP32|F32)(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)  # fmt: skip
+ENGINES = {
+    "vllm": "vllm", "llama.cpp": "llama.cpp", "llamacpp": "llama.cpp", "sglang": "sglang", "tgi": "tgi",
+    "text-generation-inference": "tgi", "tensorrt-llm": "tensorrt-llm", "trt-llm": "tensorrt-llm",
+    "trtllm": "tensorrt-llm",
+    "ollama": "ollama", "lmdeploy": "lmdeploy", "mlx": "mlx", "exllamav2": "exllamav2", "transformers": "transformers",
+}  # fmt: skip
+_ENGINE = re.compile(r"(?<![A-Za-z0-9])(" + "|".join(map(re.escape, ENGINES)) + r")(?![A-Za-z0-9])", re.IGNORECASE)
+# A name of a model: an organisation before a slash, or a size among its parts.
+MODEL = re.compile(
+    r"(?<![\w./-])((?:[A-Za-z][\w.-]{1,40}/)?[A-Za-z][\w.]*(?:[-_][\w.]+)*[-_]?\d+(?:\.\d+)?x?\d*[bB](?:[-_.][\w.]+)*)"
+)
+
+
+def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
+    """Settings that a heading or label names in a way that can't be misread."""
+    text = text[:400]
+    out: dict[str, Setting] = {}
+    for pattern, name in _WORDED:
+        found = pattern.findall(text)
+        if len(set(found)) == 1:
+            out.setdefault(name, Setting(scalar(found[0]), line, by))
+    quantizations = {q.upper() for q in QUANTIZATION.findall(text)}
+    if len(quantizations) == 1:
+        out["quantization"] = Setting(quantizations.pop(), line, by)
+    engines = {ENGINES[name.lower()] for name in _ENGINE.findall(text)}
+    if len(engines) == 1:
+        out["engine"] = Setting(engines.pop(), line, by)
+    return out

@@ -1,0 +1,64 @@
+"""A file's bytes as lines that can be read: numbered as an editor numbers them, without what terminals paint."""
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LONGEST = 32_768  # characters of a line that are looked at; progress bars and dumps may go on for megabytes
+_PART = 1 << 20  # bytes that are made text at once
+_PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_MANGLED = re.compile(
+    r"[ÂÃâðï][\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
+)
+
+
+# What Windows-1252 shows for bytes where Latin-1 has control characters.
+_TO_BYTES = {ord(bytes([b]).decode("cp1252")): b for b in range(0x80, 0xA0) if b not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+
+
+class Line(NamedTuple):
+    number: int  # from 1
+    text: str
+
+
+def decoded(data: bytes) -> bytes:
+    """UTF-8, whatever it was. UTF-16 is told by its mark, as Windows writes it."""
+    for mark, name in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if data.startswith(mark):
+            return data.decode(name, errors="replace").encode()
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def lines(data: bytes, first: int = 1) -> Iterator[Line]:
+    """Of UTF-8; bytes that are none become marks. A bar that was painted over is seen as it was last."""
+    number, start = first, 0
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or len(data)
+        part = data[start:end].decode("utf-8", errors="replace")
+        for text in part.removesuffix("\n").split("\n"):
+            if text.isascii() and text.isprintable():
+                yield Line(number, text.rstrip()[:LONGEST])
+            elif "\r" in text:
+                for piece in text.rstrip("\r").split("\r")[-2:]:
+                    yield Line(number, clean(piece[-LONGEST:]))
+            else:
+                yield Line(number, clean(text[:LONGEST]))
+            number += 1
+        start = end
+
+
+def clean(text: str) -> str:
+    if "\x1b" in text:
+        text = _PAINT.sub("", text)
+    if not text.isascii() and _MANGLED.search(text):
+        text = repaired(text)
+    return _CONTROL.sub("", text).rstrip()
+
+
+def repaired(text: str) -> str:
+    """UTF-8 that somebody read as Windows-1252 and saved again: 'Â±' is '±'. Else as it is."""
+    raw = text.translate(_TO_BYTES).encode("latin-1", errors="replace")
+    mended = raw.decode("utf-8", errors="replace")
+    return mended if mended.count("\ufffd") <= text.count("\ufffd") + len(text) // 50 + 1 else text

@@ -1,0 +1,492 @@
+"""A text of any kind, Markdown, a log or a console's output, walked line by line: results, commands, tables, words.
+
+What stands around a result belongs to it as far as its author's own order says so: a command holds for the listing in
+which both stand, or, in a listing of its own, for what follows under the same heading until the next command.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
+from dyno.imports import block, tables
+from dyno.imports.environment import Environments
+from dyno.imports.flags import command, in_words, model_args, namespace, program_in, scalar, without_prompt
+from dyno.imports.lines import Line
+
+MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS = 10_000, 4_000, 2_000
+_FENCE = re.compile(r"^\s{0,12}(```|~~~)")
+_HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*?)\s*#*\s*$")
+_HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)
+_BOLD_LINE = re.compile(r"^\s{0,3}(?:\*\*|__)([^*_].{0,150}?)(?:\*\*|__):?\s*$")
+_COMMENT = re.compile(r"^\s{0,8}#{1,6}\s+(\S.{0,200})$")
+_TABLE_ROW = re.compile(r"^\s{0,12}\|.{1,4000}\|?\s*$")
+_TABLE_RULE = re.compile(r"^\s{0,12}\|?[\s:|+-]*-{1,}[\s:|+-]*\|?\s*$")
+_PROGRESS = re.compile(r"\b(\d{1,7})/(\d{1,7}) \[\d")
+_LOAD = re.compile(
+    r"^\W{0,4}(Maximum request concurrency|Max request concurrency|Traffic request rate|num_prompts?|seq_length"
+    r"|Request rate|max_concurrency|request_rate)\s*[:=]\s*([\d.]+|inf)\b(?!\s*,)",
+    re.I,
+)  # fmt: skip
+_LOAD_NAMES = {
+    "maximum request concurrency": "concurrency", "max request concurrency": "concurrency",
+    "max_concurrency": "concurrency", "traffic request rate": "rate", "request rate": "rate", "request_rate": "rate",
+    "num_prompts": "num_prompts", "num_prompt": "num_prompts", "seq_length": "input_len",
+}  # fmt: skip
+_BUILD = re.compile(r"^\s{0,8}build:\s*([0-9a-f]{6,40}|unknown)\s*\((\d+)\)")
+_EVALUATED = re.compile(
+    r"^\s{0,4}([\w-]{2,30}) \((pretrained=|model=|base_url=)(.{0,2000}?)\),.{0,200}?(?:num_fewshot|batch_size):"
+)
+_ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
+_ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
+_IMAGE = re.compile(r"!\[[^\]]{0,300}\]\([^)]{0,1000}\)(?:\{[^}]{0,100}\})?")
+_LINK = re.compile(r"\[([^\]]{0,300})\]\([^)]{0,1000}\)(?:\{[^}]{0,100}\})?")
+_TAG = re.compile(r"</?[A-Za-z!][^<>]{0,1000}>")
+_STRONG = re.compile(r"(\*\*|__)(?=\S)(.{1,400}?)(?<=\S)\1")
+_EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*\d])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")
+_RECKONS = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
+# A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
+_LOOSE = re.compile(r"[\w +/()=,-][\w .+/()=,-]{0,60}[\w)]")
+_NO_LABELS = {
+    "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
+    "benchmark result", "benchmark results", "raw results", "results:", "test results", "serving script",
+}  # fmt: skip
+_ADMONITION = re.compile(r"^(?:\?\?\?\+?|!!!|===)\s")
+
+
+def plain(text: str) -> str:
+    """Words without their marks."""
+    if "<" in text:
+        text = _TAG.sub(" ", text)
+    if "[" in text:
+        text = _LINK.sub(r"\1", _IMAGE.sub(" ", text))
+    if "*" in text or "__" in text:
+        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\2", text))
+    return " ".join(text.replace("`", "").split())
+
+
+class _Scoped(msgspec.Struct):
+    """Something told before a result, and how far it holds."""
+
+    settings: dict[str, Setting]
+    role: str
+    level: int  # of the heading under which it stands
+    listing: int  # 0: outside
+
+
+class Walk:
+    def __init__(self, file: str, markdown: bool) -> None:
+        self.file, self.markdown = file, markdown
+        self.rows: list[Row] = []
+        self.headings: list[Heading] = []
+        self.tables: list[Table] = []
+        self.passages: list[Passage] = []
+        self.commands: list[Command] = []
+        self.environments = Environments()
+        self.unread: list[Unread] = []
+        self._scope: list[_Scoped] = []
+        self._variables: dict[str, str] = {}
+        self._pending: dict[str, Setting] = {}  # lines right before a block
+        self._label: tuple[int, str] | None = None  # what the next results are called, by a comment or a line above
+        self._loose = False  # the label is a line that only looks like one
+        self._recent_words: tuple[int, str] | None = None  # a short paragraph right before
+        self._fence: str | None = None
+        self._listing = 0
+        self._listings = 0
+        self._listing_rows = False
+        self._level = 0
+        self._block: block.Block | None = None
+        self._table: list[Line] = []
+        self._paragraph: list[Line] = []
+        self._joined: tuple[int, str] | None = None  # a command that goes on in the next line
+        self._offline: tuple[int, int, dict[str, Figure]] | None = None
+        self._content = True  # since the last heading
+        self.full = False
+
+    # ---- the walk ----
+
+    def go(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if self.full:
+                break
+            self.take(line)
+        self.finish()
+
+    def take(self, line: Line) -> None:
+        number, text = line
+        if self._block is not None and self._in_block(number, text):
+            return
+        if self._joined is not None and self._continue(number, text):
+            return
+        if self._table and not (_TABLE_ROW.match(text) or (len(self._table) == 1 and _TABLE_RULE.match(text))):
+            self._end_table()
+        if not text or text.isspace():
+            self._end_paragraph()
+            return
+        if ("```" in text or "~~~" in text) and _FENCE.match(text):
+            self._toggle(text)
+        elif "===" in text and (found := block.HEADER.search(text)):
+            self._begin(block.Block(found[1], number))
+        elif "Successful requests" in text and block.STARTS.search(text):
+            self._begin(block.Block("", number))
+            self._in_block(number, text)
+        elif not self._known(number, text):
+            self._words(number, text)
+
+    def _known(self, number: int, text: str) -> bool:
+        """A line that means something by itself."""
+        if "|" in text and (_TABLE_ROW.match(text) or (self._table and _TABLE_RULE.match(text))):
+            self._end_paragraph()
+            self._content = True
+            self._table.append(Line(number, text))
+            return True
+        if self._is_heading(number, text):
+            return True
+        if "Namespace(" in text:
+            self._tell(namespace(text, number), "namespace")
+            return True
+        if self._is_command(number, text):
+            return True
+        if "/" in text and (found := _PROGRESS.search(text)):
+            self._pending["progress"] = Setting(int(found[2]), number, "progress")
+            return True
+        if (":" in text or "=" in text) and self._is_setting(number, text):
+            return True
+        return self._is_figure(number, text)
+
+    def _is_setting(self, number: int, text: str) -> bool:
+        if found := _LOAD.match(text):
+            self._pending[_LOAD_NAMES[found[1].lower()]] = Setting(scalar(found[2]), number, "block")
+            return True
+        if self.environments.take(number, text):
+            self._content = True
+            return True
+        if found := _BUILD.match(text):
+            self._built(found[1], found[2], number)
+            return True
+        if found := _EVALUATED.match(text):
+            self._end_paragraph()
+            settings = model_args(found[2] + found[3], number)
+            settings["--model_args"] = Setting((found[2] + found[3])[:500], number, "command")
+            self._tell(settings, "quality")
+            return True
+        if self._listing and (found := _ASSIGNMENT.match(text)) and not text.lstrip().startswith("#"):
+            self._variables[found[1]] = found[2].strip("'\"")
+            return len(found[2]) > 0
+        return False
+
+    def _is_figure(self, number: int, text: str) -> bool:
+        if ":" not in text or not any(word in text for word in block.OFFLINE_WORDS):
+            return False
+        told = None
+        for reading in (block.throughput_line, block.latency_line, block.total_line):
+            if told := reading(text, number):
+                break
+        if told is None:
+            return False
+        self._content = True
+        if self._offline is not None and (set(told) & set(self._offline[2]) or number - self._offline[1] > 40):
+            self._end_offline()
+        first, _, figures = self._offline or (number, number, {})
+        self._offline = (first, number, {**figures, **told})
+        return True
+
+    # ---- blocks ----
+
+    def _begin(self, begun: block.Block) -> None:
+        self._end_paragraph()
+        self._content = True
+        self._block = begun
+
+    def _in_block(self, number: int, text: str) -> bool:
+        """Whether the line was the block's."""
+        current = self._block
+        assert current is not None
+        again = block.HEADER.search(text) if "===" in text else None
+        if again is None and current.ends(text):
+            self._end_block(closed=True)
+            return True
+        if again is None and current.take(number, text):
+            return True
+        self._end_block(closed=False)
+        return False
+
+    def _end_block(self, closed: bool) -> None:
+        current, self._block = self._block, None
+        assert current is not None
+        row = current.row(self.file, self._tool(), self._section())
+        if row is None:
+            self.unread.append(Unread(current.line, "A result's heading without figures that can be read."))
+        else:
+            if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
+                self.unread.append(Unread(row.end, "The block ends here, without its latencies and its last line."))
+            self._add(row)
+
+    def _end_offline(self) -> None:
+        if self._offline is None:
+            return
+        first, last, figures = self._offline
+        self._offline = None
+        if set(figures) <= {"total_input_tokens", "total_output_tokens"}:
+            return
+        kind = "latency" if "mean_latency_ms" in figures else "throughput"
+        self._add(Row(
+            kind="latency" if kind == "latency" else "throughput", tool="vllm", form="block", file=self.file,
+            line=first, end=last, figures=figures, section=self._section(),
+        ))  # fmt: skip
+
+    def _tool(self) -> str | None:
+        clients = [s for s in self._scope if s.role == "client"]
+        told = clients[-1].settings.get("--tool") if clients else None
+        return str(told.value) if told and told.value in ("vllm", "sglang", "dyno") else None
+
+    def _add(self, row: Row) -> None:
+        if len(self.rows) >= MOST_ROWS:
+            if not self.full:
+                self.unread.append(
+                    Unread(row.line, f"More than {MOST_ROWS:,} results: those from here on are left out.")
+                )
+            self.full = True
+            return
+        self._listing_rows = True
+        role = {"serve": ("server", "client", "namespace"), "quality": ("quality",), "micro": ("micro",)}.get(
+            row.kind, ("offline", "namespace")
+        )
+        settings: dict[str, Setting] = {}
+        label = ""
+        if self._label is not None:
+            label = self._label[1]
+            settings |= in_words(label, self._label[0])
+        for told in self._scope:
+            if told.role in role:
+                settings |= told.settings
+        settings.pop("--tool", None)
+        pending = dict(self._pending)
+        progress = pending.pop("progress", None)
+        settings |= pending
+        if progress is not None and "num_prompts" not in settings and row.kind == "serve":
+            settings["num_prompts"] = progress
+        settings |= row.settings
+        self._pending.clear()
+        self.rows.append(msgspec.structs.replace(row, settings=settings, label=row.label or label))
+
+    # ---- what is told before ----
+
+    def _tell(self, settings: dict[str, Setting], role: str) -> None:
+        self._content = True
+        # The same told again, or by another of its kind, takes its place.
+        same = {"client", "namespace"} if role in ("client", "namespace") else {role}
+        if role == "namespace":
+            same = {"namespace"}
+        self._scope = [s for s in self._scope if s.role not in same]
+        if role == "client":
+            self._scope = [s for s in self._scope if s.role != "namespace"]
+        self._scope.append(_Scoped(settings, role, self._level, self._listing))
+        self._pending.clear()
+
+    def _is_command(self, number: int, text: str) -> bool:
+        found = program_in(text)
+        if found is None:
+            return False
+        stripped = text.strip()
+        if not self._listing:
+            # Words may speak of a program; a command begins with it, and has flags.
+            bare = without_prompt(stripped).strip("`")
+            at = found[3] - (len(stripped) - len(bare)) if len(stripped) > len(bare) else found[3]
+            begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[: max(at, 0)])
+            if begins is None or not re.search(r"\s--?[A-Za-z]", bare) or self._paragraph:
+                return False
+        elif re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(r"\s--[a-z]", text):
+            return False
+        elif re.match(r"^\s*#", text) and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text):
+            return False  # a comment that speaks of one
+        self._end_paragraph()
+        self._joined = (number, "")
+        self._continue(number, without_prompt(text))
+        return True
+
+    def _continue(self, number: int, text: str) -> bool:
+        """A command that ends with a backslash, or was broken inside a flag, goes on in the next line."""
+        assert self._joined is not None
+        line, before = self._joined
+        if before and not before.endswith("\\"):
+            broken = re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before)
+            if not broken:
+                self._end_command()
+                return False
+            self._joined = (line, before + text.strip())
+            return True
+        goes_on = text.rstrip().endswith("\\") or not before
+        joined = (before[:-1].rstrip() + " " + text.strip()) if before else text.strip()
+        if len(joined) > 16_000 or _FENCE.match(text):
+            self._end_command()
+            return False
+        self._joined = (line, joined)
+        if not goes_on or (before and not joined.endswith("\\")):
+            self._joined = (line, joined)
+        return True
+
+    def _end_command(self) -> None:
+        if self._joined is None:
+            return
+        line, text = self._joined
+        self._joined = None
+        found = command(text.rstrip("\\"), line, self._variables, self._section())
+        if found is None:
+            return
+        self._content = True
+        if len(self.commands) < MOST_COMMANDS:
+            self.commands.append(found)
+        told = program_in(text)
+        tool = told[2] if told else ""
+        self._tell(found.settings | {"--tool": Setting(tool, line, "command")}, found.role)
+
+    def _built(self, commit: str, number: str, line: int) -> None:
+        """llama-bench says its build below the table."""
+        version = f"{number} ({commit})" if number != "0" else commit
+        for i in range(len(self.rows) - 1, -1, -1):
+            row = self.rows[i]
+            if row.tool != "llama-bench" or "engine_version" in row.settings:
+                break
+            settings = row.settings | {"engine_version": Setting(version, line, "block")}
+            self.rows[i] = msgspec.structs.replace(row, settings=settings)
+
+    # ---- structure ----
+
+    def _toggle(self, text: str) -> None:
+        self._end_paragraph()
+        self._end_offline()
+        self._content = True
+        mark = text.strip()[:3]
+        if self._fence is None:
+            self._fence = mark
+            self._listings += 1
+            self._listing = self._listings
+            self._listing_rows = False
+            if self._recent_words:
+                self._label, self._loose = self._recent_words, False
+        elif self._fence == mark:
+            self._fence = None
+            if self._listing_rows:  # a listing with both is closed in itself
+                self._scope = [s for s in self._scope if s.listing != self._listing]
+            self._listing = 0
+            self._label = None
+            self._pending.clear()
+
+    def _is_heading(self, number: int, text: str) -> bool:
+        if self._fence is None and self.markdown:
+            if found := _HEADING.match(text):
+                self._head(number, len(found[1]), found[2])
+                return True
+            if found := _HTML_HEADING.search(text):
+                self._head(number, int(found[1]), found[2])
+                return True
+            if found := _BOLD_LINE.match(text):
+                self._end_paragraph()
+                self._content = True
+                self._label = self._recent_words = (number, plain(found[1]))
+                self._loose = False
+                return True
+        elif found := _COMMENT.match(text):
+            if program_in(text) and re.search(r"\s--?[a-z]", text):
+                return False
+            if found[1].strip().lower().rstrip(":") not in _NO_LABELS:
+                self._label, self._loose = (number, plain(found[1])), False
+            self._pending.clear()
+            self._content = True
+            return True
+        return False
+
+    def _head(self, number: int, level: int, text: str) -> None:
+        self._end_paragraph()
+        self._end_offline()
+        self._mark_empty(level)
+        self.headings.append(Heading(number, level, plain(text)))
+        self._scope = [s for s in self._scope if s.level < level]
+        self._level, self._content = level, False
+        self._label = self._recent_words = None
+        self._pending.clear()
+
+    def _mark_empty(self, level: int) -> None:
+        """The last heading, if nothing came after it and the next is not below it."""
+        if self.headings and not self._content and level <= self.headings[-1].level:
+            self.headings[-1] = msgspec.structs.replace(self.headings[-1], empty=True)
+
+    def _section(self) -> str:
+        return self.headings[-1].text if self.headings else ""
+
+    def _words(self, number: int, text: str) -> None:
+        if self._listing or not self.markdown:
+            if len(text) < 400 and _RECKONS.search(text):
+                self._pass(Passage(number, text.strip(), self._section(), listing=True))
+            elif (self._label is None or self._loose) and _LOOSE.fullmatch(text.strip()) and len(text.split()) <= 5:
+                self._label, self._loose = (number, text.strip()), True
+            return
+        if _ITEM.match(text) or _ADMONITION.match(text):
+            self._end_paragraph()
+        self._content = True
+        self._paragraph.append(Line(number, text))
+        if len(self._paragraph) > 200:
+            self._end_paragraph()
+
+    def _end_paragraph(self) -> None:
+        if not self._paragraph:
+            return
+        held, self._paragraph = self._paragraph, []
+        text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in held))
+        if text:
+            self._recent_words = _title(held[0].number, text) if len(text) < 160 and len(held) <= 2 else None
+            self._pass(Passage(held[0].number, text[:20_000], self._section()))
+
+    def _pass(self, passage: Passage) -> None:
+        if len(self.passages) < MOST_PASSAGES:
+            self.passages.append(passage)
+
+    def _end_table(self) -> None:
+        held, self._table = self._table, []
+        if len(held) < 3 or not _TABLE_RULE.match(held[1].text):
+            return  # lines between bars, and no table
+        header = [cell.text for cell in _cells(held[0].text)]
+        body = [(line.number, _cells(line.text)) for line in held[2:] if not _TABLE_RULE.match(line.text)]
+        table = Table(held[0].number, header, [cells for _, cells in body], [n for n, _ in body], self._section())
+        self.tables.append(table)
+        if self._label is None and not self._listing:
+            self._label = self._recent_words
+        for row in tables.rows_of(table, len(self.tables) - 1, self.file, "table"):
+            self._add(row)
+
+    def finish(self) -> None:
+        self._end_command()
+        if self._block is not None:
+            self._end_block(closed=False)
+        if self._table:
+            self._end_table()
+        self._end_paragraph()
+        self._end_offline()
+        self._mark_empty(0)
+
+    def document(self, format: str) -> Document:
+        return Document(
+            file=self.file, format=format, rows=self.rows, headings=self.headings, tables=self.tables,
+            passages=self.passages, commands=self.commands, environments=self.environments.found, unread=self.unread,
+        )  # fmt: skip
+
+
+def _title(number: int, text: str) -> tuple[int, str] | None:
+    """Words above a listing as its name: of a foldable part ('??? info "FP8"') what is quoted."""
+    if found := _ADMONITION.match(text):
+        quoted = re.search(r"\"([^\"]{2,100})\"", text[found.end() :])
+        text = quoted[1] if quoted else ""
+    return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
+
+
+def _cells(text: str) -> list[Cell]:
+    inner = text.strip().removeprefix("|")
+    inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
+    out = []
+    for part in re.split(r"(?<!\\)\|", inner):
+        part = part.strip().replace("\\|", "|")
+        bold = bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", part))
+        out.append(Cell(plain(part), bold))
+    return out

@@ -1,0 +1,97 @@
+"""An audit: everything that can be said of results that were read, each doubt once, with the lines it rests on."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from dyno.facts.finding import Finding, Verdict, verdict, worst_first
+from dyno.facts.imported import Document, Row
+from dyno.facts.roofline import Peaks
+from dyno.measure.checks.documents import DOCUMENTS
+from dyno.measure.checks.rows import answers, cache, comparability, consistency, load, physics, repetition, statistics
+from dyno.measure.checks.words import WORDS
+
+ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
+    *answers.ROW, *consistency.ROW, *load.ROW, *statistics.ROW,
+)  # fmt: skip
+ROWS: tuple[Callable[[Sequence[Row]], Iterator[Finding]], ...] = (
+    *comparability.ROWS, *load.ROWS, *statistics.ROWS, *repetition.ROWS, *cache.ROWS,
+)  # fmt: skip
+
+
+class Audit(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    findings: list[Finding]
+    documents: list[Document]
+
+
+def audit(
+    documents: Sequence[Document], peaks_of: Callable[[str, int], Peaks | None], own: Iterable[Finding] = ()
+) -> Audit:
+    """`own`: what dyno's runs among them have found out by themselves."""
+    rows = [row for d in documents for row in d.rows]
+    once = without_copies(rows)
+    found = [f for check in ROW for row in once for f in check(row)]
+    found += [f for across in ROWS for f in across(once)]
+    found += list(physics.roofline(once, peaks_of))
+    found += [f for of in (*DOCUMENTS, *WORDS) for f in of(list(documents))]
+    findings = worst_first(gathered([*own, *found]))
+    return Audit(verdict(findings), findings, list(documents))
+
+
+def without_copies(rows: Sequence[Row]) -> list[Row]:
+    """A result that is told again, in a table or another file, is one result: the fuller telling counts."""
+    kept: list[Row] = []
+    seen: dict[tuple[float, ...], Row] = {}
+    for row in sorted(rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))):
+        mark = tuple(
+            round(v, 2) for n in ("duration_s", "mean_ttft_ms", "mean_tpot_ms") if (v := row.get(n)) is not None
+        )
+        if len(mark) == 3 and (first := seen.get(mark)) is not None and _same_result(first, row):
+            continue
+        if len(mark) == 3:
+            seen.setdefault(mark, row)
+        kept.append(row)
+    order = {id(row): i for i, row in enumerate(rows)}
+    return sorted(kept, key=lambda r: order[id(r)])
+
+
+def _same_result(first: Row, row: Row) -> bool:
+    """Told again, and not as something else."""
+    for name in ("concurrency", "rate", "num_prompts", "model"):
+        a, b = first.told(name), row.told(name)
+        if a is not None and b is not None and a != b and name != "model":
+            return False
+    return first.form != row.form or first.file != row.file
+
+
+def gathered(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Of many alike one is told, with the lines of all."""
+    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in found:
+        file = finding.at[0].rpartition(":")[0] if finding.at and finding.level != "note" else ""
+        alike.setdefault((finding.code, finding.level, file), []).append(finding)
+    for (_, level, _), same in alike.items():
+        told = list(_merged(same))
+        if len(told) <= (SHOWN if level != "note" else 1):
+            yield from told
+        else:
+            yield _one(told, len(same))
+
+
+SHOWN = 3
+
+
+def _merged(same: Sequence[Finding]) -> Iterator[Finding]:
+    """The same words for several lines are one finding."""
+    lines: dict[str, list[str]] = {}
+    for f in same:
+        lines.setdefault(f.text, []).extend(f.at)
+    first = {f.text: f for f in reversed(same)}
+    for text, at in lines.items():
+        yield msgspec.structs.replace(first[text], at=list(dict.fromkeys(at)))
+
+
+def _one(told: Sequence[Finding], count: int) -> Finding:
+    lines = list(dict.fromkeys(at for f in told for at in f.at))
+    return msgspec.structs.replace(told[0], text=f"{told[0].text} So it is with {count - 1} more.", at=lines)

@@ -1,0 +1,1 @@
+"""Checks over rows: what others told, and dyno's own runs beside them."""

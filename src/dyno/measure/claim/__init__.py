@@ -1,0 +1,1 @@
+"""Sentences that claim something about rows: who, in what, under which load."""

@@ -1,0 +1,72 @@
+"""Rows brought to one measure: per request, per accelerator, per node, per million tokens."""
+
+import msgspec
+
+from dyno.facts.imported import Row
+from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
+
+NODE = 8  # accelerators of the machines that are rented as one
+
+
+class Normal(msgspec.Struct, frozen=True):
+    at: str  # file:line
+    subject: str
+    load: str
+    kind: str
+    completed: float | None
+    sent: float | None
+    input_each: float | None  # tokens of a request
+    output_each: float | None
+    requests_per_s: float | None
+    output_per_s: float | None  # tokens
+    total_per_s: float | None
+    accelerators: float | None
+    per_accelerator: float | None  # tokens/s: output, or of prompts and outputs where only that is told
+    per_accelerator_of: str  # output or total
+    latencies: dict[str, tuple[float, str]]  # 'mean_ttft_ms' → milliseconds, and by which definition
+    speed: str = ""  # of a micro test, or a score, as it is printed
+    price_per_hour: float | None = None  # of all accelerators of the row
+    cost_per_million: float | None = None  # tokens, as above
+
+
+def normal(row: Row, price: float | None = None) -> Normal:
+    """`price`: of an accelerator and hour, where the row doesn't tell one."""
+    out, total = row.get("output_throughput"), row.get("total_token_throughput")
+    count = row.number("accelerators") or row.number("tensor_parallel")
+    best, of = (out, "output") if out is not None else (total, "total")
+    hour = row.number("price_per_hour") or (price * (count or 1) if price is not None else None)
+    asked = sent(row)
+    return Normal(
+        at=row.at,
+        subject=subject(row),
+        load=words(point(row)),
+        kind=row.kind,
+        completed=row.get("completed"),
+        sent=asked[0] if asked else None,
+        input_each=input_each(row),
+        output_each=output_each(row),
+        requests_per_s=requests_per_s(row),
+        output_per_s=out,
+        total_per_s=total,
+        accelerators=count,
+        per_accelerator=best / count if best is not None and count else None,
+        per_accelerator_of=of if best is not None else "",
+        latencies={
+            name: (row.figures[name].value, row.figures[name].definition)
+            for name in ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
+                         "mean_latency_ms")
+            if name in row.figures
+        },
+        speed=_speed(row),
+        price_per_hour=hour,
+        cost_per_million=hour / (best * 3600) * 1e6 if hour and best else None,
+    )  # fmt: skip
+
+
+def _speed(row: Row) -> str:
+    for name in ("speed", "score"):
+        if (figure := row.figures.get(name)) is not None:
+            error = figure.deviation if figure.deviation is not None else row.get("stderr")
+            shown = f"{figure.value:,.2f}" if name == "speed" else f"{figure.value:.4g}"
+            return shown + (f" ± {error:.3g}" if error is not None else "")
+    return ""

@@ -1,0 +1,194 @@
+"""Where a row stands: the load it was measured under, and what was measured. Rows at one point can be held together."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from dyno.facts.imported import Figure, Row, Scalar
+from dyno.measure.model_name import named
+
+LOAD = (
+    "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task",
+    "metric", "filter", "n_shot", "limit",
+)  # fmt: skip
+# Of the client or of the telling: neither the load nor what bears it.
+ASIDE = {
+    "backend", "endpoint", "tokenizer", "seed", "percentiles", "ignore_eos", "tool_version", "date", "price_per_hour",
+    "samples", "repeat",
+}  # fmt: skip
+ENGINE = (
+    "model", "revision", "engine", "engine_version", "quantization", "kv_cache_dtype", "dtype", "tensor_parallel",
+    "pipeline_parallel", "replicas", "max_num_seqs", "max_model_len", "max_batched_tokens", "chunked_prefill",
+    "prefix_caching", "scheduler_steps", "enforce_eager", "memory_fraction", "speculative", "accelerator",
+    "accelerators",
+)  # fmt: skip
+AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
+LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
+
+Point = tuple[tuple[str, Scalar], ...]
+
+
+def point(row: Row) -> Point:
+    """The load, as far as it is told. Of a serving benchmark that tells none, the requests that it completed."""
+    told = []
+    for name in LOAD:
+        value = row.told(name)
+        if value is not None and not (name == "rate" and not finite_rate(row)):
+            told.append((name, value))
+    if row.kind == "serve" and not any(name in (*LEVELS, "num_prompts") for name, _ in told) and row.get("completed"):
+        told.append(("completed", row.figures["completed"].value))
+    return tuple(told)
+
+
+def finite_rate(row: Row) -> float | None:
+    """Requests offered each second; None where all were sent at once, or it isn't told."""
+    rate = row.number("rate")
+    return rate if rate is not None and 0 < rate < AT_ONCE else None
+
+
+def subject(row: Row) -> str:
+    """What was measured, in words: what its author calls it, else its engine, model and settings."""
+    if row.series:
+        return row.series.strip()
+    told = {n: str(row.told(n)) for n in ("engine", "model", "quantization", "accelerator") if row.told(n) is not None}
+    if "model" in told:
+        told["model"] = named(told["model"]).name
+        if told.get("quantization", "").lower() in told["model"].lower():
+            told.pop("quantization", None)
+    parts = list(told.values())
+    if (tp := row.told("tensor_parallel")) is not None:
+        parts.append(f"tp {tp}")
+    return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
+
+
+def settings(row: Row) -> dict[str, Scalar]:
+    """What was measured, setting by setting."""
+    out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
+    if row.series:
+        out["series"] = row.series.strip()
+    return out
+
+
+def key(row: Row) -> tuple[object, ...]:
+    """Rows with the same one differ by their load alone, as far as it is told."""
+    return (row.file, row.kind, row.tool, row.form, row.table, tuple(sorted(
+        (k, str(v)) for k, v in settings(row).items())), row.section if row.form == "block" else "")  # fmt: skip
+
+
+def level(row: Row) -> tuple[str, float] | None:
+    """How much load there was, by what a sweep raises."""
+    for name in LEVELS:
+        value = finite_rate(row) if name == "rate" else row.number(name)
+        if value is not None:
+            return name, value
+    if row.kind == "serve" and (done := row.number("num_prompts") or row.get("completed")):
+        return "requests", done
+    return None
+
+
+def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of the same thing under rising load."""
+    found: dict[tuple[object, ...], dict[float, Row]] = {}
+    for row in rows:
+        at = level(row)
+        if at is None:
+            continue
+        name, value = at
+        rest = tuple((k, v) for k, v in point(row) if k not in (name, "num_prompts", "completed"))
+        found.setdefault((*key(row), name, rest), {}).setdefault(value, row)
+    return [[by[v] for v in sorted(by)] for by in found.values() if len(by) > 1]
+
+
+def together(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows under the same load, as far as it is told."""
+    found: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if at := point(row):
+            found.setdefault((row.kind, at), []).append(row)
+    return [part for (_, at), group in found.items() for part in (_by_prompts(group) if unsaid(at) else [group])
+            if len(part) > 1]  # fmt: skip
+
+
+def unsaid(load: Point) -> bool:
+    """Nobody tells which prompts: those of other lengths are then another load, and not a mistake."""
+    return not any(name in ("dataset", "input_len") for name, _ in load)
+
+
+def _by_prompts(group: list[Row]) -> list[list[Row]]:
+    parts: list[list[Row]] = []
+    for row in sorted(group, key=lambda r: input_each(r) or 0.0):
+        if parts and alike_prompts(parts[-1][0], row):
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def alike_prompts(a: Row, b: Row) -> bool:
+    """By their lengths. Answers that all have one length, and another one, were asked for so."""
+    x, y, made, other = input_each(a), input_each(b), output_each(a), output_each(b)
+    if x is None or y is None or abs(x - y) > 0.15 * max(x, y):
+        return x is None and y is None
+    whole = made is not None and other is not None and made == round(made) and other == round(other)
+    return not (whole and made != other)
+
+
+# ---- figures with their rounding ----
+
+
+def bounds(figure: Figure) -> tuple[float, float]:
+    return figure.value - figure.half, figure.value + figure.half
+
+
+def duration(row: Row) -> Figure | None:
+    figure = row.figures.get("duration_s")
+    return figure if figure is not None and figure.value > 0 else None
+
+
+def requests_per_s(row: Row) -> float | None:
+    """By count and duration where both are told: the printed figure is often rounded to one digit."""
+    done, took = row.get("completed"), duration(row)
+    if done and took:
+        return done / took.value
+    return row.get("request_throughput")
+
+
+def output_each(row: Row) -> float | None:
+    """Tokens made for a request, on average."""
+    done, made = row.get("completed"), row.get("total_output_tokens")
+    return made / done if done and made is not None else None
+
+
+def input_each(row: Row) -> float | None:
+    done, read = row.get("completed"), row.get("total_input_tokens")
+    return read / done if done and read is not None else None
+
+
+def sent(row: Row) -> tuple[float, str] | None:
+    """Requests that were sent, and who says so."""
+    done, failed = row.get("completed"), row.get("failed")
+    if done is not None and failed:
+        return done + failed, "the result"
+    asked = row.settings.get("num_prompts")
+    if asked is None or isinstance(asked.value, bool) or not isinstance(asked.value, int | float):
+        return None
+    return float(asked.value), {"progress": "the progress bar", "namespace": "its list of arguments"}.get(
+        asked.by, "the command"
+    )
+
+
+def words(load: Point) -> str:
+    """A point, for a sentence."""
+    names = {"concurrency": "concurrency {}", "rate": "{} requests/s", "num_prompts": "{} prompts",
+             "batch_size": "batch size {}", "input_len": "{} tokens in", "output_len": "{} tokens out",
+             "completed": "{} requests"}  # fmt: skip
+    told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
+    return ", ".join(told) or ", ".join(str(v) for _, v in load)
+
+
+def at(rows: Sequence[Row], *names: str) -> list[str]:
+    """Lines of the figures that are named, else of the rows."""
+    out: list[str] = []
+    for row in rows:
+        lines = [row.figures[n].line for n in names if n in row.figures] or [row.line]
+        out += [f"{row.file}:{line}" for line in sorted(set(lines))]
+    return list(dict.fromkeys(out))

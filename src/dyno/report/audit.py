@@ -1,0 +1,175 @@
+"""An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows brought to one measure."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dyno.facts.definition import DEFINITIONS
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Document
+from dyno.measure.audit import Audit
+from dyno.measure.normal import Normal
+from dyno.report.columns import aligned, markdown
+
+WIDTH = 100
+LINES = 8  # of a finding's evidence, that are shown
+ROWS = 200  # of the table
+
+
+def text(audit: Audit, rows: Sequence[Normal]) -> str:
+    parts = [_head(audit, rows)]
+    parts += [_finding(f) for f in audit.findings]
+    if table := _table(rows):
+        parts.append("\n".join(aligned(table, right=_numbers(table))))
+        if len(rows) > ROWS:
+            parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
+    parts += [_legend(rows), _unread(audit.documents)]
+    return "\n\n".join(p for p in parts if p)
+
+
+def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
+    parts = [f"## Audit: {audit.verdict}", _head(audit, rows).partition("\n")[2].strip() or _counts(audit, rows)]
+    for f in audit.findings:
+        at = f" ({', '.join(f'`{a}`' for a in f.at[:LINES])}{' …' if len(f.at) > LINES else ''})" if f.at else ""
+        parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
+    if table := _table(rows):
+        parts.append("\n".join(markdown(table, right=_numbers(table))))
+    parts += [_legend(rows), _unread(audit.documents)]
+    return "\n\n".join(p for p in parts if p)
+
+
+def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any]:
+    return {
+        "dyno": version,
+        "verdict": audit.verdict,
+        "findings": msgspec.to_builtins(audit.findings),
+        "files": [
+            {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
+            for d in audit.documents
+        ],
+        "results": msgspec.to_builtins(list(rows)),
+        "definitions": {k: DEFINITIONS[k] for k in _definitions(rows)},
+    }
+
+
+def _head(audit: Audit, rows: Sequence[Normal]) -> str:
+    lines = [f"{audit.verdict}: {_counts(audit, rows)}"]
+    lines += [f"  {d.file}: {d.format}, {len(d.rows)} results" for d in audit.documents]
+    return "\n".join(lines)
+
+
+def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
+    levels = [f.level for f in audit.findings]
+    told = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
+            for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
+    files = len(audit.documents)
+    return f"{', '.join(told) or 'nothing found'}, in {len(rows)} results of {files} file{'s' if files != 1 else ''}"
+
+
+def _finding(f: Finding) -> str:
+    lines = [f"{f.level:<6}{f.code}"]
+    lines += textwrap.wrap(_plain(f.text), WIDTH, initial_indent="      ", subsequent_indent="      ")
+    lines += textwrap.wrap(_plain(f.advice), WIDTH, initial_indent="    → ", subsequent_indent="      ")
+    if f.at:
+        more = f" and {len(f.at) - LINES} more" if len(f.at) > LINES else ""
+        shown = ", ".join(map(_plain, f.at[:LINES])) + more
+        lines += textwrap.wrap(
+            shown, WIDTH, initial_indent="   at ", subsequent_indent="      ", break_on_hyphens=False
+        )
+    return "\n".join(lines)
+
+
+def _plain(words: str) -> str:
+    """What a terminal would obey is left out: file names and labels are somebody else's."""
+    return "".join(c if c.isprintable() else " " for c in words)
+
+
+# ---- the table ----
+
+_LATENCIES = {
+    "mean_ttft_ms": "TTFT", "p99_ttft_ms": "p99 TTFT", "mean_tpot_ms": "TPOT", "mean_itl_ms": "ITL",
+    "mean_e2el_ms": "E2EL", "mean_latency_ms": "latency",
+}  # fmt: skip
+
+
+def _table(rows: Sequence[Normal]) -> list[list[str]]:
+    """Only columns in which something stands. A latency has one for each definition."""
+    rows = rows[:ROWS]
+    if not rows:
+        return []
+    columns: list[tuple[str, list[str]]] = [
+        (
+            "line",
+            [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
+        ),
+        ("what", [_short(r.subject, 36) for r in rows]),
+        ("load", [_short(r.load, 30) for r in rows]),
+        ("done", [_done(r) for r in rows]),
+        ("in", [_number(r.input_each, 0) for r in rows]),
+        ("out", [_number(r.output_each, 0) for r in rows]),
+        ("req/s", [_number(r.requests_per_s, 2) for r in rows]),
+        ("out tok/s", [_number(r.output_per_s, 1) for r in rows]),
+        ("total tok/s", [_number(r.total_per_s, 1) for r in rows]),
+        ("speed", [r.speed for r in rows]),
+        ("acc", [_number(r.accelerators, 0) for r in rows]),
+        ("tok/s/acc", [_number(r.per_accelerator, 1) for r in rows]),
+    ]
+    for name, title in _LATENCIES.items():
+        for definition in sorted({r.latencies[name][1] for r in rows if name in r.latencies}):
+            several = len({r.latencies[name][1] for r in rows if name in r.latencies}) > 1
+            tool = definition.partition(".")[0] or "?"
+            shown = [
+                _number(r.latencies[name][0], 1) if r.latencies.get(name, (0, None))[1] == definition else ""
+                for r in rows
+            ]
+            columns.append((f"{title} ({tool})" if several else title, shown))
+    columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
+    held = [(title, cells) for title, cells in columns if any(cells)]
+    return [[title for title, _ in held], *([cells[i] for _, cells in held] for i in range(len(rows)))]
+
+
+def _done(r: Normal) -> str:
+    if r.completed is None:
+        return ""
+    return f"{r.completed:,.0f}" + (f"/{r.sent:,.0f}" if r.sent is not None and r.sent != r.completed else "")
+
+
+def _number(value: float | None, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.{digits}f}" if digits == 0 or abs(value) >= 1 or value == 0 else f"{value:.3g}"
+
+
+def _short(words: str, width: int) -> str:
+    words = _plain(words)
+    return words if len(words) <= width else "…" + words[-(width - 1) :]
+
+
+def _numbers(table: list[list[str]]) -> list[int]:
+    return [i for i, title in enumerate(table[0]) if title not in ("line", "what", "load")]
+
+
+def _definitions(rows: Sequence[Normal]) -> list[str]:
+    return sorted({d for r in rows for _, d in r.latencies.values() if d})
+
+
+def _legend(rows: Sequence[Normal]) -> str:
+    told = _definitions(rows)
+    if not told:
+        return ""
+    lines = ["Milliseconds, means unless a percentile is named. As the tools define them:"]
+    lines += [f"  {key}: {DEFINITIONS[key]}" for key in told]
+    if any(r.per_accelerator is not None for r in rows):
+        of = {r.per_accelerator_of for r in rows if r.per_accelerator is not None}
+        lines.append(f"  tok/s/acc: {' or '.join(sorted(of))} tokens/s of one accelerator")
+    return "\n".join(lines)
+
+
+def _unread(documents: Sequence[Document]) -> str:
+    lines = [f"{d.file}:{u.line}: {_plain(u.why)}" for d in documents for u in d.unread]
+    if not lines:
+        return ""
+    more = [f"… and {len(lines) - 20} more"] if len(lines) > 20 else []
+    return "\n".join(["Not read:", *(f"  {line}" for line in lines[:20] + more)])

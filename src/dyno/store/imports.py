@@ -1,0 +1,43 @@
+"""What was read of other tools' files, kept beside the runs: runs/imports/NAME.json."""
+
+from pathlib import Path
+
+import msgspec
+
+from dyno import __version__
+from dyno.errors import StoreError
+from dyno.facts.imported import Document
+from dyno.store.run import pretty, read, slug, write
+
+FOLDER = "imports"
+
+
+class Imported(msgspec.Struct, frozen=True):
+    dyno_import: int  # the version of this form
+    dyno: str
+    document: Document
+
+
+def keep(document: Document, runs: Path) -> Path:
+    """Under its file's name, and never outside the folder: a name is not a path."""
+    folder = runs / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with --runs DIR.") from None
+    name = slug(document.file) or "imported"
+    path = folder / f"{name}.json"
+    write(path, pretty(Imported(1, __version__, document)))
+    return path
+
+
+def is_import(head: bytes) -> bool:
+    return b'"dyno_import"' in head[:64]
+
+
+def kept(path: Path) -> Document:
+    return read(path, Imported).document
+
+
+def listed(runs: Path) -> list[Path]:
+    return sorted((runs / FOLDER).glob("*.json"))

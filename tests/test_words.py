@@ -1,0 +1,527 @@
+"""Checks over words: what speaks, and above all what stays silent."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
+from dyno.measure.checks import arithmetic, bold, claims, sections
+from dyno.measure.checks.words import WORDS
+from dyno.measure.direction import better, leads
+
+Check = Callable[[list[Document]], Iterator[Finding]]
+
+
+def doc(
+    *texts: str, rows: list[Row] | None = None, listing: bool = False, section: str = "", title: str = "Report"
+) -> Document:
+    passages = [Passage(10 + 2 * i, t, section, listing) for i, t in enumerate(texts)]
+    return Document("r.md", "markdown", rows or [], [Heading(1, 1, title)], passages=passages)
+
+
+def row(series: str = "", line: int = 1, table: int | None = 0, file: str = "d.csv", **values: float) -> Row:
+    """Names of settings become settings, all others figures; a bold one is given as its negative."""
+    told = ("batch_size", "concurrency", "rate", "input_len", "output_len", "num_prompts")
+    figures = {n: Figure(abs(v), line, bold=v < 0) for n, v in values.items() if n not in told}
+    settings = {n: Setting(v, line, "column") for n, v in values.items() if n in told}
+    return Row("serve", "", "csv", file, line, line, figures, settings, series=series, table=table)
+
+
+def said(check: Check, *documents: Document) -> list[Finding]:
+    return list(check(list(documents)))
+
+
+# Sums
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2011.33*4 = 8011.33",
+        "we pay 8 × 2.99 = 24.92 $/h",
+        "1,024/60 = 18.07",
+        "so (17809-1339)/28 = 508.2 tokens each",
+        "a total = 8 x 2.99 = 25.10",
+        "100 + 23.5 = 133.5",
+        "(8 * 2.99 = 24.92)",
+        "36/64 = 66%",
+        "it is 12% higher than the other (150 vs 100)",
+        "rose from 100 to 120, a 30% increase",
+        "2.5x faster (155 tok/s vs 91 tok/s)",
+    ],
+)
+def test_a_sum_that_does_not_come_out_is_told(text: str) -> None:
+    (finding,) = said(arithmetic.sums, doc(text))
+    assert (finding.code, finding.level, finding.at) == ("consistency.arithmetic", "doubt", ["r.md:10"])
+
+
+def test_a_wrong_sum_is_told_with_what_it_is() -> None:
+    (finding,) = said(arithmetic.sums, doc("2011.33*4 = 8011.33", listing=True))
+    assert "8045.32" in finding.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "8 × 2.99 = 23.92",
+        "1,024/60 = 17.07",
+        "1559*8 = 12472",
+        "1559*8 = 12473.5",  # of a rounded figure
+        "2011 * 4 = 8000",  # rounded
+        "8 * 2011 ≈ 16000",
+        "8 * 2011 = ~16500",
+        "1000/64 = 15",  # cut off
+        "36/64 = 56%",
+        "36/64 = 56.25 %",
+        "19513*16/32768 = 9.53",
+        "9.55*(4.14+178.9*0.7288) = 1285",
+        "2 x 7.5 = 15",
+        # no sums
+        "on 2024-12-25 = 1987",
+        "10-20 = 15 of them",
+        "v2*3 = 7.1",
+        "vllm 0.6*3.1.2 = 1.9",
+        "1.2*3 = 3.6.1",
+        "2048*2048 = image",
+        "8x7B = 56B",
+        "2 * 512 = 1k",
+        "32 * 4096 * 2 = 256 KB",
+        "2 * 30 = 1 minute",
+        "QPS 16/32/1000 = 3 levels",
+        "16/32 = 2",
+        "1 + 1 = 3",
+        "2**10 = 1000",
+        "8*2 = 16*3 = 48",
+        "a=b*c",
+        "x=3*4",
+        "--tp=8 --n 4*2",
+        "if 3*31 == 90",
+        "3*31 >= 90",
+        "f(4*22=87)",
+        "dict[2*30] = 90",
+        "speed *= 3",
+        # shares that are right by one reading
+        "12% higher (112 vs 100)",
+        "12% lower (100 ms vs 112 ms)",
+        "11% lower (100 ms vs 112 ms)",
+        "2x faster (2 s vs 900 ms)",
+        "1.7x faster (155 vs 91)",
+        "from 100 to 120, a 20% increase",
+    ],
+)
+def test_right_sums_and_things_that_are_no_sums_are_not_spoken_of(text: str) -> None:
+    assert said(arithmetic.sums, doc(text)) == []
+    assert said(arithmetic.sums, doc(text, listing=True)) == []
+
+
+def test_a_python_session_is_held_against_its_answer() -> None:
+    def session(answer: str) -> Document:
+        return Document(
+            "r.md", "markdown", passages=[Passage(5, ">>> 1559*8", listing=True), Passage(6, answer, listing=True)]
+        )
+
+    assert said(arithmetic.sums, session("12472")) == []
+    assert said(arithmetic.sums, session("12473"))[0].at == ["r.md:5"]
+    assert said(arithmetic.sums, session("Traceback")) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["2011.33*4 = 8045.32", ">>> 1559*8", "8 × 2011.33 tok/s", "1559.19 tok/s x 8 = 12473"]
+)
+def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
+    measured = [row(output_throughput=2011.33, line=3), row(output_throughput=1559.19, line=4)]
+    (finding,) = said(arithmetic.extrapolated, doc(text, rows=measured, listing=True))
+    assert (finding.code, finding.level) == ("comparability.extrapolated", "doubt")
+    assert finding.at[0] == "r.md:10" and finding.at[1] in ("r.md:3", "r.md:4")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1560*8",  # no figure here
+        "1024*8",  # a size
+        "2011.33 * 60 per minute",
+        "1559.19 × 24 tokens per day",
+        "2011.33*100",
+        "8x7B and 1x8",
+        "2011.33 and 8 × more",
+    ],
+)
+def test_other_products_are_no_extrapolation(text: str) -> None:
+    measured = [row(output_throughput=v) for v in (2011.33, 1559.19, 1024.2)]
+    assert said(arithmetic.extrapolated, doc(text, rows=measured)) == []
+
+
+# Bold
+
+
+def table(*rows: Row) -> Document:
+    return Document("r.md", "markdown", list(rows), [Heading(1, 1, "Report")])
+
+
+def test_a_bold_value_that_is_not_the_best_is_told() -> None:
+    a = row("a", 1, duration_s=155.97, request_throughput=0.41, output_throughput=-72.17, mean_tpot_ms=162.64)
+    b = row("b", 2, duration_s=-79.95, request_throughput=-0.45, output_throughput=66.85, mean_tpot_ms=-175.86)
+    (finding,) = said(bold.bold, table(a, b))
+    assert (finding.code, finding.level, finding.at) == ("consistency.bold", "doubt", ["r.md:2"])
+    assert "175.86 is bold, 162.64 is lower" in finding.text
+
+
+def test_two_bold_values_of_which_one_is_better_are_told() -> None:
+    rows = [
+        row("a", 1, request_throughput=0.05, mean_ttft_ms=-121.23, mean_tpot_ms=115.88),
+        row("b", 2, request_throughput=0.09, mean_ttft_ms=200.52, mean_tpot_ms=-76.32),
+        row("c", 3, request_throughput=-0.15, mean_ttft_ms=-145.18, mean_tpot_ms=-39.09),
+    ]
+    (finding,) = said(bold.bold, table(*rows))
+    assert finding.at == ["r.md:2", "r.md:3"] and "2 of 3 columns" in finding.text
+
+
+def test_the_best_in_bold_and_ties_in_bold_are_right() -> None:
+    a = row("a", 1, request_throughput=-0.15, output_throughput=-24.74, mean_ttft_ms=146.13)
+    b = row("b", 2, request_throughput=-0.15, output_throughput=-24.75, mean_ttft_ms=-145.18)
+    c = row("c", 3, request_throughput=0.05, output_throughput=8.6, mean_ttft_ms=300.0)
+    assert said(bold.bold, table(a, b, c)) == []
+
+
+def test_the_best_of_each_block_of_one_load_may_be_bold() -> None:
+    rows = [
+        row("a", 1, concurrency=1, output_throughput=-24.0, mean_tpot_ms=-40.0),
+        row("b", 2, concurrency=1, output_throughput=12.0, mean_tpot_ms=80.0),
+        row("a", 3, concurrency=16, output_throughput=160.0, mean_tpot_ms=90.0),
+        row("b", 4, concurrency=16, output_throughput=-170.0, mean_tpot_ms=-85.0),
+    ]
+    assert said(bold.bold, table(*rows)) == []
+
+
+def test_a_row_in_bold_is_a_favourite_and_a_column_in_bold_is_style() -> None:
+    mine = row("mine", 1, output_throughput=-90.0, mean_tpot_ms=-10.0, mean_ttft_ms=-10.0)
+    other = row("other", 2, output_throughput=100.0, mean_tpot_ms=11.0, mean_ttft_ms=12.0)
+    assert said(bold.bold, table(mine, other)) == []
+    all_ = [row(s, i, output_throughput=-90.0 - i, mean_tpot_ms=5.0 + i) for i, s in enumerate("ab")]
+    assert said(bold.bold, table(*all_)) == []
+
+
+def test_bold_that_does_not_mark_the_best_elsewhere_means_something_else() -> None:
+    a = row("a", 1, output_throughput=-90.0, mean_tpot_ms=10.0)
+    b = row("b", 2, output_throughput=100.0, mean_tpot_ms=-11.0)
+    assert said(bold.bold, table(a, b)) == []
+    counts = [row("a", 1, completed=-10.0), row("b", 2, completed=12.0)]
+    assert said(bold.bold, table(*counts)) == []
+
+
+def test_bold_within_the_printed_deviation_is_a_tie() -> None:
+    def score(line: int, value: float, speed: float, ttft: float) -> Row:
+        figures = {"score": Figure(value, line, deviation=0.013, bold=True)}
+        figures |= {n: Figure(abs(v), line, bold=v < 0) for n, v in (("speed", speed), ("mean_ttft_ms", ttft))}
+        return Row("quality", "", "table", "r.md", line, line, figures, table=0)
+
+    plain = Row("quality", "", "table", "r.md", 3, 3, {"score": Figure(0.5, 3, deviation=0.01)}, table=0)
+    assert said(bold.bold, table(score(1, 0.848, 2.0, 3.0), score(2, 0.8466, -3.0, -2.0), plain)) == []
+
+
+def test_which_way_a_figure_is_better() -> None:
+    assert better("output_throughput") == better("request_goodput") == better("score") == "higher"
+    assert better("p99_ttft_ms") == better("duration_s") == better("cost_per_million_tokens") == "lower"
+    assert better("completed") is better("total_output_tokens") is better("stderr") is None
+    assert leads("mean_ttft_ms", 100, 110) == pytest.approx(0.1)
+    assert leads("output_throughput", 100, 110) == pytest.approx(-0.1)
+
+
+# Sections
+
+
+def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> None:
+    headings = [
+        Heading(1, 1, "Report"),
+        Heading(5, 3, "Cost per million token", empty=True),
+        Heading(7, 3, "Acknowledgements", empty=True),
+        Heading(9, 0, "c=1 results", empty=True),
+        Heading(11, 2, "categories:", empty=True),
+        Heading(13, 2, "Setting"),
+        Heading(15, 2, "Runs"),
+    ]
+    found = said(sections.empty, Document("r.md", "markdown", headings=headings))
+    assert [(f.code, f.level, f.at) for f in found] == [
+        ("consistency.empty_section", "doubt", ["r.md:5"]),
+        ("consistency.empty_section", "note", ["r.md:7"]),
+    ]
+
+
+def test_comments_of_a_script_are_no_empty_sections() -> None:
+    headings = [Heading(i, 1, "Licensed under results", empty=True) for i in range(9)]
+    assert said(sections.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
+
+
+def test_a_title_that_promises_figures_over_a_text_without_one() -> None:
+    title = "Latency and throughput benchmarks of an engine"
+    (finding,) = said(sections.no_figures, doc("Run the script.", title=title))
+    assert (finding.code, finding.level) == ("consistency.no_figures", "doubt")
+    (finding,) = said(sections.no_figures, doc("Run the script.", title="How to run the serving benchmarks"))
+    assert finding.level == "note"
+
+
+def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
+    title = "Throughput benchmarks"
+    assert said(sections.no_figures, doc("It does 1200 tokens/s.", title=title)) == []
+    assert said(sections.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
+    assert said(sections.no_figures, doc("Install it.", title="An engine for everybody")) == []
+    assert said(sections.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
+    cells = [[Cell("4090 24GB"), Cell("127.74"), Cell("OOM")], [Cell("H100"), Cell("144.49 ± 0.3"), Cell("67.79")]]
+    unread = Document(
+        "r.md", "markdown", headings=[Heading(1, 1, title)], tables=[Table(3, ["GPU", "8B", "70B"], cells, [5, 6])]
+    )
+    assert said(sections.no_figures, unread) == []
+
+
+LONG = (
+    "For models that fit on one device it is usually best to run them there, and to spread requests over copies. " * 3
+)
+
+
+def test_values_that_are_listed_below_and_are_not() -> None:
+    promise = "Suggested values for various models are listed below."
+    (finding,) = said(sections.dangling, doc(promise, LONG))
+    assert (finding.code, finding.level, finding.at) == ("consistency.empty_section", "note", ["r.md:10"])
+
+
+def test_values_that_are_listed_below() -> None:
+    promise = "Suggested values for various models are listed below."
+    assert said(sections.dangling, doc(promise, "8B: 256", "70B: 512")) == []
+    below = Table(13, ["model", "value"], [], [])
+    passages = [Passage(10, promise)]
+    headings = [Heading(1, 1, "R"), Heading(30, 1, "S")]
+    assert said(sections.dangling, Document("r.md", "markdown", [], headings, [below], passages)) == []
+    far = Document("r.md", "markdown", headings=headings, passages=passages)  # lines that nobody read are between
+    assert said(sections.dangling, far) == []
+    assert said(sections.dangling, doc("The results are shown in the chart below.", LONG)) == []
+    assert said(sections.dangling, doc("Clocks were below.", LONG)) == []
+
+
+# Claims
+
+
+def sweep(name: str, figure: str, values: dict[int, float], first: int, **more: float) -> list[Row]:
+    return [row(name, first + i, batch_size=b, **{figure: v}, **more) for i, (b, v) in enumerate(values.items())]
+
+
+FAST = {4: 128.4, 8: 253.4, 16: 476.5, 32: 853.1, 64: 1401.5}
+SLOW = {4: 122.1, 8: 231.9, 16: 459.2, 32: 888.5, 64: 1130.8}
+
+
+def grid(section: str = "", **more: float) -> Document:
+    rows = sweep("8xRed 1FP8", "total_token_throughput", FAST, 2, **more)
+    rows += sweep("8xGreen 1FP8", "total_token_throughput", SLOW, 20, **more)
+    return Document("d.csv", "csv", rows)
+
+
+def claim(*texts: str, data: Document | None = None, section: str = "") -> list[Finding]:
+    return said(claims.claims, doc(*texts, section=section), data or grid())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Red beats Green in throughput at all batch sizes.",
+        "Red consistently outperforms Green in token throughput.",
+        "Red is only slightly better than Green below batch size 64.",
+        "At batch size 32, Red is faster than Green in total token throughput.",
+        "8xRed surpasses 8xGreen in token throughput for all batch sizes, except for batch sizes 4 and 8.",
+        "Green is slower than Red at batch sizes 16, 32 and 64.",
+        "Green is better than Red in throughput for batch sizes 4 to 16.",
+        "Red has a higher total token throughput than Green at batch size 32.",
+        "Green has higher throughput than Red at batch size 64.",
+        "Red is 50% faster than Green in throughput at batch size 64.",
+        "The throughput for Green is limited to ~1000 tokens/s.",
+        "Red reaches up to 2000 tokens/s.",
+        "Up to batch size 64 Green exhibits proportionate improvements in throughput as batch size increases.",
+        "Up to batch size 16 Red exhibits only slight improvements in throughput as batch size increases.",
+    ],
+)
+def test_a_claim_that_the_rows_contradict_is_told(text: str) -> None:
+    if "proportionate" in text:
+        falling = {4: 100.0, 16: 300.0, 64: 290.0}
+        data = Document(
+            "d.csv", "csv", sweep("Green", "output_throughput", falling, 2) + sweep("Red", "speed", FAST, 9)
+        )
+        found = claim(text, data=data)
+    else:
+        found = claim(text)
+    (finding,) = found
+    assert (finding.code, finding.level) == ("consistency.claim", "doubt")
+    assert finding.at[0] == "r.md:10" and all(a.startswith("d.csv:") for a in finding.at[1:]) and len(finding.at) > 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # true
+        "Red beats Green in throughput at batch sizes 4, 8 and 64.",
+        "Red beats Green in throughput at all batch sizes, except for batch size 32.",
+        "Red outperforms Green in throughput.",  # in general: most loads
+        "After batch size 32 Red is faster than Green.",
+        "Green beats Red at batch size 32.",
+        "Red is 24% faster than Green in throughput at batch size 64.",
+        "Red is up to 24% faster than Green in throughput.",
+        "Green is limited to ~1150 tokens/s.",
+        "Red reaches up to 1400 tokens/s.",
+        # not said, or not of these rows
+        "Red should beat Green in throughput at all batch sizes.",
+        "We expect that Red is faster than Green at all batch sizes.",
+        "Red does not beat Green in throughput at batch size 32.",
+        "According to its vendor Red beats Green at all batch sizes.",
+        "If tuned, Red beats Green at all batch sizes.",
+        "Is Red faster than Green at all batch sizes? Why Red beats Green at batch size 32?",
+        "Red beats Green in memory use at all batch sizes.",
+        "Red is better than Green in accuracy at batch size 32.",
+        "Red beats Green in TTFT at all batch sizes.",  # no such figure here
+        "Red beats Green at all request rates.",  # no such load here
+        "Red beats Green at batch size 1024.",
+        "Red beats Blue at all batch sizes.",  # no such side
+        "Red beats it at all batch sizes.",
+        "Version 0.6 is faster than version 0.5 at all batch sizes.",
+        "Red beats Green at the same latency at all batch sizes.",
+        "Red beats Green at larger batch sizes.",
+        "Red has higher throughput per dollar than Green at batch size 32.",
+        "Red exceeds Green in latency at batch size 32.",
+        "It can be set up to 2000 tokens.",
+        "--max-num-seqs: up to 512 sequences are better than 256.",
+    ],
+)
+def test_true_claims_and_those_that_can_not_be_resolved_are_not_spoken_of(text: str) -> None:
+    assert claim(text) == []
+
+
+def test_a_claim_in_a_listing_or_without_rows_is_passed_over() -> None:
+    text = "Red beats Green in throughput at all batch sizes."
+    assert said(claims.claims, doc(text, listing=True), grid()) == []
+    assert said(claims.claims, doc(text)) == []
+
+
+def test_rows_of_another_report_are_not_held_against_this_one() -> None:
+    text = "Red beats Green in throughput at all batch sizes."
+    other = Document("other.md", "markdown", grid().rows, [Heading(1, 1, "Another")])
+    assert said(claims.claims, doc(text), other) == []
+    assert said(claims.claims, doc(text, rows=grid().rows)) != []
+
+
+def test_a_claim_fails_only_if_it_fails_in_every_reading() -> None:
+    total, output = {2: 60.8, 4: 143.1}, {2: 26.8, 4: 56.8}
+    ours = [
+        row("Red", i, batch_size=b, total_token_throughput=total[b], output_throughput=output[b])
+        for i, b in enumerate(total)
+    ]
+    theirs = [row("Green", 9, batch_size=2, total_token_throughput=61.7, output_throughput=20.0)]
+    data = Document("d.csv", "csv", ours + theirs)
+    assert claim("Red beats Green in token throughput at all batch sizes.", data=data) == []
+    (finding,) = claim("Red beats Green in total token throughput at all batch sizes.", data=data)
+    assert "60.8 against 61.7" in finding.text
+
+
+def test_the_section_tells_which_lengths_are_meant() -> None:
+    text = "Red beats Green at all batch sizes."
+    short, long = grid(input_len=128.0), grid(input_len=2048.0)
+    heading = "When input-len=2048 and so on"
+    assert claim(text, data=short, section=heading) == []
+    assert len(claim(text, data=long, section=heading)) == 1
+
+
+def test_words_on_the_length_of_prompts_choose_among_files() -> None:
+    def file(name: str, length: int, values: dict[int, float], figure: str = "output_throughput") -> list[Row]:
+        return [
+            row("", i, file=name, completed=n, total_input_tokens=float(length * n), **{figure: v})
+            for i, (n, v) in enumerate(values.items())
+        ]
+
+    rows = file("result_red_short.csv", 80, {2: 26.0, 4: 56.0}) + file("result_green_short.csv", 80, {2: 28.0, 4: 53.0})
+    rows += file("result_red_long.csv", 9000, {2: 16.0, 4: 21.0}) + file(
+        "result_green_long.csv", 9000, {2: 7.0, 4: 8.0}
+    )
+    data = Document("data", "csv", rows)
+    text = "Red consistently exceeds Green in token throughput across all batch sizes."
+    assert claim(text, data=data) == []  # it may be of the long ones
+    (finding,) = claim(text, "The prompts have a constant length of 80 tokens each.", data=data)
+    assert "26 against 28" in finding.text and "result_red_short.csv:0" in finding.at
+
+
+def test_a_legend_and_likeness_choose_among_names() -> None:
+    rows = sweep("8xGreen 1FP8-base", "total_token_throughput", SLOW, 2)
+    rows += sweep("8xRed 1FP8-own", "total_token_throughput", FAST, 20)
+    rows += sweep("8xRed 2FP8-own", "total_token_throughput", {b: 2 * v for b, v in FAST.items()}, 40)
+    rows += sweep("4xRed 1FP8-own", "total_token_throughput", {b: 2 * v for b, v in FAST.items()}, 60)
+    texts = ("Red-own-model refers to 8xRed running own/Model", "Red-own-model beats Green at all batch sizes.")
+    (finding,) = claim(*texts, data=Document("d.csv", "csv", rows))
+    assert "853.1 against 888.5" in finding.text
+
+
+MEAN = {"mean_ttft_ms": 990.0, "median_ttft_ms": 715.0, "p99_ttft_ms": 3984.0}
+MEDIAN = {"mean_ttft_ms": 1486.0, "median_ttft_ms": 403.0, "p99_ttft_ms": 9912.0}
+
+
+def rates(**more: float) -> Document:
+    a = row("Red", 2, rate=16, completed=1000, **MEAN)
+    b = row("Green", 3, rate=16, completed=1000, **MEDIAN)
+    return Document("d.csv", "csv", [a, b])
+
+
+def test_what_holds_for_the_mean_and_not_for_the_median_is_told() -> None:
+    (finding,) = claim("Red beats Green in TTFT at 16 QPS.", data=rates())
+    assert (finding.code, finding.level) == ("consistency.mean_only", "doubt")
+    (finding,) = claim("Red beats Green in mean TTFT at QPS level 16.", data=rates())
+    assert (finding.code, finding.level) == ("consistency.mean_only", "note")
+    assert claim("Green beats Red in median TTFT at QPS level 16.", data=rates()) == []
+    (finding,) = claim("Red beats Green in median TTFT at QPS level 16.", data=rates())
+    assert finding.code == "consistency.claim"
+
+
+def test_requests_of_unequal_length_are_told_where_requests_are_compared() -> None:
+    a = row(
+        "Red", 2, rate=16, completed=1000, request_throughput=9.9, total_output_tokens=120_689, output_throughput=1199
+    )
+    b = row(
+        "Green", 3, rate=16, completed=1000, request_throughput=8.6, total_output_tokens=179_055, output_throughput=1540
+    )
+    data = Document("d.csv", "csv", [a, b])
+    (finding,) = claim("Red beats Green in throughput(request/s) across all QPS levels.", data=data)
+    assert finding.code == "comparability.claimed_work" and "120.7 and 179.1" in finding.text
+    assert claim("Green beats Red in output throughput at 16 RPS.", data=data) == []
+
+
+def test_a_bound_that_the_rows_do_not_have_is_noted() -> None:
+    def costs(name: str, values: dict[int, float], line: int) -> list[Row]:
+        return sweep(name, "cost_per_million_tokens", values, line)
+
+    rows = costs("8xGreen", {8: 16.0, 16: 8.5, 32: 7.3}, 2) + costs("8xRed", {8: 21.5, 16: 12.0, 32: 7.4}, 9)
+    data = Document("d.csv", "csv", rows)
+    for text in (
+        "Green is cheaper than Red for batch sizes less than 16.",
+        "Maker 8xGreen is cost-effective with batch sizes less than 16. Red is so for all others.",
+    ):
+        (finding,) = claim(text, data=data)
+        assert (finding.code, finding.level) == ("consistency.claim", "note")
+        assert "8.5 against 12" in finding.text
+    assert claim("Green is cheaper than Red for batch sizes less than 32.", data=data) == []
+    (finding,) = claim("Red is cheaper than Green for batch sizes less than 16.", data=data)
+    assert finding.level == "doubt"
+
+
+def test_loads_that_a_side_has_twice_are_not_compared() -> None:
+    data = grid()
+    assert claim("Red beats Green at batch size 32.", data=Document("d.csv", "csv", data.rows + data.rows)) == []
+
+
+def test_all_checks_end_soon_on_hostile_text() -> None:
+    texts = (
+        "9*" * 50_000,
+        "1,111" * 20_000 + "=",
+        "(" * 100_000 + "=1",
+        "Red beats " * 10_000,
+        "8 vs " * 20_000,
+        "a" * 100_000,
+    )
+    began = time.monotonic()
+    for check in WORDS:
+        list(check([doc(*texts, rows=grid().rows), grid()]))
+    assert time.monotonic() - began < 10
