@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from dyno import __version__
-from dyno.cli import demo, doctor, engines, micro, offline, run, runs, serve, sql
+from dyno.cli import compare, demo, doctor, engines, micro, offline, run, runs, serve, sql
 from dyno.errors import DynoError, UsageError
 
 Command = Callable[[argparse.Namespace], int]
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add(commands)
     runs.add(commands)
     sql.add(commands)
+    compare.add(commands)
     engines.add(commands)
     doctor.add(commands)
     return parser

@@ -1,6 +1,9 @@
-"""Which way a figure is better."""
+"""Which way a figure is better, and what it is called in a sentence."""
 
+import re
 from typing import Literal
+
+from dyno.facts.imported import COUNTS, SPEEDS, STEMS
 
 Better = Literal["higher", "lower"]
 
@@ -10,6 +13,14 @@ _HIGHER = frozenset(
 )
 _LOWER = frozenset({"duration_s", "failed", "incomplete", "memory_bytes", "power_w", "cost_per_million_tokens"})
 _STATISTICS = ("mean_", "median_", "std_", "min_", "max_", "p")
+_LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
+_WORDS = {
+    "request_throughput": "requests/s", "output_throughput": "output tokens/s", "request_goodput": "goodput",
+    "total_token_throughput": "total tokens/s", "input_throughput": "input tokens/s", "speed": "tokens/s",
+    "peak_output_throughput": "peak output tokens/s", "duration_s": "duration", "power_w": "power",
+    "memory_bytes": "memory",
+}  # fmt: skip
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "ntpot": "NTPOT"}
 
 
 def better(name: str) -> Better | None:
@@ -27,3 +38,20 @@ def leads(name: str, one: float, other: float) -> float:
     if way is None or least == 0:
         return 0.0
     return (one - other if way == "higher" else other - one) / least
+
+
+def latency(name: str) -> tuple[str, str] | None:
+    """p99_ttft_ms → (p99, ttft)."""
+    found = _LATENCY.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+def known(name: str) -> bool:
+    return latency(name) is not None or name in COUNTS or name in SPEEDS
+
+
+def words(name: str) -> str:
+    """p99_ttft_ms → p99 TTFT."""
+    if (of := latency(name)) is not None:
+        return f"{of[0]} {_SHORT.get(of[1], of[1])}"
+    return _WORDS.get(name, name.replace("_", " "))

@@ -1,0 +1,149 @@
+"""A word of the command line as what was measured: a run, a study or a part of it, or another tool's file."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from dyno.errors import StoreError, UsageError
+from dyno.facts.finding import Verdict
+from dyno.facts.imported import Document, Row, Unread
+from dyno.facts.measured import Measured
+from dyno.facts.record import Record
+from dyno.facts.rig import Rig
+from dyno.http import Url
+from dyno.measure.rows import row_of
+from dyno.store.run import Manifest, Run
+from dyno.store.shelf import find, kind_of, look_around, trial_folders
+from dyno.store.study import StudyFolder, failure_of
+
+
+class Source(msgspec.Struct, frozen=True):
+    word: str
+    path: Path
+    document: Document
+    measured: list[Measured]  # the document's rows, in its order, with what dyno knows of its own runs besides
+
+
+def read(word: str, runs: Path, samples: bool = True) -> Source:
+    """`samples`: the single requests too, where they are there."""
+    if Path(word).is_file():
+        return _of_file(word)
+    path, part = _named(word, runs)
+    kind = kind_of(path)
+    if kind == "run":
+        return _source(word, path, [path], "run", samples, whole=True)
+    if kind == "study":
+        folders = trial_folders(path)
+        if part:
+            folders = _part(path, folders, part)
+        return _source(word, path, folders, "study", samples)
+    shelf = look_around(path)
+    folders = [*shelf.runs, *(p for study in shelf.studies for p in trial_folders(study))]
+    return _source(word, path, folders, "runs", samples)
+
+
+def _of_file(word: str) -> Source:
+    from dyno.imports.document import read as read_file
+    from dyno.store.imports import is_import, kept
+
+    path = Path(word)
+    document = kept(path) if is_import(_head(path)) else read_file(path)
+    return Source(word, path, document, [Measured(row, verdict=_verdict(row)) for row in document.rows])
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
+
+
+def _verdict(row: Row) -> Verdict | None:
+    """A result file of dyno's own tells it."""
+    told = row.told("verdict")
+    return next((v for v in get_args(Verdict) if v == told), None)
+
+
+def _named(word: str, runs: Path) -> tuple[Path, str]:
+    """A path, or the name of something under `runs`; of a study, its trials that match what follows the colon."""
+    if Path(word).is_dir() and kind_of(Path(word)) is None and look_around(Path(word)).runs:
+        return Path(word), ""
+    try:
+        return find(word, runs), ""
+    except StoreError as e:
+        name, colon, part = word.rpartition(":")
+        if colon and name:
+            path = find(name, runs)
+            if kind_of(path) == "study":
+                return path, part
+        raise UsageError(f"{e} Nor is there a file {word!r}.") from None
+
+
+def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
+    """As `dyno run --only`: those whose name in the file, or whose folder's, matches or holds the words."""
+    pattern = part if set(part) & set("*?") else f"*{part}*"
+    labels = {p.place.id: p.place.label for p in StudyFolder(study).study().trials}
+
+    def matches(folder: Path) -> bool:
+        label = labels.get(folder.name.rpartition("-")[2], "")
+        return fnmatchcase(label, pattern) or fnmatchcase(folder.name, pattern)
+
+    found = [folder for folder in folders if matches(folder)]
+    if not found:
+        some = ", ".join(repr(label) for label in list(dict.fromkeys(labels.values()))[:3])
+        raise UsageError(f"{study}: no trial is named like {part!r}. There are {some} ….")
+    return found
+
+
+def _source(
+    word: str, path: Path, folders: list[Path], kind: str, samples: bool, whole: bool = False
+) -> Source:  # fmt: skip
+    measured, unread = [], []
+    for folder in folders:
+        run = Run(folder)
+        if run.whole:
+            measured.append(of_run(run, samples))
+        else:
+            failure = failure_of(run)
+            unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
+    if not measured:
+        told = unread[0].why if unread else f"{path} holds no trial."
+        raise StoreError(f"{told} {'`dyno runs show` tells more.' if whole else ''}".strip())
+    document = Document(str(path), f"dyno {kind}", rows=[m.row for m in measured], unread=unread)
+    return Source(word, path, document, measured)
+
+
+def of_run(run: Run, samples: bool = True) -> Measured:
+    """A run that is whole."""
+    manifest, result = run.manifest(), run.result()
+    rig = _engines_rig(manifest)
+    offline = manifest.trial.offline is not None
+    row = row_of(
+        result,
+        manifest.trial,
+        manifest.target,
+        file=str(run.path),
+        dyno_version=manifest.dyno,
+        started=manifest.started,
+        tokenizer=manifest.tokenizer,
+        engine=run.engine(),
+        rig=rig,
+        model=manifest.model,
+        place=manifest.place,
+        records=_records(run) if samples and not offline else (),
+        iterations=list(run.iterations()) if offline else (),
+    )
+    return Measured(row, rig, result.findings, result.verdict, manifest.workload_sha256)
+
+
+def _records(run: Run) -> Iterator[Record]:
+    return run.records() if run.records_path.exists() else iter(())
+
+
+def _engines_rig(manifest: Manifest) -> Rig | None:
+    at = manifest.trial.target.base_url
+    return manifest.rig if not at or Url(at).local else None

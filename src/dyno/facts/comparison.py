@@ -1,0 +1,88 @@
+"""A comparison: what was paired, what differs and how sure that is. METHOD.md, Comparing, has the words."""
+
+from typing import Literal
+
+import msgspec
+
+from dyno.facts.finding import Finding, Verdict
+from dyno.facts.imported import Scalar
+
+# Whence it is known how far a figure may be off. shared: a single run, held to vary as the other side's repeats do.
+By = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
+# Of B against A. higher, lower: where neither way is better.
+Word = Literal[
+    "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",
+    "no difference seen", "can't tell", "not known how sure",
+]  # fmt: skip
+GateState = Literal["held", "not sure", "broken", "refused"]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A figure of one side, and how far it may be off by chance."""
+
+    value: float
+    count: int  # of what `by` names
+    error: float | None = None  # standard error, as a share of the value; None: not known
+    df: float = 0.0  # degrees of freedom of the error
+    by: By = ""
+    why: str = ""  # there is no error, in words
+
+
+class Difference(msgspec.Struct, frozen=True):
+    metric: str
+    a: Estimate
+    b: Estimate
+    word: Word
+    change: float | None = None  # B ÷ A − 1; None: A is 0
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    smallest: float | None = None  # difference that would have been found in four of five such comparisons
+    p: float | None = None
+    more_requests: int | None = None  # of each side, until a difference of this size would be found
+    more_repeats: int | None = None
+    why: str = ""  # it can't be told, in words
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    metric: str
+    why: str
+
+
+class Side(msgspec.Struct, frozen=True):
+    """The repeats of one setting."""
+
+    rows: list[str]  # where they lie
+    label: str
+    completed: int | None
+    failed: int | None
+
+
+class Pairing(msgspec.Struct, frozen=True):
+    kind: str
+    load: dict[str, Scalar]  # what both have in common: workload and load
+    a: Side
+    b: Side
+    verdict: Verdict
+    findings: list[Finding]
+    refused: bool = False
+    differences: list[Difference] = []
+    left_out: list[LeftOut] = []  # figures that mean different things on the two sides
+
+
+class GateResult(msgspec.Struct, frozen=True):
+    gate: str  # as it was written
+    state: GateState
+    text: str
+    pairing: int  # index in the comparison's
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    a: str
+    b: str
+    verdict: Verdict
+    pairings: list[Pairing]
+    unpaired_a: list[str]  # loads that the other side doesn't have, in words
+    unpaired_b: list[str]
+    findings: list[Finding] = []  # about the whole
+    anyway: bool = False
+    gates: list[GateResult] = []

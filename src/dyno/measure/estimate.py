@@ -1,0 +1,156 @@
+"""A figure of one side of a comparison, and how far it may be off: over repeats where there are some, else by what a
+single run tells of itself."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dyno.facts.comparison import By, Estimate
+from dyno.facts.imported import Row, Samples
+from dyno.facts.measured import Measured
+from dyno.measure import bootstrap
+from dyno.measure.direction import latency
+from dyno.measure.student import welch_df
+
+_LISTS = {"ttft": "ttfts_ms", "tpot": "tpots_ms", "e2el": "e2els_ms", "itl": "itls_ms", "latency": "latencies_ms"}
+_BY_TIME = ("request_throughput", "input_throughput", "output_throughput", "total_token_throughput")
+_SAME = {"median": "p50", "p50": "median"}
+_MANY = 1e9  # degrees of freedom: as good as known
+# Deviations from run to run, as shares of a figure: clocks, heat, where pages lie. LEAST is what no machine stays below
+# for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
+# next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
+LEAST = 0.005
+ALLOWED = 0.02
+
+
+def value_of(row: Row, metric: str) -> float | None:
+    """As it is told; a percentile that isn't, from the samples."""
+    if (told := row.get(metric)) is not None:
+        return told if math.isfinite(told) else None
+    if (of := latency(metric)) is None:
+        return None
+    statistic, stem = of
+    if statistic in _SAME and (told := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None:
+        return told
+    values = samples_of(row, stem)
+    if not len(values) or (statistic.startswith("p") and not 0 < float(statistic[1:]) < 100):
+        return None
+    if statistic == "median" or statistic.startswith("p"):
+        return float(np.percentile(values, 50 if statistic == "median" else float(statistic[1:])))
+    return float(getattr(values, statistic)())
+
+
+def samples_of(row: Row, stem: str) -> np.ndarray:
+    """Of completed requests in the order of sending, where that is told. In vLLM's files 0 stands for none."""
+    s = row.samples
+    if s is None or stem not in _LISTS:
+        return np.empty(0)
+    values = np.array(getattr(s, _LISTS[stem]), dtype=np.float64)
+    if stem == "tpot" and not len(values) and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens):
+        ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in (s.ttfts_ms, s.e2els_ms, s.output_lens))
+        values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
+    good = np.isfinite(values) & (values > 0)
+    if len(s.errors) == len(values):
+        good &= np.array([not error for error in s.errors])
+    if len(s.starts_s) == len(values):
+        order = np.argsort(s.starts_s, kind="stable")
+        values, good = values[order], good[order]
+    return values[good]
+
+
+def estimates(group: Sequence[Measured], metrics: Sequence[str]) -> dict[str, Estimate]:
+    """`group`: repeats of one setting. Those metrics that it has."""
+    if len(group) > 1:
+        return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
+    row = group[0].row
+    values = {m: v for m in metrics if (v := value_of(row, m)) is not None}
+    wanted: dict[str, list[str]] = {}
+    for m in values:
+        if (of := latency(m)) is not None:
+            wanted.setdefault(of[1], []).append(of[0])
+    drawn = {stem: _drawn(row, stem, statistics) for stem, statistics in wanted.items()}
+    return {m: _of_one(row, m, value, drawn) for m, value in values.items()}
+
+
+def _over_repeats(group: Sequence[Measured], metric: str) -> Estimate | None:
+    values = [v for m in group if (v := value_of(m.row, metric)) is not None]
+    if not values:
+        return None
+    found = bootstrap.of_values(values)
+    mean = sum(values) / len(values)
+    if found is None:
+        return Estimate(mean, len(values), why="one of the repeats alone tells it" if mean else "it is 0")
+    return Estimate(mean, len(values), max(found.error, LEAST / math.sqrt(len(values))), found.df, "repeats")
+
+
+def _drawn(row: Row, stem: str, statistics: Sequence[str]) -> dict[str, bootstrap.Error]:
+    values = samples_of(row, stem)
+    blocks = None
+    if stem == "itl":  # gaps of one request stay together, as nearly as it is told where one ends
+        requests = samples_of(row, "e2el")
+        blocks = max(len(requests) // bootstrap.block_length(requests), 4) if len(requests) > 8 else None
+    elif stem == "latency" and "mean" in statistics and (found := bootstrap.of_values([float(v) for v in values])):
+        return bootstrap.of_requests(values, statistics) | {"mean": found}
+    return bootstrap.of_requests(values, statistics, blocks)
+
+
+def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, bootstrap.Error]]) -> Estimate:
+    of = latency(metric)
+    if of is not None:
+        statistic, stem = of
+        count = len(samples_of(row, stem))
+        if (found := drawn[stem].get(statistic)) is not None:
+            return _with(row, metric, value, count, found, "iterations" if stem == "latency" else "requests")
+        return _without_samples(row, metric, value, statistic, stem, count)
+    if value <= 0:
+        return Estimate(value, 1, why="it is 0")
+    s = row.samples
+    if row.kind in ("throughput", "latency", "micro") and (metric in _BY_TIME or metric == "speed"):
+        found = bootstrap.of_values(s.speeds) if s is not None else None
+        if found is not None and s is not None:
+            return _with(row, metric, value, len(s.speeds), found, "iterations")
+        return Estimate(value, 1, why="of a single iteration it isn't known how far it may be off: repeat it")
+    if metric in _BY_TIME:
+        found = _of_slices(s) if s is not None else None
+        if found is not None:
+            return _with(row, metric, value, int(found.df) + 1, found, "slices")
+        short = "a run of a few requests for each stream" if s is not None else "a single result without its requests"
+        return Estimate(value, 1, why=f"{short} doesn't tell how far its throughput may be off: repeat it")
+    if metric == "score" and (stderr := row.get("stderr")):
+        return Estimate(value, 1, stderr / value, _MANY, "stderr")
+    return Estimate(value, 1, why="a single run doesn't tell how far it may be off: repeat it")
+
+
+def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:
+    if count:
+        enough = bootstrap.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
+        few = f"{count} samples are too few to tell how far it may be off, {enough} would do"
+        return Estimate(value, count, why=few if enough else "what is drawn again says nothing of it: repeat the run")
+    std, n = row.get(f"std_{stem}_ms"), row.get("completed")
+    if statistic == "mean" and std and n and n > 1 and value > 0:
+        found = bootstrap.Error(std / value / math.sqrt(n), n - 1)
+        return _with(row, metric, value, int(n), found, "deviation")
+    return Estimate(value, 1, why="a single result without its requests doesn't tell how far it may be off: repeat it")
+
+
+def _with(row: Row, metric: str, value: float, count: int, found: bootstrap.Error, by: By) -> Estimate:
+    """What was printed was rounded, too."""
+    figure = row.figures.get(metric)
+    rounded = figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
+    besides = math.hypot(rounded, ALLOWED)
+    df = welch_df(found.error**2, found.df, besides**2, _MANY)
+    return Estimate(value, count, math.hypot(found.error, besides), df, by)
+
+
+def _of_slices(s: Samples) -> bootstrap.Error | None:
+    columns = (s.starts_s, s.ttfts_ms, s.e2els_ms, s.output_lens)
+    if len({len(c) for c in columns}) != 1 or not s.starts_s:
+        return None
+    starts, ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in columns)
+    known = np.isfinite(e2els) & (e2els > 0) & (tokens > 0)
+    starts, e2els, tokens = starts[known], e2els[known], tokens[known]
+    ttfts = ttfts[known]
+    told = np.isfinite(ttfts) & (ttfts > 0)
+    firsts = np.where(told, ttfts, np.median(ttfts[told]) if told.any() else 0.0)
+    return bootstrap.of_slices(starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens)

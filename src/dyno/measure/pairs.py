@@ -1,0 +1,148 @@
+"""Which rows of two sides belong together: the same workload and load. What else differs is what is compared."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dyno.facts.imported import Row, Scalar
+from dyno.facts.measured import Measured
+
+# Workload and load. Rows that differ in one of these are not paired.
+KEYS = (
+    "concurrency", "rate", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task", "metric",
+    "filter", "n_shot", "limit", "--random-prefix-len", "--random-range-ratio", "--dataset-path", "--duration",
+    "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps",
+)  # fmt: skip
+# What differs between repeats of one setting, or follows from the figures' own place.
+PASSING = ("seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict")
+_WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",
+          "num_prompts": "requests at once"}  # fmt: skip
+
+Group = list[Measured]  # repeats of one setting
+
+
+class Pairs(NamedTuple):
+    pairs: list[tuple[Group, Group]]
+    left_a: list[Group]
+    left_b: list[Group]
+    several: list[Group]  # of those left, the ones that fit several of the other side equally well
+
+
+def key_of(row: Row) -> dict[str, Scalar]:
+    key = {name: value for name in KEYS if (value := plain(row.told(name))) is not None}
+    if key.get("burstiness") == 1:  # what every tool does by itself
+        del key["burstiness"]
+    paced = {"concurrency", "rate", "batch_size"} & key.keys()
+    if row.kind in ("serve", "throughput") and not paced and (count := requests_of(row)) is not None:
+        key["num_prompts"] = count  # all at once: their number is the load
+    return key
+
+
+def requests_of(row: Row) -> float | None:
+    """As many as were asked for; where that isn't told, as there were."""
+    if (told := row.number("num_prompts")) is not None:
+        return told
+    completed = row.get("completed")
+    return None if completed is None else completed + (row.get("failed") or 0)
+
+
+def plain(value: Scalar | None) -> Scalar | None:
+    """8, 8.0 and '8' are one; no rate is written inf by some."""
+    if value is None or isinstance(value, bool):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return None if number == float("inf") else number
+
+
+def load_words(row: Row) -> str:
+    """'8 streams, random, 512 in, 128 out'."""
+    return words_of(key_of(row))
+
+
+def words_of(key: dict[str, Scalar]) -> str:
+    return ", ".join(_word(name, value) for name, value in key.items()) or "no load told"
+
+
+def _word(name: str, value: Scalar) -> str:
+    told = f"{value:g}" if isinstance(value, float) else str(value)
+    if name in ("dataset", "test"):
+        return told
+    if name == "concurrency" and told == "1":
+        return "1 stream"
+    return f"{told} {_WORDS[name]}" if name in _WORDS else f"{name.removeprefix('--').replace('_', ' ')} {told}"
+
+
+def groups(rows: Sequence[Measured]) -> list[Group]:
+    """Repeats together."""
+    found: dict[tuple[object, ...], Group] = {}
+    for m in rows:
+        found.setdefault(_identity(m.row), []).append(m)
+    return list(found.values())
+
+
+def _identity(row: Row) -> tuple[object, ...]:
+    """Of another tool's rows also the words beside them, and how many requests of what length there were: often that is
+    all that tells two lines of a table or two blocks of a log apart."""
+    each = input_of(row)
+    named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
+    settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if n not in PASSING)
+    return (row.kind, row.tool, *named, *settings)
+
+
+def input_of(row: Row) -> float | None:
+    """Tokens of a prompt, on average."""
+    total, completed = row.get("total_input_tokens"), row.get("completed")
+    return total / completed if total and completed else None
+
+
+def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
+    """In workload and load. What a file doesn't tell conflicts with nothing; a run of dyno's own tells all."""
+    one, other = key_of(a), key_of(b)
+    sure = a.form == b.form == "run"
+    for name in (*KEYS, "num_prompts"):
+        if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
+            continue
+        x, y = one.get(name), other.get(name)
+        if x != y and (sure or (x is not None and y is not None)):
+            yield name, x, y
+
+
+def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
+    """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
+    is the only one of its load goes with all that are equally like it."""
+    fits = {
+        (i, j): like
+        for i, x in enumerate(a)
+        for j, y in enumerate(b)
+        if (like := _likeness(x[0].row, y[0].row)) is not None
+    }
+    found: list[tuple[int, int]] = []
+    torn: list[Group] = []
+    for i, group in enumerate(a):
+        best = max((like for (k, _), like in fits.items() if k == i), default=-1)
+        with_best = [j for (k, j), like in fits.items() if k == i and like == best]
+        wanted = [j for j in with_best if all(like <= best for (_, m), like in fits.items() if m == j)]
+        if len(wanted) > 1 and any(k != i and j in wanted for k, j in fits):
+            torn.append(group)
+        else:
+            found += [(i, j) for j in wanted]
+    used_a, used_b = {i for i, _ in found}, {j for _, j in found}
+    return Pairs(
+        [(a[i], b[j]) for i, j in found],
+        [g for i, g in enumerate(a) if i not in used_a],
+        [g for j, g in enumerate(b) if j not in used_b],
+        torn,
+    )
+
+
+def _likeness(a: Row, b: Row) -> int | None:
+    """How many settings agree. None: not comparable."""
+    if a.kind != b.kind or any(conflicts(a, b)):
+        return None
+    same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if name not in PASSING)
+    same += requests_of(a) == requests_of(b)
+    x, y = input_of(a), input_of(b)
+    same += x is not None and y is not None and abs(y / x - 1) < 0.05
+    return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)

@@ -1,0 +1,298 @@
+"""A run of dyno's own as a row, by the names that other tools' results are read into (facts/imported.py).
+
+It has no lines: they are 0. Samples are in the order of sending, one for each request; where a request has none (it
+failed, or its first chunk's arrival isn't known) stands NaN, which no comparison is true of.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dyno.facts.definition import definition
+from dyno.facts.engine import EngineFacts
+from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
+from dyno.facts.model import ModelShape
+from dyno.facts.offline import Iteration, OfflineSummary
+from dyno.facts.record import Record
+from dyno.facts.rig import Rig
+from dyno.facts.spread import Distribution, Spread
+from dyno.facts.study import Place
+from dyno.facts.summary import Result, Summary
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec, micro_name
+from dyno.measure import timing
+from dyno.measure.offline import micro_sample, times_ms
+from dyno.units import NS_PER_MS, NS_PER_S, seconds
+
+_TOOL = "dyno"
+_KINDS: dict[str, RowKind] = {"serve": "serve", "throughput": "throughput", "latency": "latency", "micro": "micro"}
+# Engine settings that rows call the same.
+_ENGINE = (
+    "quantization", "kv_cache_dtype", "dtype", "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs",
+    "max_model_len", "max_batched_tokens", "chunked_prefill", "prefix_caching", "memory_fraction",
+)  # fmt: skip
+
+
+def row_of(
+    result: Result, trial: TrialSpec, target: TargetFacts, *, file: str, dyno_version: str = "", started: str = "",
+    tokenizer: str | None = None, engine: EngineFacts | None = None, rig: Rig | None = None,
+    model: ModelShape | None = None, place: Place | None = None, records: Iterable[Record] = (),
+    iterations: Sequence[Iteration] = (),
+) -> Row:  # fmt: skip
+    """`records`: of a serving benchmark, `iterations`: of the others, warm-ups too; without them, no samples. `rig`:
+    None where the server is elsewhere."""
+    measured = [i for i in iterations if not i.warmup]
+    told: dict[str, Scalar | None] = {
+        **_load(trial),
+        **_engine(trial, target, engine, model),
+        **_machine(rig, result, place),
+        "tokenizer": tokenizer,
+        "tool_version": dyno_version or None,
+        "date": started or None,
+        "verdict": result.verdict,
+        "repeat": place.repeat if place is not None and place.repeats > 1 else None,
+    }
+    if result.offline is not None:
+        figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
+    else:
+        figures, samples = _of_serving(result.served), _of_records(records)
+    if result.telemetry is not None and result.telemetry.power_mean_w is not None:
+        figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
+    return Row(
+        kind=_KINDS.get(trial.kind, "serve"),
+        tool=_TOOL,
+        form="run",
+        file=file,
+        line=0,
+        end=0,
+        figures=figures,
+        settings={name: Setting(value, 0) for name, value in told.items() if value is not None},
+        label=place.label if place is not None else trial.label or "",
+        series=place.engine if place is not None else "",
+        samples=samples,
+    )
+
+
+def _load(trial: TrialSpec) -> dict[str, Scalar | None]:
+    work, load, how = trial.workload, trial.load, trial.offline
+    offline = how is not None
+    random = work.dataset.startswith("random")
+    told: dict[str, Scalar | None] = {
+        "concurrency": None if offline else load.max_concurrency,
+        "rate": None if offline else load.request_rate_rps,
+        "num_prompts": None if trial.kind in ("latency", "micro") else work.num_prompts,
+        "dataset": None if trial.kind == "micro" else work.dataset,
+        "input_len": work.input_len if random and trial.kind != "micro" else None,
+        "output_len": None if trial.kind == "micro" else work.output_len,
+        "seed": work.seed,
+        "ignore_eos": None if trial.kind == "micro" else trial.ignore_eos,
+        "backend": None if offline else trial.target.backend,
+        "endpoint": None if offline else trial.target.endpoint,
+        "percentiles": ",".join(f"{p:g}" for p in trial.percentiles),
+        "--random-prefix-len": work.prefix_len or None,
+        "--random-range-ratio": _ratios(work.range_ratio_input, work.range_ratio_output),
+        "--dataset-path": work.path,
+        "--duration": load.duration_s,
+        "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
+        "--ramp-up-strategy": load.ramp,
+        "--ramp-up-start-rps": load.ramp_start_rps,
+        "--ramp-up-end-rps": load.ramp_end_rps,
+    }
+    if how is not None:
+        told["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
+        if how.kind == "micro":
+            told["test"] = micro_name(work.input_len, work.output_len or 0, 0)
+            told["depth"] = how.depth or 0
+    return told | {f"--{name.replace('_', '-')}": value for name, value in _plain(trial.sampling | trial.extra_body)}
+
+
+def _ratios(of_input: float, of_output: float) -> Scalar | None:
+    return f"{of_input:g}, {of_output:g}" if of_input or of_output else None
+
+
+def _plain(values: dict[str, object]) -> Iterable[tuple[str, Scalar]]:
+    return ((name, v if isinstance(v, str | int | float | bool) else str(v)) for name, v in values.items())
+
+
+def _engine(
+    trial: TrialSpec, target: TargetFacts, engine: EngineFacts | None, model: ModelShape | None
+) -> dict[str, Scalar | None]:
+    """As it told itself, else as its files tell, else as it was asked for."""
+    spec = trial.engine
+    told: dict[str, Scalar | None] = {name: getattr(spec, name) for name in _ENGINE} if spec is not None else {}
+    told |= {
+        "model": trial.target.model or (spec.model if spec is not None else None) or target.model,
+        "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
+        "engine_version": (engine.version if engine is not None else None) or target.version,
+        # Of a server that was there before: one that dyno starts gets any free port.
+        "--base-url": (trial.target.base_url or None) if spec is None or spec.kind == "openai" else None,
+    }
+    if len(trial.target.urls) > 1:
+        told["replicas"] = len(trial.target.urls)
+    said = {
+        "quantization": target.quantization or (model.quantization if model is not None else None),
+        "kv_cache_dtype": target.kv_cache_dtype,
+        "dtype": target.dtype,
+        "max_num_seqs": target.slots,
+        "max_model_len": target.max_model_len,
+        "prefix_caching": target.prefix_caching,
+        "tensor_parallel": target.tensor_parallel,
+    }
+    told |= {name: value for name, value in said.items() if value is not None}
+    if model is not None:
+        told |= {"model_bytes": model.weights_bytes, "parameters": model.parameters}
+    if spec is not None:
+        drafts = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip()
+        told["speculative"] = drafts or None
+        told |= _flags(spec.args)
+        told |= spec.env
+    return told
+
+
+def _flags(args: Sequence[str]) -> dict[str, Scalar]:
+    """--swap-space 16 --enforce-eager → by their names; what is no flag, together."""
+    out: dict[str, Scalar] = {}
+    loose, name = [], ""
+    for arg in args:
+        if arg.startswith("--"):
+            name, equals, value = arg.partition("=")
+            out[name] = value if equals else True
+            name = "" if equals else name
+        elif name:
+            out[name], name = arg, ""
+        else:
+            loose.append(arg)
+    return out | ({"args": " ".join(loose)} if loose else {})
+
+
+def _machine(rig: Rig | None, result: Result, place: Place | None) -> dict[str, Scalar | None]:
+    cards = [] if rig is None else rig.accelerators
+    if result.telemetry is not None and (used := [a.index for a in result.telemetry.accelerators if a.engine]):
+        cards = [a for a in cards if a.index in used]
+    else:
+        cards = [a for a in cards if a.engine] or cards
+    price = place.price if place is not None else None
+    return {
+        "accelerator": ", ".join(dict.fromkeys(a.name for a in cards)) or None,
+        "accelerators": len(cards) or None,
+        "price_per_hour": price.machine_hour if price is not None else None,
+    }
+
+
+def _of_serving(s: Summary) -> dict[str, Figure]:
+    values: dict[str, float | None] = {
+        "completed": s.completed,
+        "failed": s.failed,
+        "duration_s": s.duration_s,
+        "total_input_tokens": s.total_input_tokens,
+        "total_output_tokens": s.total_output_tokens,
+        "total_tokens": s.total_input_tokens + s.total_output_tokens,
+        "peak_concurrency": s.client.streams_peak,
+        "concurrency_mean": s.client.streams_mean,
+        "cached_input_tokens": s.cached_input_tokens,
+        "request_throughput": s.request_throughput,
+        "request_goodput": s.goodput,
+        "input_throughput": s.total_input_tokens / s.duration_s if s.duration_s else None,
+        "output_throughput": s.output_throughput,
+        "total_token_throughput": s.total_token_throughput,
+        "peak_output_throughput": s.peak_output_tokens_per_s,
+    }
+    figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    for stem in ("ttft", "tpot", "itl", "e2el", "queue"):
+        figures |= _distribution(stem, getattr(s, stem), definition(_TOOL, stem))
+    return figures
+
+
+def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:
+    values: dict[str, float | None] = {
+        "completed": s.completed,
+        "failed": s.failed,
+        "duration_s": s.duration_s,
+        "total_input_tokens": s.input_tokens,
+        "total_output_tokens": s.output_tokens,
+        "total_tokens": s.input_tokens + s.output_tokens,
+        "concurrency_mean": s.in_flight_mean,
+        "cached_input_tokens": s.cached_input_tokens,
+        "acceptance_rate": s.speculation.acceptance if s.speculation else None,
+        "acceptance_length": s.speculation.tokens_per_step if s.speculation else None,
+    }
+    figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    if s.kind == "micro":
+        # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
+        told_by = "llama-bench" if any(i.told for i in measured) else _TOOL
+        speeds = _speeds(trial, measured)
+        if s.speed is not None:
+            apart = _deviation(speeds)
+            figures["speed"] = Figure(s.speed, 0, definition=definition(told_by, "speed"), deviation=apart)
+        return figures
+    for name in ("request_throughput", "output_throughput", "total_token_throughput"):
+        figures[name] = _spread(getattr(s, name), definition("offline", "throughput") if name[0] == "t" else "")
+    if s.tpot_ms is not None:
+        figures["mean_tpot_ms"] = _spread(s.tpot_ms)
+    if s.kind == "latency":
+        figures |= _distribution("latency", s.latency, definition("offline", "latency"))
+    return figures
+
+
+def _distribution(stem: str, d: Distribution, meaning: str) -> dict[str, Figure]:
+    if d.empty:
+        return {}
+    values = {"mean": d.mean, "median": d.median, "std": d.std, **{f"p{p}": v for p, v in d.percentiles.items()}}
+    return {f"{name}_{stem}_ms": Figure(value, 0, definition=meaning) for name, value in values.items()}
+
+
+def _spread(s: Spread, meaning: str = "") -> Figure:
+    return Figure(s.mean, 0, definition=meaning, deviation=s.std if s.count > 1 else None)
+
+
+def _of_records(records: Iterable[Record]) -> Samples | None:
+    rows = sorted(records, key=lambda r: r.sent_ns)
+    if not rows:
+        return None
+    completed = [r if r.error is None else None for r in rows]
+    itls: list[float] = []
+    for r in rows:
+        if r.error is None:
+            gaps = np.diff(np.array(r.chunk_ns, dtype=np.int64)) / NS_PER_MS
+            if r.unseen:  # a gap with an unknown end is no sample
+                known = np.ones(len(r.chunk_ns), dtype=bool)
+                known[r.unseen] = False
+                gaps = gaps[known[1:] & known[:-1]]
+            itls.extend(gaps.tolist())
+    return Samples(
+        input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
+        output_lens=[(r.output_tokens or 0) if r is not None else 0 for r in completed],
+        ttfts_ms=[_ms(timing.ttft_ns(r)) if r is not None else math.nan for r in completed],
+        tpots_ms=[_ms(timing.tpot_ns(r)) if r is not None else math.nan for r in completed],
+        e2els_ms=[_ms(timing.e2el_ns(r)) if r is not None else math.nan for r in completed],
+        itls_ms=itls,
+        starts_s=[seconds(r.sent_ns) for r in rows],
+        errors=[r.error or "" for r in rows],
+    )
+
+
+def _ms(ns: float | None) -> float:
+    return math.nan if ns is None else ns / NS_PER_MS
+
+
+def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:
+    if not measured:
+        return None
+    return Samples(latencies_ms=times_ms(trial, measured), speeds=_speeds(trial, measured))
+
+
+def _speeds(trial: TrialSpec, measured: Sequence[Iteration]) -> list[float]:
+    """Tokens/s of each: of a micro test its own, else of outputs."""
+    if trial.kind == "micro":
+        tests = [t for i in measured for a in i.answers if (t := micro_sample(trial, a)) is not None]
+        return [count * NS_PER_S / took for count, took in tests]
+    done = ((sum(a.output_tokens for a in i.answers if a.error is None), i.end_ns - i.start_ns) for i in measured)
+    return [count * NS_PER_S / took for count, took in done if took > 0]
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))

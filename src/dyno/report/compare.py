@@ -1,0 +1,222 @@
+"""A comparison as people read it: a table for each pairing, then words, then findings."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
+from dyno.facts.finding import Finding
+from dyno.measure.direction import latency, words
+from dyno.measure.pairs import words_of
+from dyno.report.block import finding_lines
+from dyno.report.columns import aligned, markdown
+
+_WIDTH = 100
+_HEAD = ["", "A", "B", "change", "95 % interval", "could show", "B is"]
+_BY = {
+    "repeats": "over repeats",
+    "shared": "over one side's repeats",
+    "requests": "over requests",
+    "iterations": "over iterations",
+    "slices": "over slices of time",
+    "deviation": "by the printed deviation",
+    "stderr": "by the printed standard error",
+}
+
+
+def text(c: Comparison) -> str:
+    return "\n".join(_lines(c, as_markdown=False))
+
+
+def as_markdown(c: Comparison) -> str:
+    return "\n".join(_lines(c, as_markdown=True))
+
+
+def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
+    item = "- " if as_markdown else ""
+    yield f"{item}A  {c.a}"
+    yield f"{item}B  {c.b}"
+    several = len(c.pairings) > 1
+    everywhere = [f for f in c.pairings[0].findings if all(f in p.findings for p in c.pairings)] if several else []
+    for i, p in enumerate(c.pairings):
+        yield ""
+        yield from _pairing(p, as_markdown, everywhere)
+        told = [g for g in c.gates if g.pairing == i]
+        if told:
+            yield ""
+            yield from (line for g in told for line in _gate(g, as_markdown))
+    for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
+        if left and c.pairings:
+            yield ""
+            yield from wrap(f"Only in {name}, not compared: {'; '.join(left)}.", _WIDTH)
+    if everywhere:
+        yield ""
+        yield f"Of all {len(c.pairings)} pairings:"
+        yield from _findings(everywhere, as_markdown)
+    if c.findings:
+        yield ""
+        yield from _findings(c.findings, as_markdown)
+    yield ""
+    yield f"Verdict: {c.verdict}" + (" (compared all the same: --anyway)" if c.anyway and c.verdict == "void" else "")
+
+
+def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Iterator[str]:
+    """`elsewhere`: findings that are told once for all."""
+    title = words_of(p.load)
+    yield f"### {title}" if as_markdown else title
+    yield ""
+    for name, side in (("A", p.a), ("B", p.b)):
+        yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
+    if p.differences:
+        rows = [_HEAD, *map(_row, p.differences)]
+        yield ""
+        if as_markdown:
+            yield from markdown(rows, right=range(1, 6))
+        else:
+            yield from (f"  {line}" for line in aligned(rows, right=range(1, 6)))
+        yield ""
+        for line in sentences(p):
+            yield from _item(line, as_markdown)
+    if p.refused:
+        yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
+    if own := [f for f in p.findings if f not in elsewhere]:
+        yield ""
+        yield from _findings(own, as_markdown)
+
+
+def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
+    for f in findings:
+        if as_markdown:
+            yield f"- {f.level} `{f.code}`: {f.text} {f.advice}"
+        else:
+            yield from finding_lines(f)
+
+
+def _gate(g: GateResult, as_markdown: bool) -> list[str]:
+    state = {
+        "held": "holds",
+        "not sure": "not sure (--strict would fail)",
+        "broken": "BROKEN",
+        "refused": "NOT JUDGED",
+    }[g.state]
+    line = f"gate {g.gate}: {state}. {g.text}."
+    return _item(line, as_markdown)
+
+
+def _item(line: str, as_markdown: bool) -> list[str]:
+    if as_markdown:
+        return [f"- {line}"]
+    held = line.replace(" %", "\xa0%")  # a number stays with its sign
+    lines = wrap(held, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return [one.replace("\xa0", " ") for one in lines]
+
+
+def _side(side: Side) -> str:
+    counted = [f"{n:,} {word}" for n, word in ((side.completed, "completed"), (side.failed, "failed")) if n is not None]
+    runs = f"{len(side.rows)} runs" if len(side.rows) > 1 else "1 run"
+    return ", ".join([*([side.label] if side.label else []), *counted, runs])
+
+
+def _row(d: Difference) -> list[str]:
+    unit = " ms" if latency(d.metric) else ""
+    return [
+        words(d.metric) + unit,
+        number(d.a.value),
+        number(d.b.value),
+        _percent(d.change) if d.change is not None else "-",
+        _span(d),
+        _share(d.smallest),
+        d.word,
+    ]
+
+
+def number(value: float) -> str:
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 10_000 or value == 0
+        else f"{value:,.1f}"
+        if abs(value) >= 100
+        else f"{value:.2f}"
+    )
+
+
+def _span(d: Difference) -> str:
+    return "-" if d.low is None or d.high is None else f"{_percent(d.low)[:-2]} to {_percent(d.high)}"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return ">1000 %" if share > 10 else f"{100 * share:+.{_digits(share)}f} %"
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return ">1000 %" if share > 10 else f"{100 * share:.{_digits(share)}f} %"
+
+
+def _digits(share: float) -> int:
+    return 1 if abs(share) < 1 else 0
+
+
+def sentences(p: Pairing) -> Iterator[str]:
+    """Which is better where and by how much, or what it would take to tell."""
+    for word in ("better", "worse", "higher", "lower"):
+        found = [d for d in p.differences if d.word == word]
+        if found:
+            speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in found)
+            said = {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
+            # Of single runs it is known that they differ, and not yet that their settings do.
+            where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
+            yield f"{where} is {said}: {', '.join(map(_said, found))}, {_how(found)}."
+    perhaps = [d for d in p.differences if d.word.startswith("perhaps")]
+    if perhaps:
+        told = ", ".join(f"{_said(d)} {d.word.removeprefix('perhaps ')}" for d in perhaps)
+        yield f"Perhaps: {told}. Of {len(p.differences)} figures one may lie so by chance alone."
+    same = [d for d in p.differences if d.word == "no difference seen" and d.smallest is not None]
+    if same:
+        told = ", ".join(f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)" for d in same)
+        yield f"No difference seen: {told}."
+    open_ones = [d for d in p.differences if d.word == "can't tell" and d.smallest is not None]
+    if open_ones:
+        told = ", ".join(
+            f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
+            for d in open_ones
+        )
+        yield f"Can't tell: {told}."
+    unknown: dict[str, list[Difference]] = {}
+    for d in p.differences:
+        if d.word == "not known how sure":
+            unknown.setdefault(d.why, []).append(d)
+    for why, found in unknown.items():
+        told = ", ".join(f"{words(d.metric)} {_percent(d.change)}" for d in found)
+        yield f"Not known how sure: {told}: {why}."
+    for why in dict.fromkeys(x.why for x in p.left_out):
+        yield f"Left out, {why}: {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
+
+
+def _said(d: Difference) -> str:
+    interval = "" if d.low is None else f" (95 %: {_span(d)})"
+    return f"{words(d.metric)} {_percent(d.change)}{interval}"
+
+
+def _how(found: Sequence[Difference]) -> str:
+    kinds = dict.fromkeys(_BY[by] for d in found for by in (d.a.by, d.b.by) if by in _BY)
+    return " and ".join(kinds)
+
+
+def _more(d: Difference) -> str:
+    ways = []
+    if d.more_requests:
+        ways.append(f"about {_rounded(d.more_requests):,} more requests of each")
+    if d.more_repeats:
+        ways.append(f"{d.more_repeats} more repeat{'s' * (d.more_repeats > 1)} of each")
+    if not ways:
+        return "one of this size isn't worth looking for"
+    return f"{' or '.join(ways)} would show one of this size"
+
+
+def _rounded(n: int) -> int:
+    """To two digits: more would be pretended."""
+    unit = int(10 ** max(len(str(n)) - 2, 0))
+    return -(-n // unit) * unit

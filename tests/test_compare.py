@@ -1,0 +1,454 @@
+"""Is a difference real? Of data whose truth is known: what is covered, what is found, what is paired and refused."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dyno.errors import UsageError
+from dyno.facts.comparison import Comparison, Difference, Pairing
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Figure, Row, Samples, Setting
+from dyno.facts.measured import Measured
+from dyno.facts.rig import Rig
+from dyno.measure import bootstrap, gate, student
+from dyno.measure.checks.pairing import things_changed
+from dyno.measure.compare import compare, differ
+from dyno.measure.direction import better, words
+from dyno.measure.estimate import ALLOWED, LEAST, estimates
+
+METRICS = (
+    "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms",
+    "median_e2el_ms",
+)  # fmt: skip
+LOAD = {"concurrency": 8, "dataset": "random", "input_len": 64, "output_len": 32, "num_prompts": 100}
+FOUND = ("better", "worse", "higher", "lower")
+
+
+def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind: Any = "serve", **changes: Any) -> Row:
+    """`changes`: figures by their names (a value, or value and definition), all else settings."""
+    figures = {"completed": 100.0, "failed": 0.0, "total_input_tokens": 6400.0, "total_output_tokens": 3200.0}
+    settings: dict[str, Any] = dict(LOAD)
+    defined: dict[str, str] = {}
+    for name, value in changes.items():
+        if isinstance(value, tuple):
+            value, defined[name] = value
+        if better(name) is not None or name in figures:
+            figures[name] = value
+        else:
+            settings[name] = value
+    told = {n: Figure(v, 0, definition=defined.get(n, "")) for n, v in figures.items() if v is not None}
+    named = {n: Setting(v, 0) for n, v in settings.items() if v is not None}
+    return Row(kind, changes.get("tool", "dyno"), form, file, 0, 0, told, named, samples=samples)
+
+
+def one(file: str = "a", **changes: Any) -> Measured:
+    return Measured(row(file, **changes), verdict="sound")
+
+
+def pairing(a: Sequence[Measured], b: Sequence[Measured], **how: Any) -> Pairing:
+    (found,) = compare(a, b, ("a", "b"), **how).pairings
+    return found
+
+
+def codes(of: Pairing | Comparison) -> dict[str, str]:
+    return {f.code: f.level for f in of.findings}
+
+
+def correlated(rng: np.random.Generator, n: int, phi: float) -> np.ndarray:
+    """Latencies of which each is like the one before it."""
+    x = rng.normal(size=n) * math.sqrt(1 - phi * phi)
+    x[0] /= math.sqrt(1 - phi * phi)
+    for i in range(1, n):
+        x[i] += phi * x[i - 1]
+    return 50 * np.exp(0.3 * x)
+
+
+def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation: float = 0.03) -> list[Measured]:
+    """Of one setting: figures move together by half, as those of real runs do."""
+    together = rng.normal(size=(count, 1))
+    values = 100 * times * np.exp(deviation * (together + rng.normal(size=(count, len(METRICS)))) / math.sqrt(2))
+    return [one(str(i), **dict(zip(METRICS, map(float, v), strict=True))) for i, v in enumerate(values)]
+
+
+# ---- statistics ----
+
+
+@pytest.mark.parametrize(
+    ("df", "t"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1e9, 1.95996)]
+)
+def test_students_t_is_that_of_the_tables(df: float, t: float) -> None:
+    assert student.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
+    assert student.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
+
+
+def test_blocks_are_as_long_as_neighbours_are_alike() -> None:
+    rng = np.random.default_rng(0)
+    assert bootstrap.block_length(rng.normal(size=1000)) <= 2
+    short, long = (bootstrap.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
+    assert 5 < short < long < 250
+    assert bootstrap.block_length(np.ones(100)) == 1
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.6])
+def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
+    """Also where a request is like its neighbours: drawn one by one, two of three means would be covered."""
+    hits = dict.fromkeys(("mean", "median", "p90"), 0)
+    truth = {"mean": 50 * math.exp(0.3**2 / 2), "median": 50.0, "p90": 50 * math.exp(0.3 * 1.2815516)}
+    shares = {"median": 50, "p90": 90}
+    count = 150
+    for seed in range(count):
+        values = correlated(np.random.default_rng(seed), 400, phi)
+        errors = bootstrap.of_requests(values, list(hits))
+        for name in hits:
+            told = float(values.mean() if name == "mean" else np.percentile(values, shares[name]))
+            by = student.quantile(0.975, errors[name].df) * errors[name].error
+            hits[name] += abs(math.log(told / truth[name])) <= by
+    for name, n in hits.items():
+        assert 0.89 <= n / count <= 0.99, (name, n)
+
+
+def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:
+    values = correlated(np.random.default_rng(1), 100, 0.3)
+    assert bootstrap.of_requests(values, ["p90"]) == bootstrap.of_requests(values, ["p90"])
+    assert set(bootstrap.of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
+    assert bootstrap.of_requests(values[:5], ["mean"]) == {}
+
+
+def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
+    """8 streams of requests that take about 1 s with 10 tokens: slices of 300 s differ by what those differ."""
+    rng = np.random.default_rng(0)
+    true, told = [], []
+    for _ in range(60):
+        took = rng.gamma(20, 1 / 20, size=(8, 100))
+        ends = np.cumsum(took, axis=1)
+        starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
+        found = bootstrap.of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
+        assert found is not None and found.df == 19
+        told.append(found.error)
+        true.append(8000 / ends.max())
+    spread = float(np.std(true) / np.mean(true))
+    assert 0.5 * spread < float(np.mean(told)) < 2.5 * spread
+    first = np.zeros(8)
+    assert bootstrap.of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
+
+
+# ---- splits of one study's repeats ----
+
+
+@pytest.mark.parametrize(("count", "half"), [(6, 3), (10, 5)])
+def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(count: int, half: int) -> None:
+    shares, single = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        rows = repeats(rng, count)
+        splits = list(itertools.combinations(range(count), half))
+        clean = inside = 0
+        chosen = [splits[i] for i in rng.choice(len(splits), 200)]
+        for split in chosen:
+            found = differ([rows[i] for i in split], [rows[i] for i in range(count) if i not in split], METRICS)
+            clean += not any(d.word in FOUND for d in found)
+            inside += sum(d.low < 0 < d.high for d in found if d.low is not None and d.high is not None)
+        shares.append(clean / len(chosen))
+        single.append(inside / len(chosen) / len(METRICS))
+    assert np.mean(shares) >= 0.93, shares
+    assert np.mean(single) >= 0.93, single
+
+
+def test_repeats_that_agree_by_luck_are_not_taken_at_their_word() -> None:
+    a = [one(str(i), output_throughput=v) for i, v in enumerate((100.0, 100.001, 100.002))]
+    b = [one(str(i), output_throughput=v) for i, v in enumerate((100.3, 100.301, 100.302))]
+    (found,) = differ(a, b, ["output_throughput"])
+    assert found.word == "no difference seen" and found.a.error == pytest.approx(LEAST / math.sqrt(3))
+
+
+# ---- what is found ----
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_real_difference_of_a_fifth_is_found(count: int) -> None:
+    found = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        differences = differ(repeats(rng, count, deviation=0.015), repeats(rng, count, 1.2, 0.015), METRICS)
+        throughput, ttft = differences[0], differences[1]
+        found += throughput.word == "better" and ttft.word == "worse"
+        assert throughput.change == pytest.approx(0.2, abs=0.08)
+    assert found >= 9
+
+
+def test_the_smallest_difference_is_found_in_four_of_five_cases() -> None:
+    rng = np.random.default_rng(3)
+    metric = ["output_throughput"]
+    smallest = float(np.mean([differ(repeats(rng, 5), repeats(rng, 5), metric)[0].smallest or 0 for _ in range(60)]))
+    hits = [differ(repeats(rng, 5), repeats(rng, 5, 1 + smallest), metric)[0].word in FOUND for _ in range(150)]
+    assert 0.68 <= np.mean(hits) <= 0.92
+
+
+def test_one_of_many_figures_that_lies_outside_by_chance_is_a_perhaps() -> None:
+    def side(shift: float) -> list[Measured]:
+        values = ((100.0, 99.0, 101.5), (99.0, 101.0, 100.0), (101.0, 100.0, 99.2))
+        return [
+            one(
+                str(i), output_throughput=v[0] + shift, **dict(zip(METRICS[1:], [*v[1:], *v[1:], *v[1:]], strict=False))
+            )
+            for i, v in enumerate(values)
+        ]
+
+    a, b = side(0), side(3)
+    assert differ(a, b, METRICS)[0].word == "perhaps better"
+    assert differ(a, b, METRICS[:1])[0].word == "better", "asked alone, it is no one of many"
+
+
+def test_more_repeats_are_told_where_they_are_too_few_and_bring_what_they_promise() -> None:
+    rng = np.random.default_rng(5)
+    promised: list[int] = []
+    for _ in range(40):
+        (d,) = differ(repeats(rng, 3), repeats(rng, 3, 1.06), ["output_throughput"])
+        if d.word == "can't tell" and d.more_repeats and d.change and 0.05 < d.change < 0.07:
+            promised.append(d.more_repeats)
+    more = round(float(np.median(promised)))
+    assert 1 <= more <= 12
+    hits = [
+        differ(repeats(rng, 3 + more), repeats(rng, 3 + more, 1.06), ["output_throughput"])[0].word for _ in range(60)
+    ]
+    assert hits.count("better") / len(hits) > 0.65
+
+
+def test_a_single_run_beside_repeats_is_held_to_vary_as_those_do() -> None:
+    a = [one(str(i), output_throughput=v) for i, v in enumerate((98.0, 100.0, 102.0))]
+    (d,) = differ(a, [one("b", output_throughput=105.0)], ["output_throughput"])
+    assert d.b.by == "shared" and d.b.error == pytest.approx(0.02)
+    assert d.low is not None and d.low < 0 < 0.05 < d.high  # type: ignore[operator]
+
+
+def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
+    a = one("a", form="block", mean_ttft_ms=100.0, std_ttft_ms=20.0, p99_ttft_ms=180.0, completed=400.0)
+    b = one("b", form="block", mean_ttft_ms=110.0, std_ttft_ms=20.0, p99_ttft_ms=190.0, completed=400.0)
+    mean, p99 = differ([a], [b], ["mean_ttft_ms", "p99_ttft_ms"])
+    assert mean.word == "worse" and mean.a.by == "deviation"
+    assert mean.a.error == pytest.approx(math.hypot(0.01, ALLOWED))
+    assert p99.word == "not known how sure" and p99.change == pytest.approx(0.0556, abs=1e-3)
+    assert "repeat" in p99.why
+
+
+def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_reckoned() -> None:
+    rng = np.random.default_rng(0)
+
+    def run(times: float) -> Measured:
+        ttfts = (times * correlated(rng, 600, 0.4)).tolist()
+        return one("x", samples=Samples(ttfts_ms=[math.nan, 0.0, *ttfts]), median_ttft_ms=float(np.median(ttfts)))
+
+    a, b = run(1), run(1.3)
+    median, p90 = differ([a], [b], ["median_ttft_ms", "p90_ttft_ms"])
+    assert median.word == p90.word == "worse" and median.a.by == "requests" and median.a.count == 600
+    same = differ([run(1)], [run(1.004)], ["p90_ttft_ms"])[0]
+    assert same.word == "can't tell" and same.more_requests is None, "so small a thing isn't worth the requests"
+
+
+def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() -> None:
+    a = [one("a", kind="quality", form="table", score=0.795, stderr=0.0254, **dict.fromkeys(LOAD))]
+    b = [one("b", kind="quality", form="table", score=0.799, stderr=0.0253, **dict.fromkeys(LOAD))]
+    a[0].row.figures["stderr"] = Figure(0.0254, 0)
+    b[0].row.figures["stderr"] = Figure(0.0253, 0)
+    (d,) = differ(a, b, ["score"])
+    assert d.word == "can't tell" and d.a.by == "stderr"
+
+
+# ---- pairing ----
+
+
+def test_the_same_load_is_paired_and_the_rest_is_told() -> None:
+    a = [one(f"a{c}", concurrency=c, output_throughput=100.0) for c in (1, 8, 64)]
+    b = [one(f"b{c}", concurrency=c, output_throughput=110.0) for c in (8, 64, 128)]
+    found = compare(a, b, ("a", "b"))
+    assert [p.load["concurrency"] for p in found.pairings] == [8, 64]
+    assert found.unpaired_a == ["1 stream, random, 64 in, 32 out"]
+    assert found.unpaired_b == ["128 streams, random, 64 in, 32 out"]
+
+
+def test_of_several_settings_those_most_alike_are_paired() -> None:
+    a = [one(f"a{tp}", tensor_parallel=tp, output_throughput=100.0 * tp) for tp in (1, 2, 4)]
+    b = [one(f"b{tp}", tensor_parallel=tp, engine_version="2", output_throughput=100.0) for tp in (4, 2)]
+    found = compare(a, b, ("a", "b"))
+    assert [(p.a.rows, p.b.rows) for p in found.pairings] == [(["a2"], ["b2"]), (["a4"], ["b4"])]
+
+
+def test_one_setting_goes_with_all_that_fit_and_many_with_many_are_not_guessed() -> None:
+    two = [one(f"b{e}", engine=e, output_throughput=100.0) for e in ("x", "y")]
+    found = compare([one("a", engine="z", output_throughput=90.0)], two, ("a", "b"))
+    assert [p.b.rows for p in found.pairings] == [["bx"], ["by"]]
+    others = [one(f"a{e}", engine=e, output_throughput=100.0) for e in ("v", "w")]
+    found = compare(others, two, ("a", "b"))
+    assert codes(found) == {"comparability.ambiguous": "void"} and not found.pairings
+
+
+def test_repeats_are_one_whatever_their_seeds() -> None:
+    a = [one(f"a{i}", seed=i, repeat=i, output_throughput=100.0 + i) for i in range(3)]
+    b = [one(f"b{i}", seed=i, repeat=i, output_throughput=105.0 + i) for i in range(2)]
+    found = pairing(a, b)
+    assert (len(found.a.rows), len(found.b.rows)) == (3, 2)
+    assert found.differences[0].a.by == "repeats"
+
+
+def test_nothing_to_pair_is_refused_with_the_loads_of_each_and_anyway_marks_it() -> None:
+    a, b = [one("a", concurrency=8, output_throughput=9.0)], [one("b", concurrency=16, output_throughput=18.0)]
+    found = compare(a, b, ("a", "b"))
+    assert found.verdict == "void" and not found.pairings
+    assert "A has serve: 8 streams" in found.findings[0].text and "B has serve: 16 streams" in found.findings[0].text
+    marked = compare(a, b, ("a", "b"), anyway=True)
+    assert marked.verdict == "void" and marked.pairings[0].differences and not marked.pairings[0].refused
+    assert codes(marked.pairings[0])["comparability.load"] == "void"
+
+
+def test_no_rate_is_written_inf_by_some() -> None:
+    a, b = one("a", rate="inf", output_throughput=9.0), one("b", output_throughput=9.0)
+    assert len(compare([a], [b], ("a", "b")).pairings) == 1
+
+
+# ---- may they be compared? ----
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level", "told"),
+    [
+        ({"quantization": "fp8"}, "comparability.subject", "note", "quantization not told / fp8"),
+        ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 things differ"),
+        ({}, "comparability.nothing_changed", "note", ""),
+        ({"num_prompts": 500}, "comparability.requests", "doubt", "A had 100 requests, B 500"),
+        ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "(x and y)"),
+        ({"failed": 5.0}, "comparability.failures", "doubt", "0.0% of A's requests failed and 4.8% of B's"),
+        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A had 32.0 output tokens a request"),
+        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "64.0 input tokens a request, B 66.0"),
+        ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. For each: 100.0 and 12.5 tokens/s"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told(changes: dict[str, Any], code: str, level: str, told: str) -> None:
+    base: dict[str, Any] = {"output_throughput": 100.0, "tokenizer": "x"}
+    if "accelerators" in changes:
+        base["accelerators"] = 1
+    a, b = one("a", **base), one("b", **{**base, **changes})
+    found = pairing([a], [b])
+    assert codes(found)[code] == level
+    assert told in next(f.text for f in found.findings if f.code == code)
+    assert all(f.text.endswith(".") and f.advice.endswith(".") for f in found.findings)
+
+
+def test_a_void_side_is_refused_and_a_doubtful_one_told() -> None:
+    void = Measured(row("a", output_throughput=1.0), findings=[Finding("x.y", "void", "", "")], verdict="void")
+    doubtful = Measured(row("b", output_throughput=1.0), findings=[Finding("x.z", "doubt", "", "")], verdict="doubtful")
+    found = pairing([void], [doubtful])
+    assert found.refused and not found.differences
+    assert codes(found)["comparability.void_side"] == "void" and codes(found)["comparability.doubtful_side"] == "doubt"
+    assert pairing([void], [doubtful], anyway=True).differences
+
+
+def test_many_failures_on_one_side_are_refused() -> None:
+    b = one("b", completed=36.0, failed=28.0, output_throughput=9.0)
+    assert pairing([one("a", output_throughput=9.0)], [b]).refused
+
+
+def test_requests_each_second_of_other_lengths_are_left_out_and_tokens_are_not() -> None:
+    a = one("a", output_throughput=100.0, request_throughput=3.0)
+    b = one("b", output_throughput=101.0, request_throughput=2.0, total_output_tokens=4800.0)
+    metrics = ["output_throughput", "request_throughput"]
+    found = pairing([a], [b], metrics=metrics)
+    assert [d.metric for d in found.differences] == ["output_throughput"]
+    assert [(x.metric, x.why) for x in found.left_out] == [("request_throughput", "comparability.output_length")]
+    marked = pairing([a], [b], metrics=metrics, anyway=True)
+    assert len(marked.differences) == 2 and marked.verdict == "void"
+
+
+def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
+    a = one("a", tool="vllm", form="json", median_ttft_ms=(9.0, "vllm.ttft"), median_tpot_ms=(9.0, "vllm.tpot"))
+    b = one("b", tool="sglang", form="json", median_ttft_ms=(9.0, "sglang.ttft"), median_tpot_ms=(9.0, "sglang.tpot"))
+    found = pairing([a], [b])
+    assert [x.metric for x in found.left_out] == ["median_ttft_ms"], "TPOT is reckoned alike, in other words' names"
+    assert "(vllm.ttft)" in next(f.text for f in found.findings if f.code == "comparability.definitions")
+
+
+def test_other_prompts_are_told_and_machines_compared() -> None:
+    rig = Rig("Debian", "6.1", "x86_64", "Xeon", 8)
+    a = Measured(row("a", output_throughput=1.0, seed=1), rig, prompts_sha256="1")
+    b = Measured(row("b", output_throughput=1.0, seed=2), Rig("Debian", "6.8", "x86_64", "Xeon", 8), prompts_sha256="2")
+    found = pairing([a], [b])
+    assert codes(found)["comparability.prompts"] == "note" and codes(found)["rig.software_differs"] == "doubt"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "changed"),
+    [
+        ({"engine": "vllm", "engine_version": "1"}, {"engine": "tgi", "engine_version": "3"}, ["engine"]),
+        ({"quantization": "F16", "model": "m-F16"}, {"quantization": "Q8_0", "model": "m-Q8_0"}, ["quantization"]),
+        ({"quantization": "F16", "model": "m"}, {"quantization": "Q8_0", "model": "other"}, ["quantization", "model"]),
+        ({"model": "/x/m"}, {"model": "m"}, []),
+        ({"tensor_parallel": 1, "accelerators": 1}, {"tensor_parallel": 4, "accelerators": 4}, ["tensor_parallel"]),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_change_is_no_second_one(a: Any, b: Any, changed: list[str]) -> None:
+    assert [name for name, _, _ in things_changed(row("a", **a), row("b", **b))] == changed
+
+
+# ---- gates ----
+
+
+def judged(text: str, change: float, low: float | None, high: float | None) -> str:
+    metric = gate.parse(text).metric
+    (d,) = differ([one("a", **{metric: 100.0})], [one("b", **{metric: 100 * (1 + change)})], [metric])
+    whole = Difference(metric, d.a, d.b, "can't tell", change, low, high)
+    found = pairing([one("a", output_throughput=1.0)], [one("b", output_throughput=1.0)])
+    of = Pairing("serve", {}, found.a, found.b, "sound", [], differences=[whole])
+    return gate.judge(gate.parse(text), of, 0).state
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "low", "high", "state"),
+    [
+        ("p99_ttft_ms<5%", 0.02, -0.01, 0.04, "held"),
+        ("p99_ttft_ms<5%", 0.02, -0.03, 0.08, "not sure"),
+        ("p99_ttft_ms<5%", 0.08, 0.04, 0.12, "not sure"),
+        ("p99_ttft_ms<5%", 0.09, 0.06, 0.12, "broken"),
+        ("p99_ttft_ms < 5 %", 0.09, None, None, "broken"),
+        ("p99_ttft_ms<5%", 0.01, None, None, "not sure"),
+        ("output_throughput>-5%", -0.08, -0.1, -0.06, "broken"),
+        ("output_throughput>=-5%", 0.1, 0.05, 0.15, "held"),
+        ("p99_ttft_ms<200", 0.5, None, None, "not sure"),
+        ("p99_ttft_ms<120", 0.5, None, None, "broken"),
+        ("failed<=0", -1.0, None, None, "held"),
+        ("failed<=0", 0.0, None, None, "broken"),
+    ],
+)
+def test_a_gate_is_broken_only_where_the_whole_interval_is_beyond(
+    text: str, change: float, low: float | None, high: float | None, state: str
+) -> None:
+    assert judged(text, change, low, high) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("p99_ttft_ms", "write METRIC<LIMIT"),
+        ("p99_ttft_ms<5ms", "write METRIC<LIMIT"),
+        ("p99_tft_ms<5%", "Did you mean p99_ttft_ms?"),
+        ("output_throughput<5%", "write 'output_throughput>-5%'"),
+        ("mean_tpot_ms>-3%", "write 'mean_tpot_ms<3%'"),
+    ],
+)
+def test_a_gate_with_a_slip_is_explained(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told.replace("?", r"\?")):
+        gate.parse(text)
+
+
+def test_words_and_directions() -> None:
+    assert (better("p99.9_itl_ms"), better("score"), better("total_tokens")) == ("lower", "higher", None)
+    assert (words("p99_ttft_ms"), words("output_throughput")) == ("p99 TTFT", "output tokens/s")
+
+
+def test_a_figure_of_zero_has_no_percent() -> None:
+    found = estimates([one("a")], ["failed"])["failed"]
+    assert found.value == 0 and found.error is None
+    (d,) = differ([one("a")], [one("b", failed=3.0)], ["failed"])
+    assert d.change is None and d.word == "not known how sure"

@@ -1,0 +1,249 @@
+"""`dyno compare` on runs that were really made: what it prints, which exit code it has, and 200 splits of a study."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dyno.cli.main import main
+from dyno.cli.sources import Source, of_run, read
+from dyno.facts.finding import Finding
+from dyno.facts.spread import Spread
+from dyno.facts.summary import Result
+from dyno.measure.compare import default_metrics, differ
+from dyno.measure.rows import row_of
+from dyno.store.run import Run
+from offlines import PERCENTILES, iterations, manifest, micro_iterations, micro_trial, outcome, trial
+
+STUDY = """
+repeats = 6
+interleave = "trials"
+[engines.quick]
+kind = "fake"
+args = ["first_ms=6", "gap_ms=1"]
+[engines.slow]
+kind = "fake"
+args = ["first_ms=8", "gap_ms=1.3"]
+[workloads.w]
+input_len = 8
+output_len = 5
+[loads.c]
+max_concurrency = 4
+num_prompts = 40
+"""
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two fake engines, one a quarter slower, with six repeats each."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "s.toml").write_text(STUDY)
+    assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs")]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def runs(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(measured.parent)
+    return measured
+
+
+def compare(*words: str) -> int:
+    return main(["compare", *words])
+
+
+def trials(runs: Path, pattern: str) -> list[Path]:
+    return sorted((runs / "s/trials").glob(pattern))
+
+
+def test_200_splits_of_a_studys_repeats_show_no_difference_in_nine_of_ten(runs: Path) -> None:
+    """Three against three there are twenty, each as likely as the others: five times over, for two engines."""
+    clean = []
+    for engine in ("quick", "slow"):
+        rows = read(f"s:{engine}", runs).measured
+        assert len(rows) == 6 and all(m.row.samples for m in rows)
+        metrics = default_metrics(rows, rows)
+        assert len(metrics) >= 6
+        for split in itertools.combinations(range(6), 3):
+            found = differ([rows[i] for i in split], [rows[i] for i in range(6) if i not in split], metrics)
+            clean += 5 * [not any(d.word in ("better", "worse") for d in found)]
+    assert len(clean) == 200 and sum(clean) >= 180
+
+
+def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("s:quick", "s:slow") == 0
+    out = capsys.readouterr().out
+    assert "A  runs/s:quick" in out and "4 streams, random, 8 in, 5 out" in out
+    assert "A: quick, w, c, 240 completed, 0 failed, 6 runs" in out
+    assert "B is slower: output tokens/s -" in out and "over repeats." in out
+    assert "What differs is args first_ms=6 gap_ms=1 / first_ms=8 gap_ms=1.3." in out
+    assert "Verdict: " in out.splitlines()[-1]
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_json_has_it_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("s:slow", "s:quick", "--metric", "output_throughput", "p60_ttft_ms", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    (pairing,) = told["pairings"]
+    throughput, ttft = pairing["differences"]
+    assert (throughput["metric"], throughput["word"], throughput["a"]["by"]) == (
+        "output_throughput",
+        "better",
+        "repeats",
+    )
+    assert throughput["low"] < throughput["change"] < throughput["high"] and throughput["smallest"] > 0
+    assert ttft["word"] == "better" and ttft["change"] == pytest.approx(-0.25, abs=0.1)
+    assert pairing["load"]["concurrency"] == 4 and pairing["a"]["failed"] == 0
+    assert told["verdict"] != "void" and told["exit"] == 0 and len(pairing["a"]["rows"]) == 6
+
+
+def test_a_run_against_another_says_that_single_runs_say_little(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = trials(runs, "quick*")[:2]
+    assert compare(str(one), other.name, "--markdown") == 0
+    out = capsys.readouterr().out
+    assert "| output tokens/s |" in out and "`comparability.single_runs`" in out
+    assert "- Not known how sure: p99 TTFT" in out and "500 would do" in out
+
+
+def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("s:quick", "s:slow", "--gate", "failed<=0", "output_throughput>-50%", "median_ttft_ms<1000") == 0
+    assert capsys.readouterr().out.count(": holds. ") == 3
+    assert compare("s:quick", "s:slow", "--gate", "median_ttft_ms<5%") == 3
+    assert "gate median_ttft_ms<5%: BROKEN. median TTFT +" in capsys.readouterr().out
+    one, other = trials(runs, "quick*")[:2]
+    unsure = (str(one), str(other), "--gate", "p99_ttft_ms<200%")
+    assert compare(*unsure) == 0
+    assert "not sure (--strict would fail)" in capsys.readouterr().out
+    assert compare(*unsure, "--strict") == 3
+    assert compare("s:quick", "s:slow", "--gate", "acceptance_rate>-1%") == 3
+    assert "NOT JUDGED. acceptance_rate was left out: not told on both sides." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nope", "s"), "'nope' is no run folder or study"),
+        (("s", "s"), "s: A and B are the same."),
+        (("s", "s:slow"), "is on both sides. Name two without a run in common"),
+        (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),
+        (("s:quick", "s:slow", "--metric", "p99_tft_ms"), "Did you mean p99_ttft_ms?"),
+        (("s:quick", "s:slow", "--gate", "p99_ttft_ms=5"), "write METRIC<LIMIT"),
+    ],
+)
+def test_a_slip_gets_a_sentence(runs: Path, words: Any, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(*words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trials(runs, "quick*")[0], tmp_path / "bad")
+    run = Run(tmp_path / "bad")
+    finding = Finding("engine.quantization", "void", "Q8 for Q4.", "Look.")
+    run.write_result(msgspec.structs.replace(run.result(), findings=[finding], verdict="void"))
+    other = str(trials(runs, "quick*")[1])
+    assert compare(str(run.path), other) == 3
+    out = capsys.readouterr().out
+    assert "A is void by itself: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
+    assert compare(str(run.path), other, "--anyway") == 0
+    assert "Verdict: void (compared all the same: --anyway)" in capsys.readouterr().out
+
+
+def test_another_load_is_refused_with_both_loads(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trials(runs, "quick*")[0], tmp_path / "other")
+    run = Run(tmp_path / "other")
+    m = run.manifest()
+    load = msgspec.structs.replace(m.trial.load, max_concurrency=9)
+    run.write_manifest(msgspec.structs.replace(m, trial=msgspec.structs.replace(m.trial, load=load)))
+    assert compare("s:quick", str(run.path)) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A has serve: 4 streams, random, 8 in, 5 out. B has serve: 9 streams" in out
+
+
+def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files of one name, of which the second says a tenth more; without single requests, means have an interval."""
+    fixture = Path(__file__).parent / "fixtures/imports/vllm-0.24-serve-c16.json"
+    told = json.loads(fixture.read_text())
+    lists = [name for name, value in told.items() if isinstance(value, list)]
+    told = {name: value for name, value in told.items() if name not in lists}
+    paths = []
+    for name, times in (("a", 1.0), ("b", 1.1)):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "result.json")
+        more = {n: told[n] * times for n in ("output_throughput", "mean_ttft_ms", "median_ttft_ms")}
+        paths[-1].write_text(json.dumps(told | more))
+    a, b = map(str, paths)
+    assert compare(a, b, "--json", "--metric", "output_throughput", "mean_ttft_ms") == 0
+    (found,) = json.loads(capsys.readouterr().out)["pairings"]
+    throughput, ttft = found["differences"]
+    assert throughput["change"] == pytest.approx(0.1) and throughput["word"] == "not known how sure"
+    assert ttft["a"]["by"] == "deviation" and ttft["low"] < 0.1 < ttft["high"]
+    assert compare(a, b, "--gate", "median_ttft_ms<5%") == 3
+    assert compare(a, a) == 2
+    (tmp_path / "empty.txt").write_text("nothing here\n")
+    assert compare(a, str(tmp_path / "empty.txt")) == 1
+    assert "no result was found" in capsys.readouterr().err
+
+
+# ---- runs as rows ----
+
+
+def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
+    run = Run(trials(runs, "quick*")[0])
+    summary = run.result().served
+    m = of_run(run)
+    row = m.row
+    assert (row.kind, row.tool, row.form, row.series) == ("serve", "dyno", "run", "quick")
+    assert row.get("output_throughput") == summary.output_throughput and row.get("failed") == 0
+    assert row.get("p99_ttft_ms") == summary.ttft.percentiles["99"]
+    assert row.figures["median_tpot_ms"].definition == "dyno.tpot"
+    told = {name: row.told(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
+    assert told == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 40, "repeat": 1}
+    assert row.told("engine") == "fake" and m.prompts_sha256 and m.rig is not None
+    assert row.samples is not None and row.samples.starts_s == sorted(row.samples.starts_s)
+    assert np.mean(row.samples.ttfts_ms) == pytest.approx(summary.ttft.mean)
+    assert np.mean(row.samples.itls_ms) == pytest.approx(summary.itl.mean, rel=1e-5)
+    assert of_run(run, samples=False).row.samples is None
+
+
+def test_a_study_is_a_document_of_its_trials(runs: Path) -> None:
+    source: Source = read("s", runs)
+    assert source.document.format == "dyno study" and len(source.document.rows) == 12
+    assert [m.row for m in source.measured] == source.document.rows
+    assert {row.told("repeat") for row in source.document.rows} == set(range(1, 7))
+
+
+def test_offline_runs_are_rows_too(tmp_path: Path) -> None:
+    its = iterations([100_000_000, 110_000_000, 90_000_000], [500_000_000])
+    of = outcome(tmp_path, trial("latency", batch_size=4), its)
+    row = row_of(of.result, of.manifest.trial, of.manifest.target, file="x", iterations=its)
+    assert (row.kind, row.told("batch_size"), row.told("concurrency")) == ("latency", 4, None)
+    assert (
+        row.get("mean_latency_ms") == pytest.approx(100)
+        and row.figures["p99_latency_ms"].definition == "offline.latency"
+    )
+    assert row.samples is not None and row.samples.latencies_ms == [100, 110, 90]
+    assert {f"p{p:g}_latency_ms" for p in PERCENTILES} <= set(row.figures)
+    throughput = outcome(tmp_path, trial("throughput"), its)
+    row = row_of(throughput.result, throughput.manifest.trial, of.manifest.target, file="x", iterations=its)
+    assert row.kind == "throughput" and row.figures["output_throughput"].deviation is not None
+    assert row.figures["total_token_throughput"].definition == "offline.throughput"
+
+
+def test_a_micro_test_is_a_row_with_its_speed(tmp_path: Path) -> None:
+    from dyno.measure.offline import summarize
+
+    spec = micro_trial(512, 0, depth=64)
+    its = micro_iterations(spec, [10_000_000, 10_200_000, 9_800_000])
+    result = Result(None, [], "sound", offline=summarize(spec, [i for i in its if not i.warmup]))
+    m = manifest(spec)
+    row = row_of(result, spec, m.target, file="x", iterations=its, model=m.model)
+    assert (row.kind, row.told("test"), row.told("depth"), row.told("--threads")) == ("micro", "pp512", 64, "2")
+    assert row.get("speed") == pytest.approx(51_214, rel=1e-3) and len(row.samples.speeds) == 3  # type: ignore[union-attr]
+    assert isinstance(result.offline.request_throughput, Spread)  # type: ignore[union-attr]
