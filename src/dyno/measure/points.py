@@ -100,7 +100,7 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows under the same load, as far as it is told."""
-    found: dict[tuple[object, ...], list[Row]] = {}
+    found: dict[tuple[str, Point], list[Row]] = {}
     for row in rows:
         if at := point(row):
             found.setdefault((row.kind, at), []).append(row)
