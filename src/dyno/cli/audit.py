@@ -83,6 +83,12 @@ def audit(options: argparse.Namespace) -> int:
     return GATE if result.verdict == "void" else 0
 
 
+def show(word: str, runs: Path, as_json: bool) -> int:
+    """Another tool's results, for `dyno runs show`: they are never shown without what is doubtful in them."""
+    audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=None))
+    return 0
+
+
 def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]":
     """Files, runs and studies. One that can't be read is told, and the others go on."""
     from dyno.cli.sources import read
@@ -100,12 +106,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:
         raise ImportFailed("Nothing could be read.")
-    return _apart(documents), own
-
-
-def _apart(documents: "list[Document]") -> "list[Document]":
-    """Two files of one name in different folders are told apart by their folders."""
-    return documents
+    return documents, own
 
 
 def peaks_of(name: str, count: int) -> "Peaks | None":

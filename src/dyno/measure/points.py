@@ -178,11 +178,23 @@ def sent(row: Row) -> tuple[float, str] | None:
 
 def words(load: Point) -> str:
     """A point, for a sentence."""
-    names = {"concurrency": "concurrency {}", "rate": "{} requests/s", "num_prompts": "{} prompts",
-             "batch_size": "batch size {}", "input_len": "{} tokens in", "output_len": "{} tokens out",
-             "completed": "{} requests"}  # fmt: skip
+    names = {
+        "concurrency": "concurrency {}",
+        "rate": "{} requests/s",
+        "num_prompts": "{} prompts",
+        "batch_size": "batch size {}",
+        "input_len": "{} in",
+        "output_len": "{} out",
+        "completed": "{} requests",
+        "test": "{}",
+        "depth": "@ d{}",
+        "task": "{}",
+        "metric": "{}",
+        "filter": "{}",
+        "n_shot": "{}-shot",
+    }
     told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
-    return ", ".join(told) or ", ".join(str(v) for _, v in load)
+    return ", ".join(told).replace(", @", " @")  # fmt: skip
 
 
 def at(rows: Sequence[Row], *names: str) -> list[str]:

@@ -41,3 +41,27 @@ def kept(path: Path) -> Document:
 
 def listed(runs: Path) -> list[Path]:
     return sorted((runs / FOLDER).glob("*.json"))
+
+
+class _Told(msgspec.Struct):
+    file: str
+    format: str
+    rows: list[msgspec.Raw]
+
+
+class _Kept(msgspec.Struct):
+    document: _Told
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An import as a list shows it."""
+
+    path: str
+    file: str
+    format: str
+    results: int
+
+
+def look(path: Path) -> Line:
+    told = read(path, _Kept).document
+    return Line(str(path), told.file, told.format, len(told.rows))
