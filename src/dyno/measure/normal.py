@@ -5,7 +5,6 @@ import msgspec
 from dyno.facts.imported import Row
 from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
 
-
 NODE = 8  # accelerators of the machines that are rented as one
 
 

@@ -7,7 +7,7 @@ from dyno.facts.imported import Figure, Row, Scalar
 from dyno.measure.model_name import named
 
 LOAD = (
-    "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task",
+    "concurrency", "rate", "batch_size", "num_prompts", "input_len", "output_len", "dataset", "test", "depth", "task",
     "metric", "filter", "n_shot", "limit", "--random-range-ratio", "random_range_ratio",
 )  # fmt: skip
 # Of the client or of the telling: neither the load nor what bears it.

@@ -117,7 +117,7 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
             [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
         ),
         ("what", [_short(r.subject, 36) for r in rows]),
-        ("load", [_short(r.load, 30) for r in rows]),
+        ("load", [_short(r.load, 36) for r in rows]),
         ("done", [_done(r) for r in rows]),
         ("in", [_number(r.input_each, 0) for r in rows]),
         ("out", [_number(r.output_each, 0) for r in rows]),

@@ -10,7 +10,7 @@ from dyno.measure.points import at, finite_rate, level, output_each, requests_pe
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # of vLLM before its first major engine, where nothing else is said
-CROWD = 0.3  # of all requests, in flight on average
+CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
 MANY = 20  # requests, that a queue can be told from a start
 
 
@@ -21,6 +21,7 @@ def rate(row: Row) -> Iterator[Finding]:
     if not (offered and rps and done and took and e2e) or done < MANY:
         return
     sending = (row.number("num_prompts") or done) / offered
+    waits = (row.get("mean_ttft_ms") or 0.0) / 1000
     if rps >= SERVED * offered or took < 1.25 * sending:
         return
     if cap := row.number("concurrency"):
@@ -32,8 +33,8 @@ def rate(row: Row) -> Iterator[Finding]:
             "a concurrency.",
             at([row], "request_throughput"),
         )
-    # Long answers alone make a run go on: but not for so long, nor with so many of all requests there at once.
-    elif took - sending > 2.5 * e2e or rps * e2e > CROWD * done:
+    # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
+    elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
         yield _overload(row, offered, rps, f"The last was due after {sending:,.1f} s, and the run took {took:,.1f} s.")
 
 
