@@ -58,6 +58,10 @@ def add(commands: Any) -> None:
     )
     p.add_argument("files", nargs="+", metavar="FILE")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
+    p.add_argument(
+        "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
+    )
     p.add_argument("--json", action="store_true", help="print what was read, and keep nothing")
     p.set_defaults(command=import_)
 
@@ -119,12 +123,13 @@ def import_(options: argparse.Namespace) -> int:
     import msgspec
 
     from dyno.imports.document import read
-    from dyno.store.imports import keep
+    from dyno.store.imports import FOLDER, keep, without_text
 
     documents, failed = [], 0
     for word in dict.fromkeys(options.files):
         try:
-            documents.append(read(Path(word)))
+            found = read(Path(word))
+            documents.append(without_text(found) if options.no_text else found)
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
@@ -132,8 +137,8 @@ def import_(options: argparse.Namespace) -> int:
         print(msgspec.json.encode(documents).decode())
     for d in documents:
         where = ""
-        if d.rows and not options.json:
-            where = f" → {keep(d, options.runs)}"
+        if (d.rows or d.commands or d.environments) and not options.json:
+            where = f" → {keep(d, options.output or options.runs / FOLDER)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         print(

@@ -34,7 +34,8 @@ def audit(
     once = without_copies(rows)
     found = [f for check in ROW for row in once for f in check(row)]
     found += [f for across in ROWS for f in across(once)]
-    found += list(physics.roofline(once, peaks_of))
+    title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
+    found += list(physics.roofline(once, peaks_of, title))
     found += [f for of in (*DOCUMENTS, *WORDS) for f in of(list(documents))]
     findings = worst_first(gathered([*own, *found]))
     return Audit(verdict(findings), findings, list(documents))
