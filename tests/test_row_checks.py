@@ -160,7 +160,7 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
     (comparability.accelerators, [row({}, {"accelerators": 8}), row({}, {**OTHER, "accelerators": 4})],
      ("comparability.parts_of_a_node", "note")),
     (comparability.definitions, [row(), row(tool="dyno")], None),
-    (comparability.definitions, [row(), row(tool="guidellm")], ("comparability.definitions", "doubt")),
+    (comparability.definitions, [row(), row(tool="guidellm")], ("comparability.definitions", "note")),
     (comparability.loads, [row({}, {"concurrency": c}, form="csv", series=s) for s in "ab" for c in (1, 2, 4)], None),
     (comparability.loads, [row({}, {"concurrency": c}, form="csv", series=s) for s, cs in (("a", (1, 2)), ("b",
      (1, 2, 4)))

@@ -24,7 +24,8 @@ def without_text(document: Document) -> Document:
     rows = []
     for row in document.rows:
         samples = msgspec.structs.replace(row.samples, itls_ms=[], starts_s=[]) if row.samples else None
-        label = row.label if len(row.label.split()) <= LABEL else ""  # a longer one is a sentence
+        sentence = len(row.label.split()) > LABEL or row.label.endswith((".", "!", "?", ":"))
+        label = "" if sentence else row.label
         rows.append(msgspec.structs.replace(row, samples=samples, label=label))
     return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
 

@@ -192,7 +192,7 @@ def definitions(rows: Sequence[Row]) -> Iterator[Finding]:
     if apart:
         yield Finding(
             "comparability.definitions",
-            "doubt",
+            "note",
             f"The tools mean different things by {', '.join(s.upper() for s in apart)}: "
             + "; ".join(f"{s.upper()} {' / '.join(sorted(told))}" for s, told in apart.items())
             + ".",
