@@ -48,6 +48,11 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     speeds: list[float] = []  # tokens/s of repetitions
 
 
+def place(file: str, line: int) -> str:
+    """For a message. A run of dyno's own has no lines."""
+    return f"{file}:{line}" if line else file
+
+
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: RowKind
     # vllm, sglang, llama-bench, lm-eval, guidellm, aiperf, inference-perf, inference-benchmarker, dyno;
@@ -80,7 +85,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def at(self) -> str:
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line)
 
 
 # Names of figures. Counts are of requests, tokens and seconds; speeds of each second.

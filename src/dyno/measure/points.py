@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from dyno.facts.imported import Figure, Row, Scalar
+from dyno.facts.imported import Figure, Row, Scalar, place
 from dyno.measure.model_name import named
 
 LOAD = (
@@ -202,5 +202,5 @@ def at(rows: Sequence[Row], *names: str) -> list[str]:
     out: list[str] = []
     for row in rows:
         lines = [row.figures[n].line for n in names if n in row.figures] or [row.line]
-        out += [f"{row.file}:{line}" for line in sorted(set(lines))]
+        out += [place(row.file, line) for line in sorted(set(lines))]
     return list(dict.fromkeys(out))

@@ -117,7 +117,7 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
             [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
         ),
         ("what", [_short(r.subject, 36) for r in rows]),
-        ("load", [_short(r.load, 36) for r in rows]),
+        ("load", [_short(r.load, 44) for r in rows]),
         ("done", [_done(r) for r in rows]),
         ("in", [_number(r.input_each, 0) for r in rows]),
         ("out", [_number(r.output_each, 0) for r in rows]),
@@ -135,6 +135,14 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]
     return [[title for title, _ in held], *([cells[i] for _, cells in held] for i in range(len(rows)))]
+
+
+def _places(rows: Sequence[Normal]) -> list[str]:
+    """Lines; with the file's name before where there are several, and of runs their folder's name."""
+    if any(r.tool == "dyno" for r in rows):
+        return [r.at.rpartition("/")[2] for r in rows]
+    one = len({r.at.rpartition(":")[0] for r in rows}) == 1
+    return [r.at.rpartition(":")[2] if one else r.at for r in rows]
 
 
 def _node(r: Normal) -> str:
