@@ -95,6 +95,8 @@ def show(word: str, runs: Path, as_json: bool) -> int:
 
 def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]":
     """Files, runs and studies. One that can't be read is told, and the others go on."""
+    import msgspec
+
     from dyno.cli.sources import read
 
     documents, own, failed = [], [], []
@@ -105,7 +107,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]
             failed.append(str(e))
             continue
         documents.append(source.document)
-        own += [finding for m in source.measured for finding in m.findings]
+        own += [msgspec.structs.replace(f, at=[m.row.file]) for m in source.measured for f in m.findings]
     for why in failed:
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:

@@ -112,10 +112,7 @@ _KINDS = {
 def _table(rows: Sequence[Normal]) -> list[list[str]]:
     """Only columns in which something stands."""
     columns: list[tuple[str, list[str]]] = [
-        (
-            "line",
-            [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
-        ),
+        ("line", _places(rows)),
         ("what", [_short(r.subject, 36) for r in rows]),
         ("load", [_short(r.load, 44) for r in rows]),
         ("done", [_done(r) for r in rows]),
