@@ -9,7 +9,18 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
 from dyno.facts.roofline import Peaks
 from dyno.measure import audit
-from dyno.measure.checks.rows import answers, cache, comparability, consistency, load, physics, repetition, statistics
+from dyno.measure.checks.rows import (
+    ROW,
+    ROWS,
+    answers,
+    cache,
+    comparability,
+    consistency,
+    load,
+    physics,
+    repetition,
+    statistics,
+)
 from rows import micro, offline, row, score
 
 TPOT_NOISE = {"mean_e2el_ms": None, "median_e2el_ms": None, "p99_e2el_ms": None}
@@ -226,7 +237,7 @@ def test_rows_beside_each_other(
 
 def test_every_check_of_rows_has_a_speaking_and_a_silent_case() -> None:
     cases = [(c, said) for c, _, said in [*SINGLE, *ACROSS]]
-    every = {*audit.ROW, *audit.ROWS}
+    every = {*ROW, *ROWS}
     assert {c for c, said in cases if said} == every
     assert {c for c, said in cases if not said} == every
 

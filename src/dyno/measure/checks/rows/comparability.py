@@ -210,6 +210,3 @@ _MEANINGS = (
     {"vllm.itl", "dyno.itl"},
     {"guidellm.itl", "aiperf.itl", "inference-benchmarker.itl"},
 )  # fmt: skip
-
-
-ROWS = (work, success, dropped, loads, models, accelerators, definitions)

@@ -281,9 +281,3 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
             "The rate is not the one of this run, or requests were not sent as planned.",
             at([row], "request_throughput"),
         )
-
-
-ROW = (
-    sums, percentiles, tail_below_mean, end_before_first, latencies, in_flight, zero_first_token, peak, two_runs, price,
-    rate_exceeds,
-)  # fmt: skip

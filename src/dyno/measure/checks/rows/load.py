@@ -195,7 +195,3 @@ def _wait(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
         if x and y:
             return word, (x, y)
     return None
-
-
-ROW = (rate, not_sent, queue, slots)
-ROWS = (overload, saturated)

@@ -185,7 +185,3 @@ def _fitting(row: Row) -> list[int]:
         if abs(round(p.value * m) / m - p.value) <= half * 1.01
         and abs(math.sqrt(p.value * (1 - p.value) / (m - 1)) - error.value) <= off * 1.01
     ]  # fmt: skip
-
-
-ROW = (few_samples, ramp, unsteady)
-ROWS = (single_run, repeats, within_error)

@@ -210,6 +210,3 @@ def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
             "Measure accuracy and speed of the same configuration.",
             [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
         )
-
-
-DOCUMENTS = (command_differs, versions_differ, flags_differ, models_named, size_named, quality_elsewhere)
