@@ -164,7 +164,8 @@ def _a_large_log(folder: Path) -> str:
     path, results = folder / "large.log", 0
     chatter = "".join(
         f"INFO 11-15 14:{i // 60 % 60:02}:{i % 60:02} [loggers.py:248] Engine 000: Avg prompt throughput: "
-        f"{i * 7 % 9000}.0 tokens/s, Avg generation throughput: {i * 3 % 5000}.0 tokens/s, Running: {i % 64} reqs, Waiting: 0 reqs\n"
+        f"{i * 7 % 9000}.0 tokens/s, Avg generation throughput: {i * 3 % 5000}.0 tokens/s, "
+        f"Running: {i % 64} reqs, Waiting: 0 reqs\n"
         for i in range(12_000)
     )
     bar = "".join(
