@@ -60,8 +60,8 @@ def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
             yield Finding(
                 "requests.failed",
                 "doubt",
-                f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell of "
-                "no others.",
+                f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
+                "of no others.",
                 "Find out what became of the rest: a client's limit of open files drops requests in silence.",
                 [f"{d.file}:{asked[count]}", *(r.at for r in rows)],
             )
