@@ -19,6 +19,7 @@ from dyno.measure.checks.pairing import things_changed
 from dyno.measure.compare import compare, differ
 from dyno.measure.direction import better, words
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
+from dyno.measure.pairs import pair
 
 METRICS = (
     "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms",
@@ -302,6 +303,21 @@ def test_nothing_to_pair_is_refused_with_the_loads_of_each_and_anyway_marks_it()
     marked = compare(a, b, ("a", "b"), anyway=True)
     assert marked.verdict == "void" and marked.pairings[0].differences and not marked.pairings[0].refused
     assert codes(marked.pairings[0])["comparability.load"] == "void"
+
+
+def test_no_rate_and_a_rate_are_not_paired() -> None:
+    a, b = (
+        one("a", form="json", rate="inf", output_throughput=1.0),
+        one("b", form="json", rate=2.0, output_throughput=1.0),
+    )
+    assert not pair([[a]], [[b]]).pairs
+
+
+def test_prompts_of_other_lengths_are_not_paired_where_nobody_tells_which() -> None:
+    told = {"form": "json", "output_throughput": 1.0, "input_len": None}
+    a, b = one("a", **told), one("b", **told, total_input_tokens=64000.0)
+    assert not pair([[a]], [[b]]).pairs
+    assert pair([[a]], [[one("b", **told, total_input_tokens=7000.0)]]).pairs
 
 
 def test_no_rate_is_written_inf_by_some() -> None:

@@ -150,7 +150,8 @@ def default_metrics(a: Group, b: Group) -> list[str]:
     for stem in ("ttft", "tpot", "itl", "e2el"):
         middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
         tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}
-        tail = next((m for p in sorted(tails, reverse=True) if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
+        order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
+        tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
         found += [m for m in (None if stem == "itl" else middle, None if stem == "e2el" else tail) if m is not None]
     return found
 

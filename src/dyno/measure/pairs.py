@@ -1,5 +1,6 @@
 """Which rows of two sides belong together: the same workload and load. What else differs is what is compared."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,18 @@ KEYS = (
     "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps",
 )  # fmt: skip
 # What differs between repeats of one setting, or follows from the figures' own place.
-PASSING = ("seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict")
+_PASSING = (
+    "seed",
+    "date",
+    "repeat",
+    "percentiles",
+    "price_per_hour",
+    "tool_version",
+    "samples",
+    "verdict",
+    "run_number",
+)
+_OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 _WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",
           "num_prompts": "requests at once"}  # fmt: skip
 
@@ -25,6 +37,11 @@ class Pairs(NamedTuple):
     left_a: list[Group]
     left_b: list[Group]
     several: list[Group]  # of those left, the ones that fit several of the other side equally well
+
+
+def passes(name: str) -> bool:
+    """A setting that is of one run and no other."""
+    return name in _PASSING or bool(_OF_A_RUN.search(name))
 
 
 def key_of(row: Row) -> dict[str, Scalar]:
@@ -87,7 +104,7 @@ def _identity(row: Row) -> tuple[object, ...]:
     all that tells two lines of a table or two blocks of a log apart."""
     each = input_of(row)
     named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
-    settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if n not in PASSING)
+    settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if not passes(n))
     return (row.kind, row.tool, *named, *settings)
 
 
@@ -105,8 +122,22 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
         if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
             continue
         x, y = one.get(name), other.get(name)
+        if name == "rate":  # one that is told to be unlimited is told
+            x, y = x or (_unlimited(a) if y else None), y or (_unlimited(b) if x else None)
         if x != y and (sure or (x is not None and y is not None)):
             yield name, x, y
+    said = "input_len" in one and "input_len" in other
+    lengths = input_of(a), input_of(b)
+    if not sure and not said and all(lengths) and max(lengths) > FAR * min(lengths):  # type: ignore[type-var, operator]
+        yield "tokens of a prompt", *lengths
+
+
+FAR = 1.25  # two tokenizers count the same text by less differently
+
+
+def _unlimited(row: Row) -> str | None:
+    told = row.told("rate")
+    return "inf" if told is not None and plain(told) is None else None
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
@@ -141,7 +172,7 @@ def _likeness(a: Row, b: Row) -> int | None:
     """How many settings agree. None: not comparable."""
     if a.kind != b.kind or any(conflicts(a, b)):
         return None
-    same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if name not in PASSING)
+    same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if not passes(name))
     same += requests_of(a) == requests_of(b)
     x, y = input_of(a), input_of(b)
     same += x is not None and y is not None and abs(y / x - 1) < 0.05

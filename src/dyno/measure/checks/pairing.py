@@ -11,7 +11,7 @@ from dyno.facts.measured import Measured
 from dyno.measure.checks import rig
 from dyno.measure.direction import words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.pairs import KEYS, PASSING, Group, conflicts, plain, requests_of
+from dyno.measure.pairs import KEYS, Group, conflicts, passes, plain, requests_of
 
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
 LENGTHS_VOID = 0.05
@@ -29,7 +29,7 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NO_THING = {*KEYS, *PASSING, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_NO_THING = {*KEYS, "num_prompts", "tokenizer", "model_bytes", "parameters"}
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -292,7 +292,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.told(name), b.told(name)
-        if name in _NO_THING or plain(x) == plain(y) or (not sure and (x is None or y is None)):
+        if name in _NO_THING or passes(name) or plain(x) == plain(y) or (not sure and (x is None or y is None)):
             continue
         if name == "model" and _last(x) == _last(y):  # wherever it lies
             continue
