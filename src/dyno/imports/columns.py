@@ -119,7 +119,8 @@ _SETTINGS: Final = {
         "random input length", "in len",
     ),
     "output_len": (
-        "output len", "output length", "osl", "output sequence length", "random output len", "random output length", "out len",
+        "output len", "output length", "osl", "output sequence length", "random output len", "random output length",
+        "out len",
     ),
     "batch_size": ("batch", "batch size", "bs", "batchsize"),
     "seed": ("seed",),

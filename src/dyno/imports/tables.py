@@ -37,6 +37,20 @@ _OTHER: Final = re.compile(
     r"server|client|wall|cost|effective|net|raw|perceived|inter|\d+th)\b|[%$Δ]|/",
     re.I,
 )
+_LOADLIKE: Final = re.compile(
+    r"\b(?:np|n|num\w*|counts?|requests?|reqs?|len|lengths?|sizes?|batch\w*|conc\w*|users?|clients?|rep\w*|runs?|iter\w*|"
+    r"index|idx|id|steps?|context|ctx|tokens?|seq\w*|no|rank|row|time\w*|date|depth|qps|rps|rate|loads?|k|layers?)\b|#",
+    re.I,
+)
+_AT_LOAD: Final = re.compile(
+    r"(?:c|conc|concurrency|并发数?)\s*[=:]?\s*(\d{1,5})|"
+    r"(\d{1,5})\s*(?:并发|concurrent(?: requests| users)?|users|clients|streams)",
+    re.I,
+)
+_EACH: Final = re.compile(
+    r"(?:request|req|prompt|sample|query|conversation|trace)[ _]?(?:id|index|idx|num|no|number|#)|request|req|task_id",
+    re.I,
+)
 _BEHIND: Final = re.compile(r"(.+?)\s*[(\[]\s*([^()\[\]]{1,40}?)\s*[)\]]")
 _GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I)
 _LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
@@ -58,6 +72,25 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     return list(_by_column(table, index, file, form))
 
 
+def of_requests(table: Table) -> bool:
+    """A line for each request: what was measured of one is no result."""
+    for i, title in enumerate(table.header):
+        cells = [cell.text.strip() for cell in _down(table, i)]
+        if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
+            return True
+    return False
+
+
+def unknown(table: Table) -> list[str]:
+    """Titles of columns of numbers that mean nothing that is known."""
+    return [
+        title
+        for i, title in enumerate(table.header)
+        if title and _column(title, table.header, _down(table, i)) is None
+        and any(printed(cell.text) is not None for cell in _down(table, i))
+    ]  # fmt: skip
+
+
 def _down(table: Table, i: int) -> list[Cell]:
     return [row[i] for row in table.rows if i < len(row)]
 
@@ -71,7 +104,7 @@ def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
         return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
     if title == "num_requests" and "total_num_tokens" in header:
         return Column("completed")  # of vLLM offline, where none can fail
-    if title == "tokens_per_second" and "total_num_tokens" not in header and "elapsed_time" not in header:
+    if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
         return Column("speed")
     if any(other.startswith("results_ttft_s_") for other in header) and title in _LLMPERF:
         return Column(_LLMPERF[title], figure=False)
@@ -155,7 +188,8 @@ def _by_line(
                 name = column.name if column is not None else table.header[i].strip()
                 settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
                 if (name in _WHO or i in called) and plain(cell.text):
-                    who.append(shown(name, plain(cell.text)))
+                    number = i in called and printed(cell.text) is not None
+                    who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
         first = meanings[0] if meanings else None
         label = ", ".join(who)
         if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in kept:
@@ -209,6 +243,8 @@ def _called(table: Table, kept: set[int]) -> set[int]:
     for i in kept:
         texts = [plain(cell.text) for cell in _down(table, i)]
         words = [text for text in texts if text and printed(text) is None]
+        if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
+            out.add(i)  # 'prefill 2': so many of something
         if not words or max(map(len, words)) > 60:
             continue
         if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
@@ -255,6 +291,9 @@ def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]
         if _is_result(figures, settings) and not _compares(title):
             settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
             label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+            if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
+                settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+                label = ""
             kind, figures = _kind(figures, settings, [])
             yield Row(
                 kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
