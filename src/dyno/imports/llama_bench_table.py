@@ -17,7 +17,7 @@ _NAMES: Final = {
 }  # fmt: skip
 _TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?(\d+))?")
 _ENDED: Final = re.compile(r"(.+?)\s*\(c(\d{1,5})\)")  # llama-benchy's requests at once
-_SPEED: Final = re.compile(r"t/s(?:\s*\(([^()]{1,40})\))?")
+_SPEED: Final = re.compile(r"t/s(?:\s*\(([^()]{1,40})\))?", re.I)
 _RECKONED: Final = re.compile(r"speed-?up|ratio|diff|delta|change|gain|improve|%")
 _TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
 
@@ -27,7 +27,9 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
     if "s_pp t/s" in titles and "s_tg t/s" in titles:
         return _batched(table, titles, index, file, form)
     # 't/s (main)' beside 't/s (PR)'; llama-benchy's 't/s (total)' beside 't/s (req)'.
-    speeds = {title: match[1] or "" for title in titles if (match := _SPEED.fullmatch(title))}
+    speeds = {
+        title.strip().lower(): match[1] or "" for title in table.header if (match := _SPEED.fullmatch(title.strip()))
+    }
     if "test" not in titles or not speeds:
         return None
     # llama-benchy measures a server, and lays its table out alike.

@@ -77,7 +77,7 @@ def _behind(file: str, data: bytes) -> Document | None:
         return None
     blank = b"\n" * data.count(b"\n", 0, match.start())  # its lines keep their numbers
     found = _json(file, blank + data[match.start() :])
-    if found is None or not found.rows or found.format not in _BEHIND or 2 * len(found.unread) > len(found.rows):
+    if found is None or not found.rows or found.format not in _BEHIND or len(found.unread) > 2:
         return None
     return found
 

@@ -137,7 +137,7 @@ def _beside(table: Table, meanings: list[Column | None]) -> dict[int, tuple[str,
 
 
 def _named(title: str) -> tuple[str, Column] | None:
-    words = title.split()
+    words = (title if " " in title.strip() else title.replace("_", " ")).split()
     tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
     if match := _BEHIND.fullmatch(title.strip()):
         tries.append((match[2], match[1]))
@@ -275,30 +275,41 @@ def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]
     if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
         yield from _by_statistic(table, meanings, statistics, index, file, form)
         return
-    if len(known) < 2 or 2 * len(known) < len(table.rows):
+    called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
+    if len(known) < 2 or (2 * len(known) < len(table.rows) and not called):
         return
     tool = _tool([row[0].text for row in table.rows if row])
     for i, title in enumerate(table.header[1:], 1):
         figures: dict[str, Figure] = {}
+        speeds: list[tuple[str, Figure]] = []
         settings: dict[str, Setting] = {}
         for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-            if column is None or i >= len(cells):
+            if column is None or i >= len(cells) or column.told:
                 continue
             if not column.figure:
                 settings |= settings_of(column.name, cells[i].text, line)
+            elif column.test:
+                if (value := figure(cells[i], column, line, tool)) is not None:
+                    speeds.append((column.test, value))
             elif (value := figure(cells[i], column, line, tool)) is not None and column.name not in figures:
                 figures[column.name] = value
-        if _is_result(figures, settings) and not _compares(title):
-            settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
-            label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
-            if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
-                settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
-                label = ""
+        if _compares(title):
+            continue
+        settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+        label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+        if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
+            settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+            label = ""
+        row = Row(
+            kind="micro", tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures={},
+            settings=settings, label=label, series=label, section=table.section, table=index,
+        )  # fmt: skip
+        if _is_result(figures, settings):
             kind, figures = _kind(figures, settings, [])
-            yield Row(
-                kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
-                settings=settings, label=label, series=label, section=table.section, table=index,
-            )  # fmt: skip
+            yield msgspec.structs.replace(row, kind=kind, figures=figures)
+        for test, value in speeds:
+            told = settings | _test(test, row, value.line)
+            yield msgspec.structs.replace(row, figures={"speed": value}, settings=told)
 
 
 def _by_statistic(
@@ -307,7 +318,7 @@ def _by_statistic(
     figures: dict[str, Figure] = {}
     tool = "aiperf" if table.header[:2] == AIPERF else ""
     for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-        if column is None or not column.figure:
+        if column is None or not column.figure or column.test or column.told:
             continue
         for statistic, cell in zip(statistics, cells, strict=False):
             if statistic is None or not (columns.stem_of(column.name) or statistic == "mean"):
