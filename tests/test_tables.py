@@ -92,9 +92,10 @@ def test_a_title_means_a_setting(title: str, name: str) -> None:
 @pytest.mark.parametrize(
     "title",
     ["latency", "Latency", "Throughput", "Score", "tok/s/user", "Eval rate", "Peak decode tok/s",
-     "Throughput/GPU (tok/s)",     "Generation throughput (tok/s)", "tok/s per $ (decode)", "TTFT mean/med (ms)", "Decode (code)",
-     "output_tput_per_gpu", "vLLM (tok/s)", "Speedup", "tokens_per_hr", "TPOT (ms) (excl. 1st)", "Output throughput", "P99", "", "time (s)",
-     "TTFT mean/median (ms)", "mean p99 TTFT (ms)", "x" * 500, "Total Time (s)", "tok/s per $"],
+     "Throughput/GPU (tok/s)", "Generation throughput (tok/s)", "tok/s per $ (decode)", "TTFT mean/med (ms)",
+     "Decode (code)", "output_tput_per_gpu", "vLLM (tok/s)", "Speedup", "tokens_per_hr", "TPOT (ms) (excl. 1st)",
+     "Output throughput", "P99", "", "time (s)", "TTFT mean/median (ms)", "mean p99 TTFT (ms)", "x" * 500,
+     "Total Time (s)", "tok/s per $"],
 )  # fmt: skip
 def test_what_isnt_certain_means_nothing(title: str) -> None:
     assert meaning(title) is None
@@ -407,6 +408,8 @@ def test_words_that_name_a_configuration_are_the_series_and_loads_never() -> Non
 def test_tokens_per_second_are_all_tokens_only_where_vllm_offline_wrote_them() -> None:
     (row,) = rows("| model | tokens_per_second |\n|---|---|\n| m | 32.4 |", form="csv")
     assert values(row) == {"speed": 32.4}
+    (row,) = rows("| Metric | Value |\n|---|---|\n| tokens_per_second | 32.4 |\n| p50 latency | 5 ms |")
+    assert values(row) == {"speed": 32.4, "p50_latency_ms": 5.0}
 
 
 def test_a_table_called_metric_may_tell_other_things_too() -> None:

@@ -245,8 +245,8 @@ def _called(table: Table, kept: set[int]) -> set[int]:
         words = [text for text in texts if text and printed(text) is None]
         if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
             out.add(i)  # 'prefill 2': so many of something
-        if not words or max(map(len, words)) > 60:
-            continue
+        if not words or max(map(len, words)) > 60 or any(word.count("/") + word.count("\\") > 1 for word in words):
+            continue  # sentences, and places of files
         if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
             out.add(i)
     return out
@@ -269,14 +269,16 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
 
 def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]:
     """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
-    meanings = [_of_cells(row[0].text, row[1:]) if row else None for row in table.rows]
+    titles = [row[0].text.strip() for row in table.rows if row]
+    meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
     statistics = [columns.statistic(title) for title in table.header]
     if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
         yield from _by_statistic(table, meanings, statistics, index, file, form)
         return
     called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
-    if len(known) < 2 or (2 * len(known) < len(table.rows) and not called):
+    timed = any(column.name in SPEEDS or columns.stem_of(column.name) for column in known)
+    if len(known) < 2 or (2 * len(known) < len(table.rows) and not (called and timed)):
         return
     tool = _tool([row[0].text for row in table.rows if row])
     for i, title in enumerate(table.header[1:], 1):
