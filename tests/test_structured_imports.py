@@ -371,6 +371,63 @@ def test_a_line_of_csv_with_a_comma_too_many_is_left_out() -> None:
     assert [u.line for u in found.unread] == [2, 4]
 
 
+def test_csv_behind_comments_keeps_its_lines() -> None:
+    found = read("f.csv", b"# Licensed under x, y and z\n# by w\nModel,ISL,Concurrency,Mean TTFT (ms)\nm,1024,4,40.5\n")
+    assert found is not None
+    assert [(row.line, row.get("mean_ttft_ms"), row.told("concurrency")) for row in found.rows] == [(4, 40.5, 4)]
+    assert read("f", b"# A title\n\none, two\nthree, four\n") is None
+
+
+def test_llmperfs_columns() -> None:
+    found = read(
+        "f.csv",
+        b"model,mean_input_tokens,mean_output_tokens,num_concurrent_requests,results_ttft_s_quantiles_p90,"
+        b"results_mean_output_throughput_token_per_s,results_num_completed_requests_per_min\nm,2048,256,4,0.5,20.5,30\n",
+    )
+    assert found is not None
+    (row,) = found.rows
+    assert (row.tool, values(row)) == (
+        "llmperf", {"p90_ttft_ms": 500.0, "output_throughput": 20.5, "request_throughput": 0.5},
+    )  # fmt: skip
+    assert (row.told("concurrency"), row.told("input_len"), row.told("output_len")) == (4, 2048, 256)
+
+
+def test_a_line_for_each_request_is_no_result() -> None:
+    lines = "".join(f"m,{n},measure,0.{n}5,1.5\n" for n in range(5))
+    found = read("f.csv", f"model,request_index,phase,ttft_s,latency_s\n{lines}".encode())
+    assert found is not None
+    assert (found.rows, [u.why for u in found.unread]) == ([], ["a line for each request: no result by itself"])
+
+
+def test_columns_that_arent_known_are_named() -> None:
+    found = read("f.csv", b"model,latency,throughput\nm,1.5,20\n")
+    assert found is not None
+    assert found.unread[0].why.endswith(": latency, throughput")
+
+
+LLAMA_TEST = {"build_commit": "c", "build_number": 1, "model_type": "m", "n_prompt": 512, "n_gen": 0, "avg_ts": 50.5,
+              "stddev_ts": 0.5}  # fmt: skip
+
+
+def test_llama_benchs_json_behind_what_was_printed_before_it() -> None:
+    log = "# cmd: llama-bench -o json\nfound 1 device:\n  Device 0: x\n"
+    for text, line in (
+        (log + json.dumps([LLAMA_TEST], indent=1), 5),
+        (log + json.dumps(LLAMA_TEST) + "\n" + json.dumps(LLAMA_TEST), 4),
+        (log + json.dumps([LLAMA_TEST], indent=1) + "\n\n=== stderr ===\ndone\n", 5),
+    ):
+        found = read("f", text.encode())
+        assert found is not None
+        assert (found.format, found.rows[0].line, found.rows[0].get("speed")) == ("llama-bench json", line, 50.5)
+    assert read("f", (log + '{"a": 1}').encode()) is None
+
+
+def test_llama_benchs_tests_inside_somebody_elses_object() -> None:
+    found = read("f", json.dumps({"name": "x", "pp_tok_s": 50.5, "raw": [LLAMA_TEST, LLAMA_TEST]}).encode())
+    assert found is not None
+    assert [row.told("test") for row in found.rows] == ["pp512", "pp512"]
+
+
 def test_aiperfs_csv_is_one_result() -> None:
     row = document(FIXTURES / "aiperf-0.13.csv").rows[0]
     assert (row.tool, row.get("p99_ttft_ms"), row.get("request_throughput")) == ("aiperf", 241.59, 5.89)

@@ -91,12 +91,47 @@ def test_a_title_means_a_setting(title: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    ["latency", "Latency", "Throughput", "Score", "Decode tok/s", "Prompt tok/s", "tok/s/user", "output_tput_per_gpu",
-     "vLLM (tok/s)", "Speedup", "tokens_per_hr", "TPOT (ms) (excl. 1st)", "Output throughput", "P99", "", "time (s)",
-     "TTFT mean/median (ms)", "mean p99 TTFT (ms)", "x" * 500, "Total Time (s)", "tok/s per $"],
+    ["latency", "Latency", "Throughput", "Score", "tok/s/user", "Eval rate", "Peak decode tok/s",
+     "Throughput/GPU (tok/s)", "Generation throughput (tok/s)", "tok/s per $ (decode)", "TTFT mean/med (ms)",
+     "Decode (code)", "output_tput_per_gpu", "vLLM (tok/s)", "Speedup", "tokens_per_hr", "TPOT (ms) (excl. 1st)",
+     "Output throughput", "P99", "", "time (s)", "TTFT mean/median (ms)", "mean p99 TTFT (ms)", "x" * 500,
+     "Total Time (s)", "tok/s per $"],
 )  # fmt: skip
 def test_what_isnt_certain_means_nothing(title: str) -> None:
     assert meaning(title) is None
+
+
+@pytest.mark.parametrize(
+    ("title", "test"),
+    [
+        ("Prompt (tok/s)", "pp"), ("Prefill tokens/s", "pp"), ("PP t/s", "pp"), ("prefill_tps", "pp"),
+        ("tok/s (prefill)", "pp"), ("Prompt eval rate (tokens/s)", "pp"), ("Generation (tok/s)", "tg"),
+        ("Gen t/s", "tg"), ("Decode tok/s", "tg"), ("decode_tps", "tg"), ("tg (t/s)", "tg"), ("Avg decode tok/s", "tg"),
+    ],
+)  # fmt: skip
+def test_a_speed_of_prompts_or_of_decoding_has_its_test(title: str, test: str) -> None:
+    assert meaning(title) == Column("speed", test=test)
+
+
+@pytest.mark.parametrize(
+    ("title", "column"),
+    [
+        ("Output tok/s (c32)", Column("output_throughput", told=(("concurrency", 32),))),
+        ("Mean TTFT (ms) (bs=4)", Column("mean_ttft_ms", told=(("batch_size", 4),))),
+        ("Aggregate tok/s", Column("speed")),
+        ("out_tok_s", Column("output_throughput")),
+        ("out_tput", Column("output_throughput")),
+        ("avg_tps_mean", Column("speed")),
+        ("results_ttft_s_quantiles_p90", Column("p90_ttft_ms", scale=1e3)),
+        ("results_inter_token_latency_s_stddev", Column("std_itl_ms", scale=1e3)),
+        ("成功请求数", Column("completed")),
+        ("平均 TTFT (ms)", Column("mean_ttft_ms")),
+        ("总 Token 吞吐量 (tok/s)", Column("total_token_throughput")),
+        ("并发数", Column("concurrency", figure=False)),
+    ],
+)
+def test_more_titles(title: str, column: Column) -> None:
+    assert meaning(title) == column
 
 
 def test_a_statistic_alone_is_one() -> None:
@@ -169,7 +204,7 @@ def test_a_comparison_of_engines_has_rows_series_and_bold_cells() -> None:
     assert second.label == second.series == "llama.cpp, a.f16.gguf"
 
 
-def test_a_load_in_the_first_column_is_a_label_and_no_series() -> None:
+def test_a_load_in_the_first_column_is_no_label_and_no_series() -> None:
     found = rows("""
 | QPS | TTFT   | Throughput (tok/s) | Notes |
 |-----|--------|--------------------|-------|
@@ -180,7 +215,7 @@ def test_a_load_in_the_first_column_is_a_label_and_no_series() -> None:
     assert [values(row) for row in found] == [{"mean_ttft_ms": 120.0, "speed": 1031.8}, {"mean_ttft_ms": 1500.0}]
     assert found[0].figures["mean_ttft_ms"].half == 0.5
     assert found[1].figures["mean_ttft_ms"].half == 50.0
-    assert [(row.label, row.series, row.told("rate")) for row in found] == [("1", "", 1), ("2", "", 2)]
+    assert [(row.label, row.series, row.told("rate")) for row in found] == [("", "", 1), ("", "", 2)]
     assert (found[0].told("Notes"), found[1].told("Notes")) == ("fine", None)
 
 
@@ -202,6 +237,7 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
         ("2× RTX 4090", ("RTX 4090", 2)),
         ("TPU pod", ("TPU pod", None)),
         ("8", (None, 8)),
+        ("3060", ("3060", None)),
     ],
 )
 def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str | None, int | None]) -> None:
@@ -273,6 +309,138 @@ def test_a_lone_speed_is_of_the_test_beside_it() -> None:
     assert (row.kind, row.told("test"), row.told("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
 
 
+def test_a_unit_in_every_cell_stands_for_one_in_the_title() -> None:
+    first, second = rows("""
+| Config | Throughput        | TTFT P95 | Rate      |
+|--------|-------------------|----------|-----------|
+| a      | 36,914 tok/s      | 1.2 s    | 3 req/s   |
+| b      | 116.3&nbsp;tok/s  | 151 ms   | 5 req/s   |
+""")
+    assert values(first) == {"speed": 36914.0, "p95_ttft_ms": 1200.0}
+    assert values(second) == {"speed": 116.3, "p95_ttft_ms": 151.0}
+    (row,) = rows("| Model | Throughput |\n|---|---|\n| m | 2.5 req/s |")
+    assert values(row) == {"request_throughput": 2.5}
+    assert rows("| Config | Throughput |\n|---|---|\n| a | 5 tok/s |\n| b | 3 req/s |") == []
+    assert rows("| Link | Throughput |\n|---|---|\n| a | 5 GB/s |") == []
+
+
+def test_prompts_and_tokens_are_two_tests_of_a_line() -> None:
+    found = rows("""
+| Model | Prompt (tok/s) | Gen t/s | Prefill tok/s (pp128) |
+|-------|----------------|---------|-----------------------|
+| m     | 812            | 69.6    | 700                   |
+""")
+    assert [(r.kind, r.told("test"), r.get("speed"), r.series) for r in found] == [
+        ("micro", "pp", 812, "m"), ("micro", "tg", 69.6, "m"), ("micro", "pp128", 700, "m"),
+    ]  # fmt: skip
+
+
+def test_decoding_of_several_requests_or_of_guesses_is_no_tg() -> None:
+    found = rows("| Batch | Decode tok/s |\n|---|---|\n| 1 | 20 |\n| 8 | 150 |")
+    assert [r.told("test") for r in found] == ["tg", "decode"]
+    found = rows("| Config | Decode tok/s |\n|---|---|\n| no-spec | 20 |\n| MTP n=3 | 50 |")
+    assert [r.told("test") for r in found] == ["tg", "decode"]
+
+
+def test_a_load_in_a_title_is_its_lines() -> None:
+    (row,) = rows("| Engine | Output tok/s (c32) | TTFT med (ms) |\n|---|---|---|\n| vllm | 965.0 | 403.1 |")
+    assert (values(row), row.told("concurrency")) == ({"output_throughput": 965.0, "median_ttft_ms": 403.1}, 32)
+    found = rows("| Engine | Req/s (c=1) | Req/s (c=8) |\n|---|---|---|\n| vllm | 1.5 | 9.5 |")
+    assert [(r.told("concurrency"), r.get("request_throughput")) for r in found] == [(1, 1.5), (8, 9.5)]
+
+
+def test_configurations_side_by_side_are_a_result_each() -> None:
+    found = rows("""
+| concurrency | fp16 (tok/s) | AWQ (tok/s) | fp16 median TTFT (ms) | AWQ median TTFT (ms) | Speedup |
+|-------------|--------------|-------------|-----------------------|----------------------|---------|
+| 4           | 304.3        | 524.2       | 24.3                  | 14.0                 | 1.7x    |
+""")
+    assert [(r.series, r.told("concurrency"), values(r)) for r in found] == [
+        ("fp16", 4, {"speed": 304.3, "median_ttft_ms": 24.3}),
+        ("AWQ", 4, {"speed": 524.2, "median_ttft_ms": 14.0}),
+    ]
+    # Other figures, not other configurations.
+    assert rows("| c | Per-user tok/s | Single tok/s |\n|---|---|---|\n| 4 | 30 | 40 |") == []
+    assert rows("| c | vLLM (tok/s) |\n|---|---|\n| 4 | 30 |") == []
+
+
+def test_builds_side_by_side_in_llama_benchs_table() -> None:
+    found = rows("""
+| model | test  | t/s (main)    | t/s (PR)       | Speedup |
+|-------|-------|---------------|----------------|---------|
+| m IQ4 | pp512 | 668.46 ± 1.74 | 680.74 ± 21.47 | 1.018   |
+""")
+    assert [(r.series, r.told("test"), r.get("speed"), r.figures["speed"].deviation) for r in found] == [
+        ("m IQ4, main", "pp512", 668.46, 1.74),
+        ("m IQ4, PR", "pp512", 680.74, 21.47),
+    ]
+    assert "speedup" not in found[0].settings
+
+
+def test_llama_benchys_requests_at_once() -> None:
+    found = rows("""
+| model | test              | t/s (total)    | t/s (req)         | peak t/s | ttfr (ms)  |
+|-------|-------------------|----------------|-------------------|----------|------------|
+| m     | pp2048 @ d4 (c20) | 20262.35 ± 18.4 | 3773.25 ± 4501.36 |          | 11496 ± 64 |
+""")
+    assert [(r.series, r.told("test"), r.told("depth"), r.told("concurrency"), r.get("speed")) for r in found] == [
+        ("m, total", "pp2048", 4, 20, 20262.35),
+        ("m, req", "pp2048", 4, 20, 3773.25),
+    ]
+    # A request's wait among others says nothing of how steady the runs were.
+    assert [r.figures["speed"].deviation for r in found] == [18.4, None]
+
+
+def test_words_that_name_a_configuration_are_the_series_and_loads_never() -> None:
+    first, second = rows("""
+| Concurrency | Configuration | Output Throughput (tok/s) |
+|-------------|---------------|---------------------------|
+| 256         | dp + ep       | 13,660                    |
+| 512         | dp + ep + tbo | 10,688                    |
+""")
+    assert (first.label, first.series, second.series) == ("dp + ep", "dp + ep", "dp + ep + tbo")
+    (row,) = rows("| request_count | model | Req/s |\n|---|---|---|\n| 20 | m | 1.5 |")
+    assert row.series == "m"
+    first, _ = rows("| prefill | Req/s |\n|---|---|\n| 1 | 1.5 |\n| 2 | 2.5 |")
+    assert first.series == "prefill 1"
+
+
+def test_tokens_per_second_are_all_tokens_only_where_vllm_offline_wrote_them() -> None:
+    (row,) = rows("| model | tokens_per_second |\n|---|---|\n| m | 32.4 |", form="csv")
+    assert values(row) == {"speed": 32.4}
+    (row,) = rows("| Metric | Value |\n|---|---|\n| tokens_per_second | 32.4 |\n| p50 latency | 5 ms |")
+    assert values(row) == {"speed": 32.4, "p50_latency_ms": 5.0}
+
+
+def test_a_table_called_metric_may_tell_other_things_too() -> None:
+    found = rows("""
+| Metric         | Value      |
+|----------------|------------|
+| p50 latency    | 1500.33 ms |
+| tokens/sec     | **66.81**  |
+| decode tok/s   | 66.9       |
+| Sanity         | 100%       |
+| Load time      | 5308 ms    |
+| Answers        | fine       |
+| Mood           | good       |
+| Weather        | dry        |
+""")
+    assert [(r.kind, r.told("test"), values(r)) for r in found] == [
+        ("serve", None, {"p50_latency_ms": 1500.33, "speed": 66.81}),
+        ("micro", "tg", {"speed": 66.9}),
+    ]
+
+
+def test_a_load_as_a_columns_title_is_no_series() -> None:
+    first, _ = rows(
+        "| 指标 | 1 并发 | c=8 | 变化 |\n|---|---|---|---|\n| 输出吞吐 | 20 tok/s | 90 tok/s | 4x |\n"
+        "| 平均 TTFT | 0.5s | 0.6s | |"
+    )
+    assert (first.told("concurrency"), first.series, values(first)) == (
+        1, "", {"output_throughput": 20.0, "mean_ttft_ms": 500.0},
+    )  # fmt: skip
+
+
 def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
     first, second = rows("""
 |Tasks|Version|     Filter     |n-shot|  Metric   |   |Value |   |Stderr|
@@ -323,7 +491,7 @@ def test_what_was_measured_is_no_setting() -> None:
 |--------|-------|--------------------|-------------|--------------|---------------------|----------|
 | a      | 0.719 | 197                | 8.67s       | 80           | 1,024 tokens        | 349ms    |
 """)
-    assert values(row) == {"mean_ttft_ms": 349.0}
+    assert values(row) == {"mean_ttft_ms": 349.0, "p50_latency_ms": 8670.0}
     assert {name: setting.value for name, setting in row.settings.items()} == {"Config": "a", "input_len": 1024}
 
 

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from dyno.facts.definition import definition
-from dyno.facts.imported import Cell, Figure, Scalar, Setting
+from dyno.facts.imported import SPEEDS, Cell, Figure, Scalar, Setting
 from dyno.imports import columns
 from dyno.imports.columns import TO_BYTES, TO_MS, Column
 from dyno.imports.printed import Printed, printed
@@ -25,6 +25,9 @@ _DEVICES: Final = re.compile(
     r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
     re.I,
 )
+_TOKENS_PER_S: Final = re.compile(r"(?:tok|toks|token|tokens|t)/(?:s|sec|second)|tps")
+_REQUESTS_PER_S: Final = re.compile(r"(?:req|reqs|request|requests|r)/(?:s|sec|second)|rps|qps")
+_MOST_DEVICES: Final = 64
 _WIDEST: Final = 200  # characters of a cell that may still be a setting
 
 
@@ -56,8 +59,18 @@ def _scale(column: Column, number: Printed) -> float | None:
         return TO_BYTES.get(number.unit)
     if column.name == "acceptance_rate":
         return 0.01 if number.unit == "%" else None
-    plain = {"req/s", "tok/s", "t/s", "rps", "tps", "w", "usd", "tokens", "requests"}
-    return column.scale if number.unit in plain else None
+    if column.name in SPEEDS:
+        return (
+            column.scale if rate(number.unit) == ("req/s" if column.name.startswith("request") else "tok/s") else None
+        )
+    return column.scale if number.unit in {"w", "usd", "tokens", "requests"} else None
+
+
+def rate(unit: str) -> str:
+    """tok/s or req/s, however a cell writes them; '' of another unit."""
+    if _TOKENS_PER_S.fullmatch(unit):
+        return "tok/s"
+    return "req/s" if _REQUESTS_PER_S.fullmatch(unit) else ""
 
 
 def plain(text: str) -> str:
@@ -73,8 +86,8 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
     text = text.strip()
     if _blank(text) or len(text) > _WIDEST:
         return {}
-    if name == "accelerator" and text.isdigit():  # 'GPUs'
-        return {"accelerators": Setting(int(text), line, "column")} if len(text) < 6 else {}
+    if name == "accelerator" and text.isdigit() and 0 < int(text[:6]) <= _MOST_DEVICES:  # 'GPUs'; '3060' is a name
+        return {"accelerators": Setting(int(text), line, "column")}
     if name == "accelerator":
         return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
     if name == "backend" and _ENGINES.search(text):

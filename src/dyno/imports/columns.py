@@ -2,7 +2,8 @@
 
 A wrong reading raises a false alarm, a missing one only loses a column. So a latency has a unit, in the title or in its
 cells, and a throughput says of what: 'Latency', 'Throughput' and 'Score' are no figures. Tokens each second of which
-nobody says whether prompts are counted ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`.
+nobody says whether prompts are counted ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`; those
+of prompts alone or of decoding alone ('Prefill tok/s', 'Gen t/s') are a `speed` with its test, pp or tg.
 A latency without a statistic is taken as the mean. `acceptance_rate` is a share of 1.
 """
 
@@ -21,6 +22,8 @@ class Column(msgspec.Struct, frozen=True):
     figure: bool = True
     # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
     scale: float | None = 1.0
+    test: str = ""  # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
+    told: tuple[tuple[str, int], ...] = ()  # settings that the title names: 'Output tok/s (c32)'
 
 
 TO_MS: Final = {
@@ -73,7 +76,19 @@ _KEYS: Final = {
     "model_id": Column("model", figure=False),
     "tokenizer_id": Column("tokenizer", figure=False),
     "gpu_name": Column("accelerator", figure=False),
+    "out_tput": Column("output_throughput"),
+    "tot_tput": Column("total_token_throughput"),
+    "req_tput": Column("request_throughput"),
+    # LLMPerf's
+    "results_mean_output_throughput_token_per_s": Column("output_throughput"),
+    "results_num_completed_requests": Column("completed"),
+    "results_num_completed_requests_per_min": Column("request_throughput", scale=1 / 60),
+    "results_number_errors": Column("failed"),
 }
+_LLMPERF: Final = re.compile(
+    r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d{1,2}))"
+)
+_LLMPERF_STEMS: Final = {"ttft": "ttft", "end_to_end_latency": "e2el", "inter_token_latency": "itl"}
 _COUNTS: Final = {
     "completed": "completed", "successful requests": "completed", "completed requests": "completed",
     "requests completed": "completed", "successful": "completed", "failed": "failed", "failed requests": "failed",
@@ -90,6 +105,7 @@ _SETTINGS: Final = {
     "concurrency": (
         "concurrency", "max concurrency", "maximum concurrency", "conc", "concurrent requests", "users", "clients",
         "concurrent users", "concurrency level", "maximum request concurrency", "num concurrent requests", "c",
+        "concurrencies", "num concurrency",
         "request concurrency", "max request concurrency", "streams",
     ),
     "rate": (
@@ -100,10 +116,11 @@ _SETTINGS: Final = {
     "dataset": ("dataset", "dataset name"),
     "input_len": (
         "input len", "input length", "isl", "prompt len", "prompt length", "input sequence length", "random input len",
-        "random input length",
+        "random input length", "in len",
     ),
     "output_len": (
         "output len", "output length", "osl", "output sequence length", "random output len", "random output length",
+        "out len",
     ),
     "batch_size": ("batch", "batch size", "bs", "batchsize"),
     "seed": ("seed",),
@@ -140,7 +157,29 @@ _RATES: Final = (
     (re.compile(r"\b(?:tok|toks|token|tokens|t)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " tok/s "),
     (re.compile(r"\b(?:req|reqs|request|requests)\s*(?:/|per)\s*(?:s|sec|secs|second)\b"), " req/s "),
     (re.compile(r"\btps\b"), " tok/s "),
+    (re.compile(r"\btoks?[ ]s(?:ec)?\b"), " tok/s "),  # out_tok_s
+    (re.compile(r"\breqs?[ ]s(?:ec)?\b"), " req/s "),
 )
+_LOADED: Final = re.compile(
+    r"\s*(?:[(\[]\s*(?:(c|conc|concurrency)|(bs|batch|batch size|b))\s*[=:]?\s*(\d{1,5})\s*[)\]])\s*$", re.I
+)
+_PROMPTS: Final = ("prompt", "prefill", "pp", "prompt processing", "prompt eval", "prompt eval rate", "prefill rate",
+                   "prefill speed", "prompt speed", "pp speed", "prompt processing speed")  # fmt: skip
+_TOKENS: Final = ("decode", "decoding", "generation", "gen", "tg", "token generation", "text generation", "eval",
+                  "eval rate", "decode rate", "decode speed", "gen speed", "generation speed", "tg speed",
+                  "token generation speed", "generation rate")  # fmt: skip
+# Words of Chinese reports, the longer ones first.
+_CHINESE: Final = (
+    ("首token延迟", " ttft "), ("首字延迟", " ttft "), ("首token时间", " ttft "), ("端到端延迟", " e2e latency "),
+    ("成功请求数", " successful requests "), ("失败请求数", " failed requests "), ("成功请求", " successful requests "),
+    ("失败请求", " failed requests "), ("总输入token数", " total input tokens "),
+    ("总输出token数", " total output tokens "), ("总生成token数", " total generated tokens "),
+    ("总输入tokens", " total input tokens "), ("总生成tokens", " total generated tokens "),
+    ("总输出tokens", " total output tokens "), ("吞吐量", " throughput "), ("吞吐", " throughput "),
+    ("最大并发数", " max concurrency "), ("并发数", " concurrency "), ("并发", " concurrency "), ("平均", " mean "),
+    ("中位数", " median "), ("中位", " median "), ("输入", " input "), ("输出", " output "), ("请求", " request "),
+    ("总", " total "), ("模型", " model "),
+)  # fmt: skip
 _BETTER_NOTE: Final = re.compile(r"[(\[]?\b(?:lower|higher|smaller|larger|less|more) is better\b[)\]]?|[↑↓⬆⬇▲▼]")
 _PERCENTILE: Final = re.compile(
     r"\b(?:p ?(\d{1,2}(?:\.\d+)?)|(\d{1,2}(?:\.\d+)?)(?:st|nd|rd|th|%)(?: ?percentile)?)(?![\w.])"
@@ -156,6 +195,13 @@ def meaning(title: str) -> Column | None:
     key = title.strip().strip("`*").strip()
     if key in _KEYS:
         return _KEYS[key]
+    if match := _LLMPERF.fullmatch(key):
+        how = (match[2] or match[3]).replace("stddev", "std")
+        return Column(f"{how}_{_LLMPERF_STEMS[match[1]]}_ms", scale=1e3)
+    if match := _LOADED.search(key):
+        column = meaning(key[: match.start()])
+        told = ("concurrency" if match[1] else "batch_size", int(match[3]))
+        return None if column is None or not column.figure else msgspec.structs.replace(column, told=(told,))
     words, unit = _split(title)
     for read in (_setting, _throughput, _latency, _count, _amount):
         if (column := read(words, unit)) is not None:
@@ -186,13 +232,17 @@ def with_statistic(name: str, statistic: str) -> str:
 def _split(title: str) -> tuple[str, str]:
     """'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
     text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
+    for chinese, english in _CHINESE if not text.isascii() else ():
+        text = text.replace(chinese, english)
     text = _BETTER_NOTE.sub(" ", text)
     text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
     for pattern, unit in _RATES:
         text = pattern.sub(unit, text)
     found = _UNIT.findall(text)
     unit = ""
-    if len(found) == 1:
+    if len(found) == 1 and re.search(r"(?:tok|req)/s", text.replace(f"({found[0]})", "")) and _is_word(found[0]):
+        text = _UNIT.sub(f" {found[0]} ", text)  # 'tok/s (decode)', 'tok/s (avg)'
+    elif len(found) == 1:
         unit, text = found[0], _UNIT.sub(" ", text)
         if "," in unit:  # (p99, ms)
             said, _, unit = unit.rpartition(",")
@@ -203,12 +253,16 @@ def _split(title: str) -> tuple[str, str]:
     text = " ".join(text.split()).strip(" ,.")
     if not unit:
         for last in ("tok/s", "req/s"):
-            if text == last or text.endswith(f" {last}") or text.startswith(f"{last} "):
+            if f" {last} " in f" {text} ":
                 return " ".join(text.replace(last, " ").split()), last
         head, _, tail = text.rpartition(" ")
         if head and (tail in TO_MS or tail in ("gb", "gib", "mib", "mb")):
             return head.strip(" ,"), tail
     return text, " ".join(unit.split())
+
+
+def _is_word(text: str) -> bool:
+    return text in _STATISTICS or text in _PROMPTS or text in _TOKENS or bool(_PERCENTILE.fullmatch(text))
 
 
 def _take_statistic(words: str) -> tuple[str | None, str]:
@@ -242,10 +296,13 @@ def _throughput(words: str, unit: str) -> Column | None:
         return Column("request_throughput") if words in ("", "throughput", "request throughput") else None
     if unit != "tok/s":
         return None
+    found, of = _take_statistic(words)
+    if of in _PROMPTS or of in _TOKENS:
+        return Column("speed", test="pp" if of in _PROMPTS else "tg") if found in (None, "mean", "median") else None
     rest = set(words.split())
     peak = bool(rest & {"peak", "max", "maximum"})
     plain = rest - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
-    if plain <= {"output", "generated"} and plain:
+    if plain <= {"output", "generated", "out"} and plain:
         return Column("peak_output_throughput" if peak else "output_throughput")
     if peak:
         return None
@@ -253,7 +310,7 @@ def _throughput(words: str, unit: str) -> Column | None:
         return Column("input_throughput")
     if plain == {"total"}:
         return Column("total_token_throughput")
-    return Column("speed") if not plain else None
+    return Column("speed") if plain <= {"aggregate", "aggregated"} else None  # of what, nobody says
 
 
 def _count(words: str, unit: str) -> Column | None:

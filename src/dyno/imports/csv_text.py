@@ -15,13 +15,15 @@ from dyno.secrets import HIDDEN, is_secret, shown
 
 _CELLS: Final = 500_000  # of a larger file, the first of them
 _LOOKED_AT: Final = 20  # lines that tell what it is
+_NAMED: Final = 6  # columns that aren't known, as they are told
+_COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
 
 
 def read(file: str, data: bytes) -> Document | None:
     """None of a text whose lines happen to have commas."""
     text = data.decode("utf-8", "replace")
-    start = len(text) - len(text.lstrip("\r\n"))
-    separator = _separator(text[start : start + 200_000])
+    start = _start(text)
+    separator = _separator(text[start : start + 200_000], text[:start].strip() != "")
     if separator is None:
         return None
     first = 1 + text.count("\n", 0, start)
@@ -37,11 +39,15 @@ def read(file: str, data: bytes) -> Document | None:
     hidden = [is_secret(title) for title in header]
     cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = Table(lines[0], header, cells, lines[1:])
+    if tables.of_requests(table):
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself")])
     results = tables.rows_of(table, 0, file, "csv")
     if not results:
-        return Document(
-            file, "csv", unread=[*unread, Unread(lines[0], "CSV whose columns are no figures that are known")]
-        )
+        why = "CSV whose columns are no figures that are known"
+        if strange := tables.unknown(table):
+            more = f", and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+            why += f": {shown('', ', '.join(title[:40] for title in strange[:_NAMED]))}{more}"
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], why)])
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
@@ -52,8 +58,15 @@ def _open(secret: bool, cell: str) -> str:
     return HIDDEN if secret and printed(cell) is None else shown("", cell)
 
 
-def _separator(text: str) -> str | None:
-    """That which cuts the first lines into as many pieces each."""
+def _start(text: str) -> int:
+    """Behind blank lines, and behind comments."""
+    match = _COMMENTS.match(text[:20_000])
+    return match.end() if match else 0
+
+
+def _separator(text: str, commented: bool) -> str | None:
+    """That which cuts the first lines into as many pieces each. Behind a comment, which may be a title, prose follows
+    as well: there the titles of columns have to be known."""
     for separator in ("\t", ",", ";"):
         try:
             looked = [
@@ -63,18 +76,20 @@ def _separator(text: str) -> str | None:
         except csv.Error:
             continue
         looked = [row for row in looked if row]
-        if len(looked) >= 2 and _is_table(looked, len(text) >= 200_000):
+        if len(looked) >= 2 and _is_table(looked, len(text) >= 200_000, commented):
             return separator
     return None
 
 
-def _is_table(rows: list[list[str]], cut: bool) -> bool:
+def _is_table(rows: list[list[str]], cut: bool, commented: bool) -> bool:
     header, body = rows[0], rows[1:-1] if cut and len(rows) > 2 else rows[1:]
     width = len(header)
     known = sum(columns.meaning(title) is not None for title in header)
     same = sum(_fits(row, width) for row in body)
     # Titles that are known prove more than lines that someone may have broken.
     if width < 2 or 10 * same < (3 if known >= 2 else 7) * len(body) or any(len(title) > 100 for title in header):
+        return False
+    if commented and known < 2:
         return False
     if any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows):
         return False  # Markdown

@@ -37,6 +37,13 @@ def _inner(value: Value) -> Value:
     return held if held is not None and held.is_object else value
 
 
+def held(value: Value) -> list[Value]:
+    """Its list of tests, where somebody keeps it whole inside an object of their own; else the value itself."""
+    raw = value.get("raw")
+    items = list(raw.items()) if raw is not None and raw.is_list else []
+    return items if items and all(item.is_object and is_test(item) for item in items) else [value]
+
+
 def is_batched(value: Value) -> bool:
     return value.has("pp", "tg", "pl", "speed_pp", "speed_tg")
 

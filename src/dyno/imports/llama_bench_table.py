@@ -16,6 +16,9 @@ _NAMES: Final = {
     "nkvo": "no_kv_offload", "mmap": "mmap", "ts": "tensor_split", "dev": "devices", "embd": "embeddings",
 }  # fmt: skip
 _TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?(\d+))?")
+_ENDED: Final = re.compile(r"(.+?)\s*\(c(\d{1,5})\)")  # llama-benchy's requests at once
+_SPEED: Final = re.compile(r"t/s(?:\s*\(([^()]{1,40})\))?", re.I)
+_RECKONED: Final = re.compile(r"speed-?up|ratio|diff|delta|change|gain|improve|%")
 _TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
 
 
@@ -23,7 +26,11 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
     titles = [title.strip().lower() for title in table.header]
     if "s_pp t/s" in titles and "s_tg t/s" in titles:
         return _batched(table, titles, index, file, form)
-    if "test" not in titles or "t/s" not in titles:
+    # 't/s (main)' beside 't/s (PR)'; llama-benchy's 't/s (total)' beside 't/s (req)'.
+    speeds = {
+        title.strip().lower(): match[1] or "" for title in table.header if (match := _SPEED.fullmatch(title.strip()))
+    }
+    if "test" not in titles or not speeds:
         return None
     # llama-benchy measures a server, and lays its table out alike.
     tool = (
@@ -32,29 +39,34 @@ def rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> 
     found = []
     for cells, line in zip(table.rows, table.lines, strict=False):
         texts = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
-        speed = printed(texts.get("t/s", ""))
-        if speed is None:
-            continue
         settings = _settings(texts, line)
-        bold = any(cell.bold for title, cell in zip(titles, cells, strict=False) if title == "t/s")
-        value = Figure(speed.value, line, speed.half, definition(tool, "speed"), speed.deviation, bold)
-        label = shown("model", texts.get("model", ""))
-        found.append(
-            Row(
-                kind="micro",
-                tool=tool,
-                form=form,
-                file=file,
-                line=line,
-                end=line,
-                figures={"speed": value},
-                settings=settings,
-                label=label,
-                series=label,
-                section=table.section,
-                table=index,
+        model = shown("model", texts.get("model", ""))
+        for title, which in speeds.items():
+            speed = printed(texts.get(title, ""))
+            if speed is None:
+                continue
+            bold = any(cell.bold for other, cell in zip(titles, cells, strict=False) if other == title)
+            # Of single requests at once it isn't how steady the runs were, but how long each had to wait.
+            deviation = None if which.startswith("req") else speed.deviation
+            label = ", ".join(filter(None, (model, shown("", which))))
+            found.append(
+                Row(
+                    kind="micro",
+                    tool=tool,
+                    form=form,
+                    file=file,
+                    line=line,
+                    end=line,
+                    figures={
+                        "speed": Figure(speed.value, line, speed.half, definition(tool, "speed"), deviation, bold)
+                    },
+                    settings=settings,
+                    label=label,
+                    series=label,
+                    section=table.section,
+                    table=index,
+                )
             )
-        )
     return found
 
 
@@ -94,7 +106,7 @@ def _settings(texts: dict[str, str], line: int) -> dict[str, Setting]:
     out: dict[str, Setting] = {}
     for title, text in texts.items():
         number = printed(text)
-        if not text or title == "t/s":
+        if not text or _SPEED.fullmatch(title) or _RECKONED.search(title):
             continue
         if title == "test":
             out |= test(text, line)
@@ -111,6 +123,8 @@ def _settings(texts: dict[str, str], line: int) -> dict[str, Setting]:
 
 def test(text: str, line: int, by: Literal["column", "block"] = "column") -> dict[str, Setting]:
     """'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
+    if at_once := _ENDED.fullmatch(text.strip()):
+        return test(at_once[1], line, by) | {"concurrency": Setting(int(at_once[2]), line, by)}
     match = _TEST.fullmatch(text.strip())
     if match is None:
         return {"test": Setting(shown("test", text), line, by)}

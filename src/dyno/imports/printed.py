@@ -25,6 +25,7 @@ _ORNAMENT: Final = re.compile(r"^[^\w.$+\-±~≈<>≤≥]+|[^\w.)%*†‡]+$")
 
 def printed(text: str) -> Printed | None:
     """None where a cell is no single number: 'N/A', 'OOM', '—', '36/64', '1.2k'."""
+    text = text.replace("&nbsp;", " ").replace("\u202f", " ")
     match = _CELL.fullmatch(_ORNAMENT.sub("", text.strip())) if len(text) <= 120 else None
     if match is None:
         return None

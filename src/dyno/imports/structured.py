@@ -1,6 +1,7 @@
 """Files that a program wrote for programs: JSON, JSON lines, CSV and SQL, told apart by what stands in them."""
 
 import codecs
+import re
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -21,6 +22,9 @@ from dyno.imports import (
 )
 from dyno.imports.value import Value
 
+_PREAMBLE: Final = 64 << 10
+_JSON_LINE: Final = re.compile(rb'^(?:\[\s*(?=\{)|\{\s*(?="))', re.M)
+_BEHIND: Final = ("llama-bench json", "llama-batched-bench jsonl", "vllm serve json", "sglang jsonl")
 _TOLD: Final = 100  # remarks on one file that are kept
 
 
@@ -62,7 +66,20 @@ def read(file: str, data: bytes) -> Document | None:
     if llama_bench.is_sql(data[:4096].decode("utf-8", "replace")):
         rows, unread = llama_bench.sql(data.decode("utf-8", "replace"), file)
         return Document(file, "llama-bench sql", rows, unread=_capped(unread))
-    return csv_text.read(file, data)
+    found = csv_text.read(file, data)
+    return found if found is not None else _behind(file, data)
+
+
+def _behind(file: str, data: bytes) -> Document | None:
+    """JSON behind what a program printed before it: all that follows, and of a known kind."""
+    match = _JSON_LINE.search(data[:_PREAMBLE])
+    if match is None or b"\n```" in data[: match.start()] or b"Benchmark Result" in data[: match.start()]:
+        return None
+    blank = b"\n" * data.count(b"\n", 0, match.start())  # its lines keep their numbers
+    found = _json(file, blank + data[match.start() :])
+    if found is None or not found.rows or found.format not in _BEHIND or len(found.unread) > 2:
+        return None
+    return found
 
 
 def _utf8(data: bytes) -> bytes:
@@ -103,7 +120,7 @@ def _objects(values: Iterable[Value]) -> Iterable[Value]:
     """Also those of a list, such as a sweep's summary.json."""
     for value in values:
         if not value.is_list:
-            yield value
+            yield from llama_bench.held(value)
             continue
         for item in value.items():
             if not item.is_object:

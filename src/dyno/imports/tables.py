@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import Figure, Row, RowKind, Setting, Table
+from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table
 from dyno.imports import columns, llama_bench_table, lm_eval_table
-from dyno.imports.cells import devices, figure, plain, settings_of
+from dyno.imports.cells import devices, figure, plain, rate, settings_of
 from dyno.imports.columns import Column
 from dyno.imports.printed import printed
 from dyno.secrets import shown
@@ -24,6 +24,36 @@ _MEASURED: Final = re.compile(
 # No result where nothing else was measured: they may as well be a machine's or a kernel's.
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
 _LOADS: Final = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+_ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
+# A column of words that tells configurations apart, and one that only remarks on them.
+_CALLED: Final = re.compile(
+    r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
+)
+# What would make another figure of the same words, if it stood before or behind them: no name of a configuration.
+_OTHER: Final = re.compile(
+    r"\b(?:output|out|input|in|total|prompts?|gen\w*|decod\w*|prefill\w*|pp|tg|eval|per|users?|req\w*|gpus?|agg\w*|single|"
+    r"peak|max\w*|min\w*|mean|avg|average|median|med|std\w*|p\d+|first|token\w*|tok|latency|throughput|time|speed\w*|"
+    r"diff\w*|delta|change|ratio|gain|improve\w*|target|slo|limit|theor\w*|ideal|expected|goal|steady|stream\w*|e2e|"
+    r"server|client|wall|cost|effective|net|raw|perceived|inter|\d+th)\b|[%$Δ]|/",
+    re.I,
+)
+_LOADLIKE: Final = re.compile(
+    r"\b(?:np|n|num\w*|counts?|requests?|reqs?|len|lengths?|sizes?|batch\w*|conc\w*|users?|clients?|rep\w*|runs?|iter\w*|"
+    r"index|idx|id|steps?|context|ctx|tokens?|seq\w*|no|rank|row|time\w*|date|depth|qps|rps|rate|loads?|k|layers?)\b|#",
+    re.I,
+)
+_AT_LOAD: Final = re.compile(
+    r"(?:c|conc|concurrency|并发数?)\s*[=:]?\s*(\d{1,5})|"
+    r"(\d{1,5})\s*(?:并发|concurrent(?: requests| users)?|users|clients|streams)",
+    re.I,
+)
+_EACH: Final = re.compile(
+    r"(?:request|req|prompt|sample|query|conversation|trace)[ _]?(?:id|index|idx|num|no|number|#)|request|req|task_id",
+    re.I,
+)
+_BEHIND: Final = re.compile(r"(.+?)\s*[(\[]\s*([^()\[\]]{1,40}?)\s*[)\]]")
+_GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I)
+_LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 
 
@@ -32,20 +62,92 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     for read in (llama_bench_table.rows, lm_eval_table.rows):
         if (found := read(table, index, file, form)) is not None:
             return found
-    meanings = [_column(title, table.header) for title in table.header]
+    meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
     meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
+    beside = _beside(table, meanings)
+    meanings = [beside[i][1] if i in beside else column for i, column in enumerate(meanings)]
     if _figures_in(table, meanings):
-        return list(_by_line(table, meanings, index, file, form))
+        names = [beside[i][0] if i in beside else "" for i in range(len(meanings))]
+        return list(_by_line(table, meanings, names, index, file, form))
     return list(_by_column(table, index, file, form))
 
 
-def _column(title: str, header: list[str]) -> Column | None:
+def of_requests(table: Table) -> bool:
+    """A line for each request: what was measured of one is no result."""
+    for i, title in enumerate(table.header):
+        cells = [cell.text.strip() for cell in _down(table, i)]
+        if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
+            return True
+    return False
+
+
+def unknown(table: Table) -> list[str]:
+    """Titles of columns of numbers that mean nothing that is known."""
+    return [
+        title
+        for i, title in enumerate(table.header)
+        if title and _column(title, table.header, _down(table, i)) is None
+        and any(printed(cell.text) is not None for cell in _down(table, i))
+    ]  # fmt: skip
+
+
+def _down(table: Table, i: int) -> list[Cell]:
+    return [row[i] for row in table.rows if i < len(row)]
+
+
+def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
     # pp512, tg128: one and the same figure in several columns, told apart by the test.
-    if llama_bench_table.titled(title):
-        return Column("speed")
+    if test := llama_bench_table.titled(title):
+        return Column("speed", test=test)
+    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench_table.titled(match[2])):
+        column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
+        return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
     if title == "num_requests" and "total_num_tokens" in header:
         return Column("completed")  # of vLLM offline, where none can fail
-    return columns.meaning(title)
+    if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
+        return Column("speed")
+    if any(other.startswith("results_ttft_s_") for other in header) and title in _LLMPERF:
+        return Column(_LLMPERF[title], figure=False)
+    return _of_cells(title, cells)
+
+
+def _of_cells(title: str, cells: list[Cell]) -> Column | None:
+    """'Throughput' means something where all of its cells have one and the same unit, as if it stood in the title."""
+    column = columns.meaning(title)
+    if column is not None:
+        return column
+    found = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
+    if len(found) != 1:
+        return None
+    unit = found.pop()
+    unit = rate(unit) or (unit if unit in columns.TO_MS else "")
+    column = columns.meaning(f"{title} ({unit})") if unit and "(" not in title else None
+    return column if column is not None and (column.name in SPEEDS or columns.stem_of(column.name)) else None
+
+
+def _beside(table: Table, meanings: list[Column | None]) -> dict[int, tuple[str, Column]]:
+    """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
+    found: dict[int, tuple[str, Column]] = {}
+    for i, title in enumerate(table.header):
+        if meanings[i] is None and (read := _named(title)) is not None:
+            found[i] = read
+    names = [column.name + column.test for _, column in found.values()]
+    found = {i: (name, column) for i, (name, column) in found.items() if names.count(column.name + column.test) > 1}
+    return found if len({name for name, _ in found.values()}) > 1 else {}
+
+
+def _named(title: str) -> tuple[str, Column] | None:
+    words = (title if " " in title.strip() else title.replace("_", " ")).split()
+    tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
+    if match := _BEHIND.fullmatch(title.strip()):
+        tries.append((match[2], match[1]))
+    for name, rest in tries:
+        column = columns.meaning(rest)
+        if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
+            continue
+        if column.name in SPEEDS or columns.stem_of(column.name):
+            return shown("", name.strip(" :-–—")), column
+    return None
 
 
 def _served(table: Table, i: int) -> bool:
@@ -65,41 +167,89 @@ def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
     )
 
 
-def _by_line(table: Table, meanings: list[Column | None], index: int, file: str, form: Form) -> Iterator[Row]:
+def _by_line(
+    table: Table, meanings: list[Column | None], names: list[str], index: int, file: str, form: Form
+) -> Iterator[Row]:
     tool = _tool(table.header)
     kept = _kept(table, meanings)
-    tests = [llama_bench_table.titled(title) for title in table.header]
+    called = _called(table, kept)
     for cells, line in zip(table.rows, table.lines, strict=False):
-        figures: dict[str, Figure] = {}
-        speeds: list[tuple[str, Figure]] = []
+        # By configuration beside others, by the load that the title names, and by the test.
+        found: dict[tuple[str, tuple[tuple[str, int], ...], str], dict[str, Figure]] = {}
         settings: dict[str, Setting] = {}
         who: list[str] = []
         for i, cell in enumerate(cells[: len(meanings)]):
-            column, test = meanings[i], tests[i]
+            column = meanings[i]
             if column is not None and column.figure:
                 value = figure(cell, column, line, tool)
-                if value is not None and test is not None:
-                    speeds.append((test, value))
-                elif value is not None and column.name not in figures:
-                    figures[column.name] = value
+                if value is not None:
+                    found.setdefault((names[i], column.told, column.test), {}).setdefault(column.name, value)
             elif column is not None or i in kept:
                 name = column.name if column is not None else table.header[i].strip()
                 settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
-                if (name in _WHO or (i == 0 and column is None)) and plain(cell.text):
-                    who.append(shown(name, plain(cell.text)))
-        first = shown(table.header[0], plain(cells[0].text)) if cells and 0 not in _numeric(meanings) else ""
-        whole = Row(
-            kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures={}, settings=settings,
-            label=", ".join(who) or first, series=", ".join(who), section=table.section, table=index,
-        )  # fmt: skip
-        if _is_result(figures, settings):
-            kind, figures = _kind(figures, settings, table.header)
-            yield msgspec.structs.replace(
-                whole, kind=kind, figures=figures, settings=settings | _tested(figures, settings)
-            )
-        for test, value in speeds:
-            told = settings | llama_bench_table.test(test, line)
-            yield msgspec.structs.replace(whole, figures={"speed": value}, settings=told)
+                if (name in _WHO or i in called) and plain(cell.text):
+                    number = i in called and printed(cell.text) is not None
+                    who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
+        first = meanings[0] if meanings else None
+        label = ", ".join(who)
+        if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in kept:
+            label = shown(table.header[0], plain(cells[0].text))
+        for (name, told, test), figures in _together(found):
+            row = Row(
+                kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures=figures,
+                settings=settings | {k: Setting(v, line, "column") for k, v in told},
+                label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
+                section=table.section, table=index,
+            )  # fmt: skip
+            if test:
+                yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, line))
+            elif _is_result(figures, row.settings):
+                kind, figures = _kind(figures, row.settings, table.header)
+                tested = row.settings | _tested(figures, row.settings)
+                yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
+
+
+_Group = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+def _together(found: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
+    """Where one load alone is named, what stands beside it without one is of the same."""
+    loads = {told for _, told, _ in found if told}
+    if len(loads) != 1 or any(name for name, _, _ in found):
+        return list(found.items())
+    (told,) = loads
+    out: dict[_Group, dict[str, Figure]] = {}
+    for (name, _, test), figures in found.items():
+        out[(name, told, test)] = {**figures, **out.get((name, told, test), {})}
+    return list(out.items())
+
+
+def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
+    """tg is one request's, which makes a token a step: of several at once, or of guessed tokens, it is 'decode'."""
+    if test not in ("pp", "tg"):
+        return llama_bench_table.test(test, line)
+    several = any(
+        (row.number(name) or 1) > 1 or isinstance(row.told(name), str) for name in ("batch_size", "concurrency")
+    )
+    words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
+    if several or _GUESSED.search(words):
+        test = "prefill" if test == "pp" else "decode"
+    return {"test": Setting(test, line, "column")}
+
+
+def _called(table: Table, kept: set[int]) -> set[int]:
+    """Columns of unknown titles whose words say what was measured: the first, and those that tell lines apart."""
+    out = set()
+    for i in kept:
+        texts = [plain(cell.text) for cell in _down(table, i)]
+        words = [text for text in texts if text and printed(text) is None]
+        if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
+            out.add(i)  # 'prefill 2': so many of something
+        if not words or max(map(len, words)) > 60 or any(word.count("/") + word.count("\\") > 1 for word in words):
+            continue  # sentences, and places of files
+        if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
+            out.add(i)
+    return out
 
 
 def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
@@ -117,39 +267,51 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
     return {}
 
 
-def _numeric(meanings: list[Column | None]) -> set[int]:
-    return {i for i, column in enumerate(meanings) if column is not None and column.figure}
-
-
 def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]:
     """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
-    meanings = [columns.meaning(row[0].text) if row else None for row in table.rows]
+    titles = [row[0].text.strip() for row in table.rows if row]
+    meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
     statistics = [columns.statistic(title) for title in table.header]
     if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
         yield from _by_statistic(table, meanings, statistics, index, file, form)
         return
-    if len(known) < 2 or 2 * len(known) < len(table.rows):
+    called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
+    timed = any(column.name in SPEEDS or columns.stem_of(column.name) for column in known)
+    if len(known) < 2 or (2 * len(known) < len(table.rows) and not (called and timed)):
         return
     tool = _tool([row[0].text for row in table.rows if row])
     for i, title in enumerate(table.header[1:], 1):
         figures: dict[str, Figure] = {}
+        speeds: list[tuple[str, Figure]] = []
         settings: dict[str, Setting] = {}
         for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-            if column is None or i >= len(cells):
+            if column is None or i >= len(cells) or column.told:
                 continue
             if not column.figure:
                 settings |= settings_of(column.name, cells[i].text, line)
+            elif column.test:
+                if (value := figure(cells[i], column, line, tool)) is not None:
+                    speeds.append((column.test, value))
             elif (value := figure(cells[i], column, line, tool)) is not None and column.name not in figures:
                 figures[column.name] = value
-        if _is_result(figures, settings) and not _compares(title):
-            settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
-            label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+        if _compares(title):
+            continue
+        settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+        label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+        if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
+            settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+            label = ""
+        row = Row(
+            kind="micro", tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures={},
+            settings=settings, label=label, series=label, section=table.section, table=index,
+        )  # fmt: skip
+        if _is_result(figures, settings):
             kind, figures = _kind(figures, settings, [])
-            yield Row(
-                kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
-                settings=settings, label=label, series=label, section=table.section, table=index,
-            )  # fmt: skip
+            yield msgspec.structs.replace(row, kind=kind, figures=figures)
+        for test, value in speeds:
+            told = settings | _test(test, row, value.line)
+            yield msgspec.structs.replace(row, figures={"speed": value}, settings=told)
 
 
 def _by_statistic(
@@ -158,7 +320,7 @@ def _by_statistic(
     figures: dict[str, Figure] = {}
     tool = "aiperf" if table.header[:2] == AIPERF else ""
     for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-        if column is None or not column.figure:
+        if column is None or not column.figure or column.test or column.told:
             continue
         for statistic, cell in zip(statistics, cells, strict=False):
             if statistic is None or not (columns.stem_of(column.name) or statistic == "mean"):
@@ -176,7 +338,13 @@ def _by_statistic(
 
 def _compares(title: str) -> bool:
     """A column that is reckoned of others: a difference, a speedup, a unit, a remark."""
-    return bool(re.search(r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%", title, re.I))
+    return bool(
+        re.search(
+            r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%|变化|差值|百分比|提升|对比|单位|含义|备注",
+            title,
+            re.I,
+        )
+    )
 
 
 def _kept(table: Table, meanings: list[Column | None]) -> set[int]:
@@ -205,7 +373,7 @@ def _kind(
     streams = {columns.stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
     if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
         return "serve", figures
-    if "batch_size" not in settings and "tokens_per_second" not in header:
+    if "batch_size" not in settings and not {"tokens_per_second", "total_num_tokens"} <= set(header):
         return "serve", figures
     out = {}
     for name, value in figures.items():
@@ -229,6 +397,8 @@ def _tool(titles: list[str]) -> str:
         return "sglang"
     if {"request_throughput", "total_token_throughput", "mean_ttft_ms", "mean_tpot_ms"} <= keys:
         return "vllm"
+    if "results_ttft_s_mean" in keys or any(key.startswith("results_ttft_s_quantiles_") for key in keys):
+        return "llmperf"
     if {"elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second"} <= keys:
         return "vllm"
     words = {title.strip().rstrip(":") for title in titles}
