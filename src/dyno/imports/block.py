@@ -15,6 +15,7 @@ _ENTRY = re.compile(
     r"(?:^|[\s|>\]])([A-Z][A-Za-z0-9 .,()/%\-]{2,60}?)\s*:\s{0,60}"
     r"(-?[\d.,]+(?:e[+-]?\d+)?|inf|nan|not set|None|[\w.:/-]{1,40})\s*$"
 )
+_TAGS = re.compile(r"(?:</?[a-z]{1,10}\s?/?>\s{0,4}){1,8}$", re.I)  # of a page around it
 STARTS = re.compile(r"(?:^|[\s|>\]])Successful requests\s*:\s*\d")
 _LATENCY = re.compile(
     r"(mean|median|average|avg|std|min|max|p\d{1,2}(?:\.\d+)?)\s+"
@@ -41,6 +42,13 @@ _SETTINGS: dict[str, str] = {
     "total prompts": "num_prompts", "total requests": "num_prompts",
 }  # fmt: skip
 LONGEST = 120  # lines of a block; what goes on is no block
+_WIDEST = 600  # characters of a line from its end, where the value is
+
+
+def header(text: str) -> re.Match[str] | None:
+    """The line above a block. In a program that prints one, a quote or an escape follows."""
+    found = HEADER.search(text[:_WIDEST])
+    return found if found and text[found.end() : found.end() + 1] not in ('"', "'", "\\", "`") else None
 
 
 class Block:
@@ -58,9 +66,12 @@ class Block:
         """False where the block is over, and this line is none of it."""
         if number - self.line > LONGEST:
             return False
+        text = text[-_WIDEST:]
         if not text.strip():
             self._misses += 1
             return self._misses < 3
+        if text.endswith(">"):
+            text = _TAGS.sub("", text)
         if _RULE.search(text):
             self._misses = 0
             return True
@@ -74,7 +85,7 @@ class Block:
         return self._misses < 6  # a warning may come between
 
     def ends(self, text: str) -> bool:
-        return bool(_END.search(text)) and bool(self.figures)
+        return bool(self.figures) and "====" in text and bool(_END.search(_TAGS.sub("", text[-_WIDEST:])))
 
     def _entry(self, label: str, value: str, line: int) -> bool:
         low = label.lower()
