@@ -7,9 +7,9 @@ from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
 from dyno.imports.flags import scalar
 
-HEADER = re.compile(r"={3,}\s*([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
-_END = re.compile(r"={20,}\s*$")
-_RULE = re.compile(r"-{3,}[\w \-().]{3,60}-{3,}\s*$")
+HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
+_END = re.compile(r"(?<!=)={20,}\s*$")
+_RULE = re.compile(r"(?<!-)-{3,40}[\w \-().]{3,60}-{3,40}$")
 # A label and its value, at the end of a line: before it a logger may have put its own words.
 _ENTRY = re.compile(
     r"(?:^|[\s|>\]])([A-Z][A-Za-z0-9 .,()/%\-]{2,60}?)\s*:\s{0,60}"
@@ -47,7 +47,8 @@ _WIDEST = 600  # characters of a line from its end, where the value is
 
 def header(text: str) -> re.Match[str] | None:
     """The line above a block. In a program that prints one, a quote or an escape follows."""
-    found = HEADER.search(text[:_WIDEST])
+    text = text[:_WIDEST]
+    found = HEADER.search(text) if "enchmark result" in text.lower() else None
     return found if found and text[found.end() : found.end() + 1] not in ('"', "'", "\\", "`") else None
 
 
@@ -66,7 +67,7 @@ class Block:
         """False where the block is over, and this line is none of it."""
         if number - self.line > LONGEST:
             return False
-        text = text[-_WIDEST:]
+        text = text[-_WIDEST:].rstrip()
         if not text.strip():
             self._misses += 1
             return self._misses < 3

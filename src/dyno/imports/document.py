@@ -11,6 +11,8 @@ from dyno.imports.text import Walk
 
 LARGEST = 2 << 30
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+WHOLE_LINES = 300_000
+_MOST_WALKED = 1_500_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
 _AFTER = 16 << 10
 _MARKS = (
@@ -53,10 +55,12 @@ def _read(file: str, data: mmap.mmap) -> Document:
     found = structured.read(file, content)
     if found is not None:
         return found
-    return _large(file, content) if len(content) > WHOLE else read_text(file, content)
+    return read_text(file, content)
 
 
 def read_text(file: str, content: bytes) -> Document:
+    if len(content) > WHOLE or content.count(b"\n") > WHOLE_LINES:
+        return _large(file, content)
     markdown = _is_markdown(file, content)
     walk = Walk(file, markdown)
     walk.go(lines(content))
@@ -93,7 +97,7 @@ def _large(file: str, data: _Bytes) -> Document:
         else:
             spans.append([first, last])
     walk = Walk(file, markdown=False)
-    number, counted = 1, 0
+    number, counted, walked = 1, 0, 0
     for first, last in spans:
         if walk.full:
             break
@@ -105,6 +109,10 @@ def _large(file: str, data: _Bytes) -> Document:
             piece = data[begin:end]
             for line in lines(piece, number):
                 walk.take(line)
+                walked += 1
+            if walked > _MOST_WALKED and not walk.full:
+                walk.unread.append(Unread(number, "So much in it looks like results: what follows is left out."))
+                walk.full = True
             if walk.full:
                 break
             number += piece.count(b"\n")

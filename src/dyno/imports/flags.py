@@ -213,7 +213,7 @@ def _before_flags(text: str) -> str | None:
 
 def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     for i, word in enumerate(words):
-        if not re.match(r"--?[A-Za-z]", word):
+        if word[:1] != "-" or not re.match(r"--?[A-Za-z]", word):
             continue
         flag, equals, value = word.partition("=")
         dashes = len(flag) - len(flag.lstrip("-"))
@@ -252,7 +252,9 @@ def without_prompt(text: str) -> str:
 
 # ---- dumps of arguments ----
 
-_ARGUMENT = re.compile(r"(\w{2,60})=(?:'([^']{0,500})'|\"([^\"]{0,500})\"|([^,()\[\]{}'\"\s]{1,200}))(?=[,)\s]|$)")
+_ARGUMENT = re.compile(
+    r"(?<!\w)(\w{2,60}+)=(?:'([^']{0,500}+)'|\"([^\"]{0,500}+)\"|([^,()\[\]{}'\"\s]{1,200}+))(?=[,)\s]|$)"
+)
 
 
 def namespace(text: str, line: int) -> dict[str, Setting]:

@@ -26,7 +26,8 @@ from dyno.imports.html_table import WIDEST
 from dyno.imports.lines import Line
 
 MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
-MOST_CELLS = 300_000  # of all tables
+MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
+_MOST_TOLD, _MOST_PARSED = 4_000_000, 20_000  # characters of all commands, and commands
 _LONGEST_ROW, _MOST_LINES = 4_000, 20_000  # of a table: characters of a row, rows
 _LONGEST_PASSAGE = 20_000
 _SHORT = 2_000  # characters of a line that is a setting, a heading or a figure
@@ -60,7 +61,9 @@ _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
 _IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
 _LINK = re.compile(r"\[([^\[\]]{0,300})\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
 _TAG = re.compile(r"</?[A-Za-z!][^<>]{0,1000}>")
-_STRONG = re.compile(r"(\*\*|__)(?=\S)(.{1,400}?)(?<=\S)\1")
+_STRONG = re.compile(
+    r"\*\*(?=[^\s*])((?:[^*]|\*(?!\*)){1,400}+)(?<=\S)\*\*|__(?=[^\s_])((?:[^_]|_(?!_)){1,400}+)(?<=\S)__"
+)
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*\d])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")
 _RECKONS = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
 # A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
@@ -80,7 +83,7 @@ def plain(text: str) -> str:
     if "[" in text:
         text = _LINK.sub(r"\1", _IMAGE.sub(" ", text))
     if "*" in text or "__" in text:
-        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\2", text))
+        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\1\2", text))
     return without_secrets(" ".join(text.replace("`", "").split()))
 
 
@@ -127,11 +130,12 @@ class Walk:
         self._block: block.Block | None = None
         self._table: list[Line] = []
         self._bare = False  # the table's lines don't begin with a bar
-        self._cells = 0
+        self._cells, self._tables_full = 0, False
         self._html: list[Line] | None = None  # a table in HTML
         self._before = Line(0, "")
         self._paragraph: list[Line] = []
         self._joined: tuple[int, str] | None = None  # a command that goes on in the next line
+        self._spent = 0  # characters of commands
         self._offline: tuple[int, int, dict[str, Figure]] | None = None
         self._content = True  # since the last heading
         self.full = False
@@ -422,7 +426,8 @@ class Walk:
             return
         line, text = self._joined
         self._joined = None
-        found = command(text.rstrip("\\"), line, self._variables, self._section())
+        self._spent += len(text) + _MOST_TOLD // _MOST_PARSED
+        found = command(text.rstrip("\\"), line, self._variables, self._section()) if self._spent < _MOST_TOLD else None
         if found is None:
             return
         self._content = True
@@ -521,9 +526,9 @@ class Walk:
 
     def _words(self, number: int, text: str) -> None:
         if self._listing or not self.markdown:
-            if len(text) < 400 and _RECKONS.search(text):
+            if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _RECKONS.search(text):
                 self._pass(Passage(number, without_secrets(text.strip()), self._section(), listing=True))
-            elif (self._label is None or self._loose) and _LOOSE.fullmatch(text.strip()) and len(text.split()) <= 5:
+            elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
                 self._label, self._loose = (number, without_secrets(text.strip())), True
             return
         if _ITEM.match(text) or _ADMONITION.match(text):
@@ -537,6 +542,8 @@ class Walk:
         if not self._paragraph:
             return
         held, self._paragraph = self._paragraph, []
+        if len(self.passages) >= MOST_PASSAGES and len(held) > 2:
+            return  # no title, and words enough
         text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in held)[:_LONGEST_PASSAGE])
         if text:
             # The last item of a list is no title of what follows, unless it says so.
@@ -550,15 +557,16 @@ class Walk:
 
     def _end_table(self) -> None:
         held, self._table = self._table, []
-        if len(held) < 3 or not _is_rule(held[1].text):
+        if len(held) < 3 or not _is_rule(held[1].text) or self._tables_full:
             return  # lines between bars, and no table
         body = [(line.number, _cells(line.text)) for line in held[2:] if not _is_rule(line.text)]
         self._put_table(held[0].number, _cells(held[0].text), body)
 
     def _put_table(self, line: int, header: list[Cell], body: list[tuple[int, list[Cell]]]) -> None:
         self._cells += sum(len(cells) for _, cells in body)
-        if self._cells > MOST_CELLS:
-            self._miss(line, f"More than {MOST_CELLS:,} cells in tables: this one is left out.")
+        if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
+            self._tables_full = True
+            self._miss(line, "More tables than are read of one file: those from here on are left out.")
             return
         titles = [cell.text for cell in header]
         table = Table(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
@@ -593,6 +601,10 @@ def _title(number: int, text: str) -> tuple[int, str] | None:
         quoted = re.search(r"\"([^\"]{2,100})\"", text[found.end() :])
         text = quoted[1] if quoted else ""
     return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
+
+
+def _is_loose(text: str) -> bool:
+    return _LOOSE.fullmatch(text.strip()) is not None and len(text.split()) <= 5
 
 
 def _without_marks(text: str) -> str:
