@@ -12,7 +12,7 @@ from dyno.imports.text import Walk
 LARGEST = 2 << 30
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
 WHOLE_LINES = 300_000
-_MOST_WALKED = 1_500_000  # lines; some ten seconds
+_MOST_WALKED = 900_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
 _AFTER = 16 << 10
 _MARKS = (
