@@ -36,7 +36,7 @@ def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind
     for name, value in changes.items():
         if isinstance(value, tuple):
             value, defined[name] = value
-        if better(name) is not None or name in figures:
+        if better(name) is not None or name in figures or name.startswith("std_"):
             figures[name] = value
         else:
             settings[name] = value

@@ -804,7 +804,7 @@ def test_every_check_is_tested_speaking_and_silent() -> None:
 
 def test_every_code_has_a_row_in_the_method() -> None:
     rows = (Path(__file__).parent.parent / "METHOD.md").read_text()
-    checks = Path(rig.__file__).parent.glob("*.py")
+    checks = Path(rig.__file__).parent.rglob("*.py")
     codes = {code for path in checks for code in re.findall(r'Finding\(\s*"([a-z.\-_]+)"', path.read_text())}
     assert len(codes) > 30
     assert [code for code in sorted(codes) if f"| `{code}` |" not in rows] == []

@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.facts.imported import Cell, Row, Table
-from dyno.imports.columns import Column, better, meaning, statistic
+from dyno.imports.columns import Column, meaning, statistic
 from dyno.imports.printed import Printed, printed
 from dyno.imports.tables import rows_of
+from dyno.measure.direction import better
 
 FUZZ = settings(max_examples=100, deadline=2000, suppress_health_check=list(HealthCheck))
 

@@ -7,8 +7,7 @@ import pytest
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
-from dyno.measure.checks import arithmetic, bold, claims, sections
-from dyno.measure.checks.words import WORDS
+from dyno.measure.checks.reports import REPORTS, arithmetic, bold, claims, sections
 from dyno.measure.direction import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]
@@ -432,7 +431,7 @@ def test_words_on_the_length_of_prompts_choose_among_files() -> None:
     def file(name: str, length: int, values: dict[int, float], figure: str = "output_throughput") -> list[Row]:
         return [
             row("", i, file=name, completed=n, total_input_tokens=float(length * n), **{figure: v})
-            for i, (n, v) in enumerate(values.items())
+            for i, (n, v) in enumerate(values.items(), 1)
         ]
 
     rows = file("result_red_short.csv", 80, {2: 26.0, 4: 56.0}) + file("result_green_short.csv", 80, {2: 28.0, 4: 53.0})
@@ -443,7 +442,7 @@ def test_words_on_the_length_of_prompts_choose_among_files() -> None:
     text = "Red consistently exceeds Green in token throughput across all batch sizes."
     assert claim(text, data=data) == []  # it may be of the long ones
     (finding,) = claim(text, "The prompts have a constant length of 80 tokens each.", data=data)
-    assert "26 against 28" in finding.text and "result_red_short.csv:0" in finding.at
+    assert "26 against 28" in finding.text and "result_red_short.csv:1" in finding.at
 
 
 def test_a_legend_and_likeness_choose_among_names() -> None:
@@ -522,6 +521,6 @@ def test_all_checks_end_soon_on_hostile_text() -> None:
         "a" * 100_000,
     )
     began = time.monotonic()
-    for check in WORDS:
+    for check in REPORTS:
         list(check([doc(*texts, rows=grid().rows), grid()]))
     assert time.monotonic() - began < 10

@@ -58,6 +58,10 @@ def add(commands: Any) -> None:
     )
     p.add_argument("files", nargs="+", metavar="FILE")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
+    p.add_argument(
+        "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
+    )
     p.add_argument("--json", action="store_true", help="print what was read, and keep nothing")
     p.set_defaults(command=import_)
 
@@ -83,8 +87,16 @@ def audit(options: argparse.Namespace) -> int:
     return GATE if result.verdict == "void" else 0
 
 
+def show(word: str, runs: Path, as_json: bool) -> int:
+    """Another tool's results, for `dyno runs show`: they are never shown without what is doubtful in them."""
+    audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=None))
+    return 0
+
+
 def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]":
     """Files, runs and studies. One that can't be read is told, and the others go on."""
+    import msgspec
+
     from dyno.cli.sources import read
 
     documents, own, failed = [], [], []
@@ -95,17 +107,12 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]
             failed.append(str(e))
             continue
         documents.append(source.document)
-        own += [finding for m in source.measured for finding in m.findings]
+        own += [msgspec.structs.replace(f, at=[m.row.file]) for m in source.measured for f in m.findings]
     for why in failed:
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:
         raise ImportFailed("Nothing could be read.")
-    return _apart(documents), own
-
-
-def _apart(documents: "list[Document]") -> "list[Document]":
-    """Two files of one name in different folders are told apart by their folders."""
-    return documents
+    return documents, own
 
 
 def peaks_of(name: str, count: int) -> "Peaks | None":
@@ -118,12 +125,13 @@ def import_(options: argparse.Namespace) -> int:
     import msgspec
 
     from dyno.imports.document import read
-    from dyno.store.imports import keep
+    from dyno.store.imports import FOLDER, keep, without_text
 
     documents, failed = [], 0
     for word in dict.fromkeys(options.files):
         try:
-            documents.append(read(Path(word)))
+            found = read(Path(word))
+            documents.append(without_text(found) if options.no_text else found)
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
@@ -131,8 +139,8 @@ def import_(options: argparse.Namespace) -> int:
         print(msgspec.json.encode(documents).decode())
     for d in documents:
         where = ""
-        if d.rows and not options.json:
-            where = f" → {keep(d, options.runs)}"
+        if (d.rows or d.commands or d.environments) and not options.json:
+            where = f" → {keep(d, options.output or options.runs / FOLDER)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         print(

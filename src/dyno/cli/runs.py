@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from dyno.store.imports import Line as ImportLine
     from dyno.store.run import Run
     from dyno.store.shelf import RunLine, StudyLine
 
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
     v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder to look through")
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "a result again; decodes it first if dyno was killed while it ran", show)
-    v.add_argument("run", metavar="RUN", help="a run or a study")
+    v.add_argument("run", metavar="RUN", help="a run or a study, or another tool's result file")
     v.add_argument("--json", action="store_true")
     v = verb("tag", "give words to runs, or take them away", tag)
     v.add_argument("run", nargs="+", metavar="RUN")
@@ -71,6 +72,7 @@ def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
 
 
 def list_(options: argparse.Namespace) -> int:
+    from dyno.store.imports import look as look_at_import
     from dyno.store.shelf import Shelf, find, kind_of, look, look_around, look_at_study
 
     shelf, opened = Shelf(), set()
@@ -90,11 +92,14 @@ def list_(options: argparse.Namespace) -> int:
     opened |= {Path(s.study) for s in studies} if options.all else set()
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
+    imported = [look_at_import(path) for path in shelf.imports] if not options.tag else []
     if options.json:
-        print(_as_json(runs, studies, opened, shelf.foreign))
+        print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0
     _print_list(runs, studies, opened)
-    if not runs and not studies:
+    for line in imported:
+        print(f"{line.path}: imported from {line.file}, {line.results} results ({line.format})")
+    if not runs and not studies and not imported:
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
         print(f"No runs{which} in {where}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
@@ -118,7 +123,8 @@ def _tagged(studies: "list[StudyLine]", tag: str) -> "list[StudyLine]":
 
 
 def _as_json(
-    runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path], foreign: list[Path]
+    runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path], foreign: list[Path],
+    imported: "list[ImportLine]",
 ) -> str:  # fmt: skip
     import msgspec
 
@@ -128,7 +134,10 @@ def _as_json(
         if Path(study.study) not in opened:
             del values["trials"]
         told.append(values)
-    return json.dumps({"runs": msgspec.to_builtins(runs), "studies": told, "foreign": [str(p) for p in foreign]})
+    return json.dumps({
+        "runs": msgspec.to_builtins(runs), "studies": told, "foreign": [str(p) for p in foreign],
+        "imports": msgspec.to_builtins(imported),
+    })  # fmt: skip
 
 
 def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path]) -> None:
@@ -188,6 +197,10 @@ def _verdict(line: "RunLine") -> str:
 
 
 def show(options: argparse.Namespace) -> int:
+    if Path(options.run).is_file():
+        from dyno.cli import audit
+
+        return audit.show(options.run, options.runs, options.json)
     from dyno.cli.serve import result_file
     from dyno.cli.values import METRICS
     from dyno.experiment.trial import Outcome, finish

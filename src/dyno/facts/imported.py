@@ -18,7 +18,7 @@ Scalar = str | int | float | bool
 By = Literal["block", "command", "namespace", "heading", "environment", "column", "progress", "file", "log"]
 
 
-class Figure(msgspec.Struct, frozen=True):
+class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     line: int  # of the file, from 1
     half: float = 0.0  # half a unit of its last printed digit: it may be off by so much
@@ -27,13 +27,13 @@ class Figure(msgspec.Struct, frozen=True):
     bold: bool = False
 
 
-class Setting(msgspec.Struct, frozen=True):
+class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Scalar
     line: int
     by: By = "block"
 
 
-class Samples(msgspec.Struct, frozen=True):
+class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of single requests or iterations, in the file's order. Empty: not told. Times in milliseconds."""
 
     input_lens: list[int] = []
@@ -48,7 +48,12 @@ class Samples(msgspec.Struct, frozen=True):
     speeds: list[float] = []  # tokens/s of repetitions
 
 
-class Row(msgspec.Struct, frozen=True):
+def place(file: str, line: int) -> str:
+    """For a message. A run of dyno's own has no lines."""
+    return f"{file}:{line}" if line else file
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: RowKind
     # vllm, sglang, llama-bench, lm-eval, guidellm, aiperf, inference-perf, inference-benchmarker, dyno;
     # '' of a table that doesn't tell
@@ -80,7 +85,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> str:
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line)
 
 
 # Names of figures. Counts are of requests, tokens and seconds; speeds of each second.
@@ -112,19 +117,19 @@ SETTINGS = (
 )  # fmt: skip
 
 
-class Heading(msgspec.Struct, frozen=True):
+class Heading(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int
     level: int  # 1 to 6; 0: a line in bold or a comment in a listing that stands as one
     text: str
     empty: bool = False  # nothing follows before the next one of its level or above
 
 
-class Cell(msgspec.Struct, frozen=True):
+class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str  # without marks of emphasis
     bold: bool = False
 
 
-class Table(msgspec.Struct, frozen=True):
+class Table(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int  # of its header
     header: list[str]
     rows: list[list[Cell]]
@@ -132,7 +137,7 @@ class Table(msgspec.Struct, frozen=True):
     section: str = ""
 
 
-class Passage(msgspec.Struct, frozen=True):
+class Passage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A paragraph, an item of a list, or a loose line of a listing: words that may claim something."""
 
     line: int
@@ -141,7 +146,7 @@ class Passage(msgspec.Struct, frozen=True):
     listing: bool = False  # inside a code block or a plain log
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int
     role: Literal["server", "client", "offline", "micro", "quality", "other"]
     text: str  # joined, with secrets taken out
@@ -151,12 +156,12 @@ class Command(msgspec.Struct, frozen=True):
     section: str = ""
 
 
-class Unread(msgspec.Struct, frozen=True):
+class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int
     why: str
 
 
-class Document(msgspec.Struct, frozen=True):
+class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file, or one run or study of dyno's own."""
 
     file: str

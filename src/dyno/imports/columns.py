@@ -9,13 +9,11 @@ A latency without a statistic is taken as the mean. `acceptance_rate` is a share
 import re
 import unicodedata
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from dyno.facts.imported import STEMS
-
-Better = Literal["higher", "lower"]
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -183,19 +181,6 @@ def stem_of(name: str) -> str:
 def with_statistic(name: str, statistic: str) -> str:
     """The same latency by another statistic."""
     return f"{statistic}_{stem_of(name)}_ms"
-
-
-def better(name: str, metric: str = "") -> Better | None:
-    """Which way a figure is good; None where neither is (a count, a deviation). `metric`: of a score."""
-    if stem_of(name):
-        return None if name.startswith("std_") else "lower"
-    if name == "score":
-        return "lower" if re.search(r"perplexity|ppl|loss|bits_per_byte|wer\b|error", metric) else "higher"
-    if name in ("duration_s", "failed", "incomplete", "cost_per_million_tokens", "memory_bytes", "power_w"):
-        return "lower"
-    if name in ("speed", "request_goodput", "acceptance_rate", "acceptance_length") or name.endswith("throughput"):
-        return "higher"
-    return None
 
 
 def _split(title: str) -> tuple[str, str]:

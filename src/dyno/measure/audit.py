@@ -7,17 +7,11 @@ import msgspec
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Row
 from dyno.facts.roofline import Peaks
-from dyno.measure.checks.documents import DOCUMENTS
-from dyno.measure.checks.rows import answers, cache, comparability, consistency, load, physics, repetition, statistics
-from dyno.measure.checks.words import WORDS
+from dyno.measure.checks.reports import REPORTS
+from dyno.measure.checks.rows import POSSIBLE, ROW, ROWS, physics
 from dyno.measure.model_name import named, related
 
-ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
-    *answers.ROW, *consistency.ROW, *load.ROW, *statistics.ROW,
-)  # fmt: skip
-ROWS: tuple[Callable[[Sequence[Row]], Iterator[Finding]], ...] = (
-    *comparability.ROWS, *load.ROWS, *statistics.ROWS, *repetition.ROWS, *cache.ROWS,
-)  # fmt: skip
+SHOWN = 3  # findings of one code in one file, before they are told as one
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -32,10 +26,12 @@ def audit(
     """`own`: what dyno's runs among them have found out by themselves."""
     rows = [row for d in documents for row in d.rows]
     once = without_copies(rows)
-    found = [f for check in ROW for row in once for f in check(row)]
+    # A run of dyno's own was examined with all its records when it was measured.
+    found = [f for row in once for check in (ROW if row.form != "run" else POSSIBLE) for f in check(row)]
     found += [f for across in ROWS for f in across(once)]
-    found += list(physics.roofline(once, peaks_of))
-    found += [f for of in (*DOCUMENTS, *WORDS) for f in of(list(documents))]
+    title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
+    found += list(physics.roofline(once, peaks_of, title))
+    found += [f for of in REPORTS for f in of(list(documents))]
     findings = worst_first(gathered([*own, *found]))
     return Audit(verdict(findings), findings, list(documents))
 
@@ -80,9 +76,6 @@ def gathered(found: Iterable[Finding]) -> Iterator[Finding]:
             yield from told
         else:
             yield _one(told, len(same))
-
-
-SHOWN = 3
 
 
 def _merged(same: Sequence[Finding]) -> Iterator[Finding]:

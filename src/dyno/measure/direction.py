@@ -12,8 +12,8 @@ _HIGHER = frozenset(
     | {"input_throughput", "output_throughput", "total_token_throughput", "peak_output_throughput"}
 )
 _LOWER = frozenset({"duration_s", "failed", "incomplete", "memory_bytes", "power_w", "cost_per_million_tokens"})
-_STATISTICS = ("mean_", "median_", "std_", "min_", "max_", "p")
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
+_LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
 _WORDS = {
     "request_throughput": "requests/s", "output_throughput": "output tokens/s", "request_goodput": "goodput",
     "total_token_throughput": "total tokens/s", "input_throughput": "input tokens/s", "speed": "tokens/s",
@@ -23,11 +23,13 @@ _WORDS = {
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "ntpot": "NTPOT"}
 
 
-def better(name: str) -> Better | None:
-    """Of a figure's name as in facts/imported.py; None of counts, where more is neither better nor worse."""
+def better(name: str, metric: str = "") -> Better | None:
+    """Of a figure's name as in facts/imported.py; None of counts and deviations. `metric`: what a score is of."""
+    if name == "score" and _LOSS.search(metric):
+        return "lower"
     if name in _HIGHER or name.endswith("_throughput"):
         return "higher"
-    if name in _LOWER or (name.endswith("_ms") and name.startswith(_STATISTICS)):
+    if name in _LOWER or (_LATENCY.fullmatch(name) and not name.startswith("std_")):
         return "lower"
     return None
 

@@ -16,7 +16,7 @@ _MIXTURES = re.compile(
     re.I,
 )
 _DENSE = re.compile(
-    r"llama-?(?:[23](?!\.?\d*-?4-)|3\.[123])|llama [0-9]+b|qwen(?:1\.5|2|2\.5)(?!.*moe)"
+    r"llama-?(?:[23](?!\.?\d*-?4-)|3\.[123])|llama-[0-9]+b|qwen(?:1\.5|2|2\.5)(?!.*moe)"
     r"|qwen3-(?:0\.6|1\.7|4|8|14|32)b|mistral-?(?:7b|nemo|small|large)|gemma-?[23]?|phi-?[234](?!\.5-moe)"
     r"|falcon-?(?:7|40|180)b|opt-|pythia|yi-|codellama|tinyllama|vicuna|starcoder",
     re.I,
@@ -52,7 +52,7 @@ def named(text: str) -> ModelName:
     parts = tuple(p for p in re.split(r"[-_. ]+", low) if p and p not in _NO_NAME and not re.fullmatch(r"i?q\d", p))
     sizes = [float(s) for s in _SIZE.findall(name.replace("_", "-"))]
     mixture = bool(_EXPERTS.search(name) or _MIXTURES.search(name))
-    dense = False if mixture else True if _DENSE.search(name) else None
+    dense = False if mixture else True if _DENSE.search(name.replace(" ", "-")) else None
     return ModelName(name, parts, bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
 
 

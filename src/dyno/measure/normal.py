@@ -13,6 +13,7 @@ class Normal(msgspec.Struct, frozen=True):
     subject: str
     load: str
     kind: str
+    tool: str
     completed: float | None
     sent: float | None
     input_each: float | None  # tokens of a request
@@ -23,6 +24,8 @@ class Normal(msgspec.Struct, frozen=True):
     accelerators: float | None
     per_accelerator: float | None  # tokens/s: output, or of prompts and outputs where only that is told
     per_accelerator_of: str  # output or total
+    per_node: float | None  # tokens/s of eight accelerators
+    per_node_estimated: bool  # reckoned from fewer or more, as if nothing were lost
     latencies: dict[str, tuple[float, str]]  # 'mean_ttft_ms' → milliseconds, and by which definition
     speed: str = ""  # of a micro test, or a score, as it is printed
     price_per_hour: float | None = None  # of all accelerators of the row
@@ -41,6 +44,7 @@ def normal(row: Row, price: float | None = None) -> Normal:
         subject=subject(row),
         load=words(point(row)),
         kind=row.kind,
+        tool=row.tool,
         completed=row.get("completed"),
         sent=asked[0] if asked else None,
         input_each=input_each(row),
@@ -51,6 +55,8 @@ def normal(row: Row, price: float | None = None) -> Normal:
         accelerators=count,
         per_accelerator=best / count if best is not None and count else None,
         per_accelerator_of=of if best is not None else "",
+        per_node=best / count * NODE if best is not None and count else None,
+        per_node_estimated=count != NODE,
         latencies={
             name: (row.figures[name].value, row.figures[name].definition)
             for name in ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from dyno.facts.imported import Figure, Row, Scalar
+from dyno.facts.imported import Figure, Row, Scalar, place
 from dyno.measure.model_name import named
 
 LOAD = (
-    "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task",
+    "concurrency", "rate", "batch_size", "num_prompts", "input_len", "output_len", "dataset", "test", "depth", "task",
     "metric", "filter", "n_shot", "limit", "--random-range-ratio", "random_range_ratio",
 )  # fmt: skip
 # Of the client or of the telling: neither the load nor what bears it.
@@ -178,11 +178,23 @@ def sent(row: Row) -> tuple[float, str] | None:
 
 def words(load: Point) -> str:
     """A point, for a sentence."""
-    names = {"concurrency": "concurrency {}", "rate": "{} requests/s", "num_prompts": "{} prompts",
-             "batch_size": "batch size {}", "input_len": "{} tokens in", "output_len": "{} tokens out",
-             "completed": "{} requests"}  # fmt: skip
+    names = {
+        "concurrency": "concurrency {}",
+        "rate": "{} requests/s",
+        "num_prompts": "{} prompts",
+        "batch_size": "batch size {}",
+        "input_len": "{} in",
+        "output_len": "{} out",
+        "completed": "{} requests",
+        "test": "{}",
+        "depth": "@ d{}",
+        "task": "{}",
+        "metric": "{}",
+        "filter": "{}",
+        "n_shot": "{}-shot",
+    }
     told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
-    return ", ".join(told) or ", ".join(str(v) for _, v in load)
+    return ", ".join(told).replace(", @", " @")  # fmt: skip
 
 
 def at(rows: Sequence[Row], *names: str) -> list[str]:
@@ -190,5 +202,5 @@ def at(rows: Sequence[Row], *names: str) -> list[str]:
     out: list[str] = []
     for row in rows:
         lines = [row.figures[n].line for n in names if n in row.figures] or [row.line]
-        out += [f"{row.file}:{line}" for line in sorted(set(lines))]
+        out += [place(row.file, line) for line in sorted(set(lines))]
     return list(dict.fromkeys(out))

@@ -1,7 +1,7 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows brought to one measure."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +21,10 @@ ROWS = 200  # of the table
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
     parts = [_head(audit, rows)]
     parts += [_finding(f) for f in audit.findings]
-    if table := _table(rows):
-        parts.append("\n".join(aligned(table, right=_numbers(table))))
-        if len(rows) > ROWS:
-            parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
+    for title, table in _tables(rows):
+        parts.append("\n".join([title, *aligned(table, right=_numbers(table))]))
+    if len(rows) > ROWS:
+        parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
     parts += [_legend(rows), _unread(audit.documents)]
     return "\n\n".join(p for p in parts if p)
 
@@ -34,8 +34,8 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     for f in audit.findings:
         at = f" ({', '.join(f'`{a}`' for a in f.at[:LINES])}{' …' if len(f.at) > LINES else ''})" if f.at else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
-    if table := _table(rows):
-        parts.append("\n".join(markdown(table, right=_numbers(table))))
+    for title, table in _tables(rows):
+        parts.append("\n".join([f"### {title}", "", *markdown(table, right=_numbers(table))]))
     parts += [_legend(rows), _unread(audit.documents)]
     return "\n\n".join(p for p in parts if p)
 
@@ -94,18 +94,27 @@ _LATENCIES = {
 }  # fmt: skip
 
 
+def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, list[list[str]]]]:
+    """One for each kind and tool: figures of different definitions don't share a column."""
+    groups: dict[tuple[str, str], list[Normal]] = {}
+    for row in rows[:ROWS]:
+        groups.setdefault((row.kind, row.tool), []).append(row)
+    for (kind, tool), there in groups.items():
+        yield f"{_KINDS[kind]}, by {tool or 'somebody who does not tell how'}", _table(there)
+
+
+_KINDS = {
+    "serve": "Served", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+    "quality": "Accuracy",
+}  # fmt: skip
+
+
 def _table(rows: Sequence[Normal]) -> list[list[str]]:
-    """Only columns in which something stands. A latency has one for each definition."""
-    rows = rows[:ROWS]
-    if not rows:
-        return []
+    """Only columns in which something stands."""
     columns: list[tuple[str, list[str]]] = [
-        (
-            "line",
-            [r.at.rpartition(":")[2] if len({x.at.rpartition(":")[0] for x in rows}) == 1 else r.at for r in rows],
-        ),
+        ("line", _places(rows)),
         ("what", [_short(r.subject, 36) for r in rows]),
-        ("load", [_short(r.load, 30) for r in rows]),
+        ("load", [_short(r.load, 44) for r in rows]),
         ("done", [_done(r) for r in rows]),
         ("in", [_number(r.input_each, 0) for r in rows]),
         ("out", [_number(r.output_each, 0) for r in rows]),
@@ -116,18 +125,25 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
         ("acc", [_number(r.accelerators, 0) for r in rows]),
         ("tok/s/acc", [_number(r.per_accelerator, 1) for r in rows]),
     ]
+    if len({r.accelerators for r in rows if r.accelerators}) > 1:  # parts of a node beside each other
+        columns.append(("tok/s/8 acc", [_node(r) for r in rows]))
     for name, title in _LATENCIES.items():
-        for definition in sorted({r.latencies[name][1] for r in rows if name in r.latencies}):
-            several = len({r.latencies[name][1] for r in rows if name in r.latencies}) > 1
-            tool = definition.partition(".")[0] or "?"
-            shown = [
-                _number(r.latencies[name][0], 1) if r.latencies.get(name, (0, None))[1] == definition else ""
-                for r in rows
-            ]
-            columns.append((f"{title} ({tool})" if several else title, shown))
+        columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]
     return [[title for title, _ in held], *([cells[i] for _, cells in held] for i in range(len(rows)))]
+
+
+def _places(rows: Sequence[Normal]) -> list[str]:
+    """Lines; with the file's name before where there are several, and of runs their folder's name."""
+    if any(r.tool == "dyno" for r in rows):
+        return [r.at.rpartition("/")[2] for r in rows]
+    one = len({r.at.rpartition(":")[0] for r in rows}) == 1
+    return [r.at.rpartition(":")[2] if one else r.at for r in rows]
+
+
+def _node(r: Normal) -> str:
+    return ("≈" if r.per_node_estimated and r.per_node is not None else "") + _number(r.per_node, 0)
 
 
 def _done(r: Normal) -> str:
@@ -144,7 +160,7 @@ def _number(value: float | None, digits: int) -> str:
 
 def _short(words: str, width: int) -> str:
     words = _plain(words)
-    return words if len(words) <= width else "…" + words[-(width - 1) :]
+    return words if len(words) <= width else words[: width - 1] + "…"
 
 
 def _numbers(table: list[list[str]]) -> list[int]:
@@ -164,6 +180,8 @@ def _legend(rows: Sequence[Normal]) -> str:
     if any(r.per_accelerator is not None for r in rows):
         of = {r.per_accelerator_of for r in rows if r.per_accelerator is not None}
         lines.append(f"  tok/s/acc: {' or '.join(sorted(of))} tokens/s of one accelerator")
+    if len({r.accelerators for r in rows if r.accelerators}) > 1:
+        lines.append("  tok/s/8 acc: of a node; ≈ is an estimate from another number, as if nothing were lost")
     return "\n".join(lines)
 
 

@@ -7,9 +7,10 @@ import msgspec
 from dyno import __version__
 from dyno.errors import StoreError
 from dyno.facts.imported import Document
-from dyno.store.run import pretty, read, slug, write
+from dyno.store.run import read, slug, write
 
 FOLDER = "imports"
+LABEL = 6  # words
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -18,16 +19,28 @@ class Imported(msgspec.Struct, frozen=True):
     document: Document
 
 
-def keep(document: Document, runs: Path) -> Path:
+def without_text(document: Document) -> Document:
+    """Facts alone: words belong to who wrote them. Of single requests, what a check looks at."""
+    rows = []
+    for row in document.rows:
+        samples = msgspec.structs.replace(row.samples, itls_ms=[], starts_s=[]) if row.samples else None
+        sentence = len(row.label.split()) > LABEL or row.label.endswith((".", "!", "?", ":"))
+        label = "" if sentence else row.label
+        rows.append(msgspec.structs.replace(row, samples=samples, label=label))
+    return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
+
+
+def keep(document: Document, folder: Path) -> Path:
     """Under its file's name, and never outside the folder: a name is not a path."""
-    folder = runs / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with --runs DIR.") from None
+        raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with -o DIR.") from None
     name = slug(document.file) or "imported"
     path = folder / f"{name}.json"
-    write(path, pretty(Imported(1, __version__, document)))
+    # A result a line: so that two states of a file can be held against each other.
+    told = msgspec.json.encode(Imported(1, __version__, document))
+    write(path, told.replace(b'},{"kind":', b'},\n{"kind":') + b"\n")
     return path
 
 
@@ -41,3 +54,27 @@ def kept(path: Path) -> Document:
 
 def listed(runs: Path) -> list[Path]:
     return sorted((runs / FOLDER).glob("*.json"))
+
+
+class _Told(msgspec.Struct):
+    file: str
+    format: str
+    rows: list[msgspec.Raw]
+
+
+class _Kept(msgspec.Struct):
+    document: _Told
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An import as a list shows it."""
+
+    path: str
+    file: str
+    format: str
+    results: int
+
+
+def look(path: Path) -> Line:
+    told = read(path, _Kept).document
+    return Line(str(path), told.file, told.format, len(told.rows))

@@ -10,6 +10,7 @@ import psutil
 
 from dyno.errors import StoreError, UsageError
 from dyno.facts.study import Place
+from dyno.store import imports
 from dyno.store.run import Run, locked, read
 from dyno.store.study import Failure, StudyFolder, trial_name
 from dyno.store.tags import tags_of
@@ -53,6 +54,7 @@ class StudyLine(msgspec.Struct, frozen=True):
 class Shelf(msgspec.Struct):
     runs: list[Path] = []
     studies: list[Path] = []
+    imports: list[Path] = []  # what `dyno import` kept
     foreign: list[Path] = []  # folders in which neither was found
     unreadable: list[str] = []  # in words
 
@@ -125,7 +127,9 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
         return True
     ours = False
     for name, is_dir in found:
-        if is_dir and not name.startswith("."):
+        if is_dir and depth == 0 and name == imports.FOLDER:
+            shelf.imports += imports.listed(path)
+        elif is_dir and not name.startswith("."):
             below = _scan(path / name, shelf, depth + 1)
             ours |= below
             if depth == 0 and not below:

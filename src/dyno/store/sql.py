@@ -19,6 +19,7 @@ from dyno.facts.spread import Distribution
 from dyno.facts.study import Price
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
+from dyno.store import imports
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
 
@@ -29,6 +30,7 @@ TABLES = {
     "findings": "one row a finding",
     "telemetry": "one row a value of a sample, from telemetry.jsonl",
     "failures": "one row a trial of a study that couldn't be measured",
+    "imported": "one row a figure of other tools' results, as `dyno import` kept them",
 }
 
 _SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
@@ -102,7 +104,19 @@ _TELEMETRY = {
     "throttle": "VARCHAR[]",
 }
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
+_IMPORTED = {
+    "import": "VARCHAR", "file": "VARCHAR", "row": "BIGINT", "line": "BIGINT", "tool": "VARCHAR", "kind": "VARCHAR",
+    "label": "VARCHAR", "series": "VARCHAR", "settings": "JSON", "name": "VARCHAR", "value": "DOUBLE",
+    "definition": "VARCHAR",
+}  # fmt: skip
 _MEANINGS = {
+    "import": "the file under runs/imports",
+    "file": "that was imported",
+    "row": "the result's first line in it",
+    "line": "the figure's",
+    "tool": "that measured: vllm, sglang, llama-bench, …",
+    "series": "what its author compares: an engine, a machine",
+    "definition": "what the tool means by it; METHOD.md has them in words",
     "run": "its folder; the same in every table",
     "duration_s": "from the start of the load to the end of the last response",
     "planned": "requests that were to be sent",
@@ -223,6 +237,7 @@ class Tables:
             }
         )
         self._fill(folders)
+        self._insert("imported", _IMPORTED, [row for path in shelf.imports for row in self._imported(path)])
         names = ("records.jsonl", "iterations.jsonl", "telemetry.jsonl")
         long = [f / name for f in folders for name in names if (f / name).exists()]
         self._view_requests([p for p in long if p.name == "records.jsonl"])
@@ -284,6 +299,19 @@ class Tables:
         self._insert("trials", _trial_columns(trials), trials)
         self._insert("findings", _FINDINGS, findings)
         self._insert("failures", _FAILURES, failures)
+
+    def _imported(self, path: Path) -> Iterator[dict[str, Any]]:
+        try:
+            document = imports.kept(path)
+        except StoreError as e:
+            self.unreadable.append(str(e))
+            return
+        for row in document.rows:
+            settings = {name: s.value for name, s in row.settings.items()}
+            for name, f in row.figures.items():
+                yield {"import": str(path), "file": row.file, "row": row.line, "line": f.line, "tool": row.tool,
+                       "kind": row.kind, "label": row.label, "series": row.series, "settings": settings, "name": name,
+                       "value": f.value, "definition": f.definition}  # fmt: skip
 
     def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
         # As one JSON text, cut into rows first: ten times as fast as in one step, and a hundred times as INSERTs.

@@ -135,6 +135,3 @@ def counted_again(row: Row) -> Iterator[Finding]:
             "some answers before tokens/s is used.",
             at([row], "total_output_tokens", "retokenized_output_tokens"),
         )
-
-
-ROW = (counted_again, failed, more_than_asked, empty, zeros_in_mean, errors_among_successes, lengths)

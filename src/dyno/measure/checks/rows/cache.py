@@ -100,6 +100,3 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
                 "The prompts of the first run lay in the prefix cache, or the first run was the warm-up.",
                 at([first, best], "mean_ttft_ms"),
             )
-
-
-ROWS = (warm, hits, later_faster)

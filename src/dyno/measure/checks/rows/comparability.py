@@ -192,7 +192,7 @@ def definitions(rows: Sequence[Row]) -> Iterator[Finding]:
     if apart:
         yield Finding(
             "comparability.definitions",
-            "doubt",
+            "note",
             f"The tools mean different things by {', '.join(s.upper() for s in apart)}: "
             + "; ".join(f"{s.upper()} {' / '.join(sorted(told))}" for s, told in apart.items())
             + ".",
@@ -210,6 +210,3 @@ _MEANINGS = (
     {"vllm.itl", "dyno.itl"},
     {"guidellm.itl", "aiperf.itl", "inference-benchmarker.itl"},
 )  # fmt: skip
-
-
-ROWS = (work, success, dropped, loads, models, accelerators, definitions)

@@ -133,6 +133,8 @@ def tail_below_mean(row: Row) -> Iterator[Finding]:
 def end_before_first(row: Row) -> Iterator[Finding]:
     """No request ends before its first token, so that no statistic of the ends lies below that of the first tokens."""
     wrong = []
+    if row.tool == "dyno":  # it leaves first tokens out whose arrival it doesn't know
+        return
     for word in ("mean", "median", "p50", "p90", "p95", "p99"):
         first, end = row.figures.get(f"{word}_ttft_ms"), row.figures.get(f"{word}_e2el_ms")
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
@@ -219,7 +221,8 @@ def zero_first_token(row: Row) -> Iterator[Finding]:
 
 def peak(row: Row) -> Iterator[Finding]:
     highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
-    if highest and mean and bounds(highest)[1] < bounds(mean)[0]:
+    # dyno's is of a whole second, and some runs are shorter.
+    if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
         yield Finding(
             "consistency.peak_below_mean",
             "note",
@@ -278,9 +281,3 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
             "The rate is not the one of this run, or requests were not sent as planned.",
             at([row], "request_throughput"),
         )
-
-
-ROW = (
-    sums, percentiles, tail_below_mean, end_before_first, latencies, in_flight, zero_first_token, peak, two_runs, price,
-    rate_exceeds,
-)  # fmt: skip

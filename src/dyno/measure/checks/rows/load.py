@@ -10,7 +10,7 @@ from dyno.measure.points import at, finite_rate, level, output_each, requests_pe
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # of vLLM before its first major engine, where nothing else is said
-CROWD = 0.3  # of all requests, in flight on average
+CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
 MANY = 20  # requests, that a queue can be told from a start
 
 
@@ -21,6 +21,7 @@ def rate(row: Row) -> Iterator[Finding]:
     if not (offered and rps and done and took and e2e) or done < MANY:
         return
     sending = (row.number("num_prompts") or done) / offered
+    waits = (row.get("mean_ttft_ms") or row.get("median_ttft_ms") or 0.0) / 1000
     if rps >= SERVED * offered or took < 1.25 * sending:
         return
     if cap := row.number("concurrency"):
@@ -32,8 +33,8 @@ def rate(row: Row) -> Iterator[Finding]:
             "a concurrency.",
             at([row], "request_throughput"),
         )
-    # Long answers alone make a run go on: but not for so long, nor with so many of all requests there at once.
-    elif took - sending > 2.5 * e2e or rps * e2e > CROWD * done:
+    # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
+    elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
         yield _overload(row, offered, rps, f"The last was due after {sending:,.1f} s, and the run took {took:,.1f} s.")
 
 
@@ -105,22 +106,17 @@ def slots(row: Row) -> Iterator[Finding]:
 
 
 def overload(rows: Sequence[Row]) -> Iterator[Finding]:
-    """More was offered, and no more was served: then less was offered than could be borne nowhere above that."""
+    """At several rates about as much was served: that is what can be borne, and all above it is a queue."""
     for sweep in sweeps(rows):
         told = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))
-                and row.number("concurrency") is None]  # fmt: skip
+                and row.number("concurrency") is None and (row.get("completed") or 0) >= MANY]  # fmt: skip
         if len(told) < 2:
             continue
-        most = max(r for _, r, _ in told)
+        most = max(r for _, r, _ in told)  # what it can bear, whatever is offered
         for offered, rps, row in told:
-            higher = [r for o, r, _ in told if o > offered * 1.2]
-            if higher and rps < SERVED * offered and max(higher) < 1.1 * rps and offered > 1.1 * most:
-                yield _overload(row, offered, rps, f"With more offered, {max(higher):.2f} were served.")
-        highest = told[-1]
-        if highest[1] < SERVED * highest[0] and any(
-            o < highest[0] and r > 0.9 * highest[1] and o > 1.1 * r for o, r, _ in told
-        ):
-            yield _overload(highest[2], highest[0], highest[1], "With less offered, as many were served.")
+            others = [r for o, r, _ in told if o != offered]
+            if most < SERVED * offered and max(others) > 0.8 * most:
+                yield _overload(row, offered, rps, f"The most that was served at any rate is {most:.2f}.")
 
 
 def saturated(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -199,7 +195,3 @@ def _wait(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
         if x and y:
             return word, (x, y)
     return None
-
-
-ROW = (rate, not_sent, queue, slots)
-ROWS = (overload, saturated)

@@ -147,6 +147,3 @@ def _multiple(a: Row, b: Row) -> int | None:
 
 def _digits(value: float) -> int:
     return len(f"{value:.10g}".replace(".", "").lstrip("0"))
-
-
-ROWS = (twins, multiples)

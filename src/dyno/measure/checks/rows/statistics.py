@@ -78,7 +78,7 @@ def single_run(rows: Sequence[Row]) -> Iterator[Finding]:
     """Once for each file."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
-        if row.kind in ("serve", "throughput"):
+        if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
     for file, there in by_file.items():
         if len({(*key(r), point(r)) for r in there}) == len(there):
@@ -185,7 +185,3 @@ def _fitting(row: Row) -> list[int]:
         if abs(round(p.value * m) / m - p.value) <= half * 1.01
         and abs(math.sqrt(p.value * (1 - p.value) / (m - 1)) - error.value) <= off * 1.01
     ]  # fmt: skip
-
-
-ROW = (few_samples, ramp, unsteady)
-ROWS = (single_run, repeats, within_error)

@@ -162,6 +162,29 @@ def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
                     )
 
 
+def size_named(documents: Sequence[Document]) -> Iterator[Finding]:
+    """Words right above a command that name a model of another size than it runs."""
+    for d in documents:
+        above = [p for p in d.passages if not p.listing]
+        for c in d.commands:
+            model = named(str(c.settings["model"].value)) if "model" in c.settings else None
+            near = [p for p in above if 0 < c.line - p.line <= NEAR]
+            sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
+            if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
+                continue
+            yield Finding(
+                "comparability.model_named",
+                "note",
+                f"The text announces a model of {sizes.pop():g}B, and the command runs {model.name}.",
+                "Name what is run.",
+                [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
+            )
+
+
+NEAR = 5  # lines
+_SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
+
+
 def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
     """Accuracy of one configuration beside the speed of another."""
     for d in documents:
@@ -187,6 +210,3 @@ def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
             "Measure accuracy and speed of the same configuration.",
             [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
         )
-
-
-DOCUMENTS = (command_differs, versions_differ, flags_differ, models_named, quality_elsewhere)

@@ -1,0 +1,134 @@
+"""`dyno audit` and `dyno import` as a user meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dyno.cli.main import main
+
+BLOCK = """
+============ Serving Benchmark Result ============
+Successful requests:                     {completed}
+Benchmark duration (s):                  100.00
+Total input tokens:                      200000
+Total generated tokens:                  100000
+Request throughput (req/s):              {rate:.2f}
+Output token throughput (tok/s):         1000.00
+Total Token throughput (tok/s):          3000.00
+---------------Time to First Token----------------
+Mean TTFT (ms):                          230.00
+Median TTFT (ms):                        200.00
+P99 TTFT (ms):                           600.00
+==================================================
+"""
+COMMAND = "vllm bench serve --model org/Thing-8B --num-prompts 1000 --max-concurrency 32 --api-key sk-verysecret1234\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sound.log").write_text(COMMAND + BLOCK.format(completed=1000, rate=10))
+    (tmp_path / "failed.log").write_text(COMMAND + BLOCK.format(completed=400, rate=4))
+    return tmp_path
+
+
+def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "sound.log"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("sound: 1 note, in 1 results of 1 file\n  sound.log: text, 1 results")
+    assert "Served, by vllm" in out and "vllm.ttft: from sending to the first chunk" in out
+
+
+def test_a_void_one_exits_with_3_and_names_the_lines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "failed.log", "sound.log"]) == 3
+    out = capsys.readouterr().out
+    assert "600 of 1000 requests failed (60.0%)" in out and "failed.log:4" in out
+
+
+def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "failed.log", "--json", "--price", "2"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "void" and {"requests.failed"} <= {f["code"] for f in told["findings"]}
+    (result,) = told["results"]
+    assert (
+        result["at"] == "failed.log:3"
+        and result["sent"] == 1000
+        and result["latencies"]["mean_ttft_ms"] == [230.0, "vllm.ttft"]
+    )
+    assert result["cost_per_million"] == pytest.approx(2 / 3.6, rel=1e-6)
+    assert told["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
+
+
+def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "failed.log", "--markdown"]) == 3
+    out = capsys.readouterr().out
+    assert (
+        out.startswith("## Audit: void\n")
+        and "- **void** `requests.failed`: 600 of 1000" in out
+        and "| line | what |" in out
+    )
+
+
+def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "words.txt").write_text("nothing to see\n")
+    (here / "noise.bin").write_bytes(bytes(range(256)) * 8)
+    assert main(["audit", "words.txt", "noise.bin"]) == 1
+    told = capsys.readouterr()
+    assert (
+        "words.txt:1: Nothing in it is a result that dyno knows." in told.out
+        and "noise.bin:1: This is no text." in told.out
+    )
+    assert "None of the files holds a result that dyno knows." in told.err
+
+
+def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "sound.log", "gone.log"]) == 0
+    told = capsys.readouterr()
+    assert "gone.log" in told.err and "1 results" in told.out
+    assert main(["audit", "gone.log"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--json", "--markdown"], "two forms of the same"), (["--price", "-3"], "no price of an accelerator-hour")],
+)
+def test_a_mistake_gets_a_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:  # fmt: skip
+    assert main(["audit", "sound.log", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "sound.log"]) == 0
+    assert "sound.log: text, 1 results by vllm → runs/imports/sound.log.json" in capsys.readouterr().out
+    assert main(["runs"]) == 0
+    assert "runs/imports/sound.log.json: imported from sound.log, 1 results (text)" in capsys.readouterr().out
+    assert (
+        main(["sql", "select tool, line, value, definition from imported where name = 'mean_ttft_ms'", "--json"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out) == [
+        {"tool": "vllm", "line": 12, "value": 230.0, "definition": "vllm.ttft"}
+    ]  # fmt: skip
+    assert main(["audit", "runs/imports/sound.log.json"]) == 0
+    assert "1 results of 1 file" in capsys.readouterr().out
+    assert main(["runs", "show", "sound.log"]) == 0
+    assert "Served, by vllm" in capsys.readouterr().out
+
+
+def test_a_secret_of_a_command_line_reaches_no_file_and_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "sound.log"]) == 0
+    assert main(["audit", "sound.log", "--json"]) == 0
+    kept = (here / "runs" / "imports" / "sound.log.json").read_text()
+    assert "org/Thing-8B" in kept
+    assert "verysecret" not in kept + capsys.readouterr().out
+
+
+def test_without_text_the_authors_words_stay_where_they_are(here: Path) -> None:
+    (here / "report.md").write_text(
+        f"# Mine\n\nI think that it is quick.\n\n```\n{BLOCK.format(completed=1000, rate=10)}```\n"
+    )
+    assert main(["import", "report.md", "--no-text", "-o", "kept"]) == 0
+    kept = (here / "kept" / "report.md.json").read_text()
+    assert "think" not in kept and '"mean_ttft_ms"' in kept
