@@ -32,6 +32,7 @@ _FIGURES: dict[str, str] = {
     "request throughput (req/s)": "request_throughput",
     "request goodput (req/s)": "request_goodput", "input token throughput (tok/s)": "input_throughput",
     "output token throughput (tok/s)": "output_throughput", "total token throughput (tok/s)": "total_token_throughput",
+    "total throughput (tok/s)": "total_token_throughput",
     "peak output token throughput (tok/s)": "peak_output_throughput", "peak concurrent requests": "peak_concurrency",
     "concurrency": "concurrency_mean", "accept length": "acceptance_length",
     "acceptance rate (%)": "acceptance_percent", "acceptance length": "acceptance_length",
@@ -41,6 +42,7 @@ _SETTINGS: dict[str, str] = {
     "concurrency", "traffic request rate": "rate", "request rate configured (rps)": "rate", "backend": "backend",
     "total prompts": "num_prompts", "total requests": "num_prompts",
 }  # fmt: skip
+_CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
 LONGEST = 120  # lines of a block; what goes on is no block
 _WIDEST = 600  # characters of a line from its end, where the value is
 
@@ -97,7 +99,7 @@ class Block:
             if figure is not None:
                 self.figures.setdefault(f"{word}_{stem}_ms", figure)
             return True
-        name = next((n for known, n in _FIGURES.items() if low == known or low.endswith(f" {known}")), None)
+        name = _name(low)
         if low.startswith("peak concurrent"):
             name = "peak_concurrency"
         if setting := _SETTINGS.get(low):
@@ -126,6 +128,17 @@ class Block:
             tool=tool, form="block", file=file, line=self.line, end=self.end, figures=figures,
             settings=dict(self.settings), section=section,
         )  # fmt: skip
+
+
+def _name(label: str) -> str | None:
+    """Before the label a logger may have put its own words; a word that changes what it means is none of them."""
+    for known, name in _FIGURES.items():
+        if label == known:
+            return name
+    for known, name in _FIGURES.items():
+        if label.endswith(f" {known}") and label[: -len(known)].split()[-1] not in _CHANGES:
+            return name
+    return None
 
 
 def _defined(name: str, figure: Figure, tool: str) -> Figure:
