@@ -60,7 +60,8 @@ SGLANG = "\n".join([
     entry("Request throughput (req/s)", "0.75"), entry("Input token throughput (tok/s)", "471.48"),
     entry("Output token throughput (tok/s)", "241.36"), entry("Total throughput (tok/s)", "712.84"),
     entry("Concurrency", "14.42"),
-    f"{'End-to-End Latency':-^50}", entry("Mean E2E Latency (ms)", "17609.46"), entry("Median E2E Latency (ms)", "12343.82"),
+    f"{'End-to-End Latency':-^50}", entry("Mean E2E Latency (ms)", "17609.46"), entry("Median E2E Latency "
+    "(ms)", "12343.82"),
     f"{'Time to First Token':-^50}", entry("Mean TTFT (ms)", "190.71"),
     f"{'Inter-Token Latency':-^50}", entry("Mean ITL (ms)", "22.71"), entry("Max ITL (ms)", "222.00"),
     "=" * 50, "",
@@ -140,7 +141,8 @@ def test_a_block_right_after_another_without_its_end_is_one_of_its_own() -> None
 
 @pytest.mark.parametrize(
     "prefix",
-    ["INFO 08-31 14:22:17 [serve.py:1] ", "(APIServer pid=1) ", "bench-1  | ", "> ", ">> ", "    ", "\x1b[36mbench |\x1b[0m ",
+    ["INFO 08-31 14:22:17 [serve.py:1] ", "(APIServer pid=1) ", "bench-1  | ", "> ", ">> ", "    ",
+     "\x1b[36mbench |\x1b[0m ",
      "2025-08-31T14:22:17.123456Z stdout F "],
 )  # fmt: skip
 def test_what_a_logger_puts_before_each_line_does_no_harm(prefix: str) -> None:
@@ -172,7 +174,10 @@ def test_utf_16_as_powershell_writes_it_is_read(tmp_path: Path) -> None:
 
 
 def test_mangled_letters_are_mended_and_latin_1_is_understood() -> None:
-    table = "| model | size | params | backend | test | t/s |\n|---|---|---|---|---|---|\n| m | 1 GiB | 1 B | CPU | pp512 | 100.00 ± 2.50 |\n"
+    table = (
+        "| model | size | params | backend | test | t/s |\n|---|---|---|---|---|---|\n"
+        "| m | 1 GiB | 1 B | CPU | pp512 | 100.00 ± 2.50 |\n"
+    )
     for data in (
         table.encode(),
         table.encode("latin-1"),
@@ -227,7 +232,8 @@ def test_blocks_inside_a_page_are_read(before: str, after: str) -> None:
 
 def test_blocks_in_the_cells_of_a_table_of_html_are_read() -> None:
     document = markdown(
-        f"# R\n<table><tr><th>a</th><th>b</th></tr>\n<tr><td>\n\n```\n{block(1)}```\n\n</td><td>\n\n```\n{block(2)}```\n</td></tr></table>\n"
+        f"# R\n<table><tr><th>a</th><th>b</th></tr>\n<tr><td>\n\n```\n{block(1)}```\n\n</td><td>\n\n```\n"
+        f"{block(2)}```\n</td></tr></table>\n"
     )
     assert [r.get("completed") for r in document.rows] == [1, 2]
 
@@ -236,7 +242,8 @@ def test_single_lines_of_the_offline_procedures_are_rows() -> None:
     document = markdown(
         "# T\n```\nThroughput: 7.61 requests/s, 3895.53 total tokens/s, 972.30 output tokens/s\n"
         "Total num prompt tokens:  3000\nTotal num output tokens:  1000\n```\n"
-        "# L\n```\nAvg latency: 1.2345 seconds\n10% percentile latency: 1.2 seconds\n99% percentile latency: 1.5 seconds\n```\n"
+        "# L\n```\nAvg latency: 1.2345 seconds\n10% percentile latency: 1.2 seconds\n99% percentile "
+        "latency: 1.5 seconds\n```\n"
     )
     throughput, latency = document.rows
     assert (throughput.kind, values(throughput)) == (
@@ -257,7 +264,8 @@ def test_single_lines_of_the_offline_procedures_are_rows() -> None:
 
 def test_a_command_over_several_lines_tells_of_the_block_below() -> None:
     row = only(markdown(
-        "# Run\n```bash\nCUDA_VISIBLE_DEVICES=0 vllm bench serve \\\n  --model org/m-7b \\\n  --dataset-name random \\\n"
+        "# Run\n```bash\nCUDA_VISIBLE_DEVICES=0 vllm bench serve \\\n  --model org/m-7b \\\n  "
+        "--dataset-name random \\\n"
         "  --random-input-len 512 --random-output-len=128 \\\n  --num-prompts 64 --request-rate 4 -tp 2\n```\n\n"
         f"```\n{block()}```\n"
     ))  # fmt: skip
@@ -295,7 +303,8 @@ def test_a_server_s_model_is_its_first_word_and_its_engine_is_known() -> None:
 
 def test_json_that_is_broken_over_lines_stays_one_word() -> None:
     command = markdown(
-        '# Run\n```\nvllm bench throughput --model m --speculative-config $\'{"method": "ngram",\n  "num": 5}\' --seed 3\n```\n'
+        '# Run\n```\nvllm bench throughput --model m --speculative-config $\'{"method": "ngram",\n  '
+        '"num": 5}\' --seed 3\n```\n'
     ).commands[0]
     assert command.settings["speculative"].value == '{"method": "ngram", "num": 5}'
     assert command.settings["seed"].value == 3
@@ -304,7 +313,8 @@ def test_json_that_is_broken_over_lines_stays_one_word() -> None:
 def test_a_dump_of_arguments_tells_of_the_block_below() -> None:
     row = only(text(
         "Namespace(backend='vllm', dataset_name='random', random_input_len=1024, random_output_len=128, model='org/m',"
-        " num_prompts=64, request_rate=inf, seed=0, max_concurrency=None, ignore_eos=True, api_key='sesame')\n" + block()
+        " num_prompts=64, request_rate=inf, seed=0, max_concurrency=None, ignore_eos=True,"
+        " api_key='sesame')\n" + block()
     ))  # fmt: skip
     assert told(row) == {
         "backend": "vllm", "dataset": "random", "input_len": 1024, "output_len": 128, "model": "org/m",
@@ -330,10 +340,13 @@ def test_no_secret_is_kept() -> None:
     )
     document = markdown(
         "# Use hf_AbCdEfGhIjKlMn3\n"
-        "Set HF_TOKEN=abc-token-2 first, and Authorization: Bearer bearer-word-5. The api_key: sesame-open-1 is ours.\n\n"
+        "Set HF_TOKEN=abc-token-2 first, and Authorization: Bearer bearer-word-5. The api_key: "
+        "sesame-open-1 is ours.\n\n"
         "```bash\nexport HF_TOKEN=hf_AbCdEfGhIjKlMn3\nexport API_KEY=abc-token-2\nKEY=val-8\n"
-        "HF_TOKEN=abc-token-2 vllm serve m-7b --api-key sesame-open-1 --hf-token=abc-token-2 --served-model-name $API_KEY\n"
-        "vllm bench serve --model m --base-url http://user:pass-word-4@host:8000 --header 'Authorization: Bearer bearer-word-5'"
+        "HF_TOKEN=abc-token-2 vllm serve m-7b --api-key sesame-open-1 --hf-token=abc-token-2 "
+        "--served-model-name $API_KEY\n"
+        "vllm bench serve --model m --base-url http://user:pass-word-4@host:8000 --header "
+        "'Authorization: Bearer bearer-word-5'"
         " --api-key 'quoted six' --tokenizer hf_AbCdEfGhIjKlMn3\n"
         "docker run -e HF_TOKEN=abc-token-2 vllm/vllm-openai vllm serve m-8b --env OPENAI_API_KEY=sk-abcdefgh7\n"
         f"{block()}```\n"
@@ -350,7 +363,8 @@ def test_no_secret_is_kept() -> None:
 
 def test_ordinary_words_about_tokens_are_no_secrets() -> None:
     document = markdown(
-        "# Max token throughput\nThe output token: 12.5 ms, max_token=512, add_bos_token=True and token throughput 900.\n"
+        "# Max token throughput\nThe output token: 12.5 ms, max_token=512, add_bos_token=True and token "
+        "throughput 900.\n"
     )
     assert (
         document.passages[0].text
@@ -368,7 +382,8 @@ def test_a_command_in_a_listing_with_results_says_nothing_of_the_next_listing() 
 
 def test_a_command_in_a_listing_of_its_own_holds_until_the_next_heading_of_its_level() -> None:
     document = markdown(
-        f"## A\n```\nvllm serve a-7b\n```\n### c=4\n```\n{block(1)}```\n### c=8\n```\n{block(2)}```\n## B\n```\n{block(3)}```\n"
+        f"## A\n```\nvllm serve a-7b\n```\n### c=4\n```\n{block(1)}```\n### c=8\n```\n{block(2)}```\n## "
+        f"B\n```\n{block(3)}```\n"
     )
     assert [r.told("model") for r in document.rows] == ["a-7b", "a-7b", None]
     assert [r.number("concurrency") for r in document.rows] == [4, 8, None]
@@ -395,7 +410,8 @@ def test_words_that_speak_of_a_program_are_no_command() -> None:
 def test_headings_of_three_kinds_and_empty_ones() -> None:
     document = markdown("Title\n=====\n\nWords\n\nPart\n----\n\n# One #\n\n## Empty\n\n## C#\nx\n<h2>Three</h2>\n\ny\n")
     assert [(h.line, h.level, h.text, h.empty) for h in document.headings] == [
-        (1, 1, "Title", False), (6, 2, "Part", True), (9, 1, "One", False), (11, 2, "Empty", True), (13, 2, "C#", False),
+        (1, 1, "Title", False), (6, 2, "Part", True), (9, 1, "One", False), (11, 2, "Empty", True),
+        (13, 2, "C#", False),
         (15, 2, "Three", False),
     ]  # fmt: skip
 
@@ -407,7 +423,8 @@ def test_a_rule_below_a_list_or_a_front_matter_makes_no_heading() -> None:
 
 def test_the_last_item_of_a_list_is_no_name_of_the_table_below() -> None:
     document = markdown(
-        "# A\n- llama.cpp b1620\n- ExLlamaV2\n\n| Software | TTFT (ms) | tok/s |\n|---|---|---|\n| vLLM | 12.5 | 80.1 |\n"
+        "# A\n- llama.cpp b1620\n- ExLlamaV2\n\n| Software | TTFT (ms) | tok/s |\n|---|---|---|\n| vLLM "
+        "| 12.5 | 80.1 |\n"
     )
     assert only(document).told("engine") in (None, "vllm")
 
@@ -415,10 +432,17 @@ def test_the_last_item_of_a_list_is_no_name_of_the_table_below() -> None:
 TABLES = {
     "plain": "| Engine | TTFT (ms) | tok/s |\n|---|---:|---|\n| vLLM | **12.5** | 80.1 |\n| TGI | 13.5 | 70.1 |\n",
     "without outer bars": "Engine | TTFT (ms) | tok/s\n--- | ---: | ---\nvLLM | **12.5** | 80.1\nTGI | 13.5 | 70.1\n",
-    "in a comment": "# | Engine | TTFT (ms) | tok/s |\n# |---|---:|---|\n# | vLLM | **12.5** | 80.1 |\n# | TGI | 13.5 | 70.1 |\n",
-    "quoted": "> | Engine | TTFT (ms) | tok/s |\n> |---|---:|---|\n> | vLLM | **12.5** | 80.1 |\n> | TGI | 13.5 | 70.1 |\n",
+    "in a comment": (
+        "# | Engine | TTFT (ms) | tok/s |\n# |---|---:|---|\n# | vLLM | **12.5** | 80.1 |\n# | TGI | 13.5 | "
+        "70.1 |\n"
+    ),
+    "quoted": (
+        "> | Engine | TTFT (ms) | tok/s |\n> |---|---:|---|\n> | vLLM | **12.5** | 80.1 |\n> | TGI | 13.5 | "
+        "70.1 |\n"
+    ),
     "of a page": "<table><tr><th>Engine</th><th>TTFT (ms)</th><th>tok/s</th></tr>\n<tr></tr>\n"
-    "<tr><td>vLLM</td><td><b>12.5</b></td><td>80.1</td></tr>\n<tr><td>TGI</td><td>13.5</td><td>70.1</td></tr></table>\n",
+    "<tr><td>vLLM</td><td><b>12.5</b></td><td>80.1</td></tr>\n"
+    "<tr><td>TGI</td><td>13.5</td><td>70.1</td></tr></table>\n",
 }  # fmt: skip
 
 
@@ -437,7 +461,8 @@ def test_a_table_is_a_table_however_it_is_written(form: str) -> None:
 def test_cells_of_a_page_that_span_several_are_said_in_each() -> None:
     document = markdown(
         "# A\n<table>\n<tr>\n<th>Model</th>\n<th>Load</th>\n<th colspan='2'>TTFT &amp; more</th>\n</tr>\n"
-        '<tr><td rowspan="2">m</td><td>1</td><td>2</td><td>3</td></tr>\n<tr><td>4</td><td>5</td><td>6</td></tr>\n</table>\n'
+        '<tr><td rowspan="2">m</td><td>1</td><td>2</td><td>3</td></tr>\n'
+        "<tr><td>4</td><td>5</td><td>6</td></tr>\n</table>\n"
     )
     table = document.tables[0]
     assert table.header == ["Model", "Load", "TTFT & more", "TTFT & more"]
@@ -453,8 +478,10 @@ def test_lines_between_bars_are_no_table() -> None:
 def test_what_lm_eval_says_of_its_model_belongs_to_the_table_below() -> None:
     for comment in ("", "# "):
         content = (
-            "vllm (pretrained=org/m-8b,dtype=auto,quantization=fp8), gen_kwargs: (None), limit: 250.0, num_fewshot: 5, batch_size: auto\n"
-            "|Tasks|Version|Filter|n-shot|Metric|   |Value|   |Stderr|\n|-----|------:|------|-----:|------|---|----:|---|-----:|\n"
+            "vllm (pretrained=org/m-8b,dtype=auto,quantization=fp8), gen_kwargs: (None), limit: 250.0, "
+            "num_fewshot: 5, batch_size: auto\n"
+            "|Tasks|Version|Filter|n-shot|Metric|   |Value|   |Stderr|\n"
+            "|-----|------:|------|-----:|------|---|----:|---|-----:|\n"
             "|gsm8k|      3|strict|     5|exact_match|↑  |0.768|±  |0.0268|\n"
         )
         row = only(text("".join(comment + line + "\n" for line in content.splitlines())))
