@@ -218,7 +218,11 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
         flag, equals, value = word.partition("=")
         dashes = len(flag) - len(flag.lstrip("-"))
         bare = flag.lstrip("-").replace("_", "-")
-        if is_secret(bare.replace("-", "_")) or (word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1])):
+        if (
+            len(bare) > 100
+            or is_secret(bare.replace("-", "_"))
+            or (word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1]))
+        ):
             continue
         if not equals:
             after = words[i + 1] if i + 1 < len(words) else ""

@@ -9,7 +9,7 @@ from dyno.imports.lines import Line
 _TAG = re.compile(r"<(/?)(table|tr|td|th|b|strong)\b([^<>]{0,400})>", re.I)
 _SPAN = re.compile(r"(row|col)span\s{0,4}=\s{0,4}[\"']?(\d{1,2})\b", re.I)
 _OTHER = re.compile(r"</?[a-zA-Z][^<>]{0,400}>")
-WIDEST = 200  # columns
+WIDEST, _MOST = 200, 100_000  # columns; cells
 
 
 class _Cell:
@@ -50,7 +50,7 @@ def rows(lines: Iterable[Line]) -> list[tuple[int, list[str]]]:
 
 
 def _spread(found: list[tuple[int, list[_Cell]]]) -> list[tuple[int, list[str]]]:
-    out, hanging = [], dict[int, tuple[int, str]]()  # column → rows that it still hangs into, its text
+    out, count, hanging = [], 0, dict[int, tuple[int, str]]()  # column → rows that it still hangs into, its text
     for number, cells in found:
         row: list[str] = []
         left = list(reversed(cells))
@@ -66,4 +66,7 @@ def _spread(found: list[tuple[int, list[_Cell]]]) -> list[tuple[int, list[str]]]
                     hanging[len(row)] = (down - 1, text)
                 row.append(text)
         out.append((number, row))
+        count += len(row)
+        if count > _MOST:
+            break
     return out

@@ -56,7 +56,6 @@ _EVALUATED = re.compile(
     r".{0,200}?(?:num_fewshot|batch_size):"
 )
 _ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
-_OPEN = re.compile(r"[\s=]\$?'\{[^']*$")  # JSON that goes on in the next line
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
 _IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
 _LINK = re.compile(r"\[([^\[\]]{0,300})\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
@@ -411,8 +410,9 @@ class Walk:
         joined = None
         if before.endswith("\\"):
             joined = before[:-1].rstrip() + " " + text.strip()
-        elif "'{" in before and _OPEN.search(before):
-            joined = f"{before} {text.strip()}" if text.strip() and "===" not in text else None
+        elif (at := before.rfind("'{")) >= 0 and "'" not in before[at + 1 :] and before[at - 1] in " =$":
+            # JSON in quotes that are still open
+            joined = f"{before} {text.strip()}" if text.strip() and "===" not in text and len(before) < 4_000 else None
         elif re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before):
             joined = before + text.strip()
         if joined is None or len(joined) > 16_000 or _FENCE.match(text):
