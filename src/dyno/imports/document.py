@@ -110,12 +110,12 @@ def _large(file: str, data: _Bytes) -> Document:
             for line in lines(piece, number):
                 walk.take(line)
                 walked += 1
+            number += piece.count(b"\n")
             if walked > _MOST_WALKED and not walk.full:
                 walk.unread.append(Unread(number, "So much in it looks like results: what follows is left out."))
                 walk.full = True
             if walk.full:
                 break
-            number += piece.count(b"\n")
         counted = stop
     walk.finish()
     document = walk.document("log")
