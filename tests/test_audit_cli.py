@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("sound: 1 note, in 1 results of 1 file\n  sound.log: text, 1 results")
+    assert out.startswith("sound: 1 note, in 1 result of 1 file\n  sound.log: text, 1 result\n")
     assert "Served, by vllm" in out and "vllm.ttft: from sending to the first chunk" in out
 
 
@@ -80,12 +80,15 @@ def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[
         and "noise.bin:1: This is no text." in told.out
     )
     assert "None of the files holds a result that dyno knows." in told.err
+    assert told.out.startswith("nothing read: nothing found, in 0 results of 2 files")
+    assert main(["audit", "words.txt", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] is None
 
 
 def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log", "gone.log"]) == 0
     told = capsys.readouterr()
-    assert "gone.log" in told.err and "1 results" in told.out
+    assert "gone.log" in told.err and "1 result of 1 file" in told.out
     assert main(["audit", "gone.log"]) == 1
 
 
@@ -102,7 +105,7 @@ def test_a_mistake_gets_a_sentence(
 
 def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "sound.log"]) == 0
-    assert "sound.log: text, 1 results by vllm → runs/imports/sound.log.json" in capsys.readouterr().out
+    assert "sound.log: text, 1 result by vllm → runs/imports/sound.log.json" in capsys.readouterr().out
     assert main(["runs"]) == 0
     assert "runs/imports/sound.log.json: imported from sound.log, 1 results (text)" in capsys.readouterr().out
     assert (
@@ -112,7 +115,7 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
         {"tool": "vllm", "line": 12, "value": 230.0, "definition": "vllm.ttft"}
     ]  # fmt: skip
     assert main(["audit", "runs/imports/sound.log.json"]) == 0
-    assert "1 results of 1 file" in capsys.readouterr().out
+    assert "1 result of 1 file" in capsys.readouterr().out
     assert main(["runs", "show", "sound.log"]) == 0
     assert "Served, by vllm" in capsys.readouterr().out
 

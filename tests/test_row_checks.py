@@ -34,6 +34,8 @@ WORK, LESS_WORK = ("comparability.work_differs", "void"), ("comparability.work_d
 SURVIVORS = ("comparability.success_differs", "void")
 TWINS, SURELY = ("consistency.twins", "doubt"), ("consistency.twins", "void")
 
+BATCH = {"input_len": 2048, "output_len": 2048}
+
 # (check, row, code and level of what it says; None: nothing)
 SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | None]] = [
     (answers.failed, row(), None),
@@ -111,6 +113,12 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
      "doubt")),
     (consistency.rate_exceeds, row({}, {"rate": 10}), None),
     (consistency.rate_exceeds, row({}, {"rate": 2}), ("consistency.more_than_offered", "doubt")),
+    (consistency.beyond_the_run, row(), None),
+    (consistency.beyond_the_run, row({"median_tpot_ms": 2400.0}), ("consistency.beyond_the_run", "void")),
+    (consistency.batch_counts, row({"completed": 4, "total_tokens": 16_384}, BATCH, base={}, load={},
+                                   kind="throughput"), None),
+    (consistency.batch_counts, row({"completed": 4, "total_tokens": 22_000}, BATCH, base={}, load={},
+                                   kind="throughput"), ("consistency.tokens", "doubt")),
     (load.rate, row({}, {"rate": 10, "concurrency": None}), None),
     (load.rate, row({}, {**RATE, "rate": 32}), ("load.rate_not_reached", "doubt")),
     (load.rate, row({}, {"rate": 32}), ("load.rate_not_reached", "note")),  # a closed loop, whatever its rate says
@@ -295,4 +303,4 @@ def test_many_alike_are_told_once_with_all_lines() -> None:
     assert len(told.at) == 9
     different = [f for i, r in enumerate(rows) for f in answers.failed(row({"completed": 600 + i}, line=r.line))]
     (told,) = audit.gathered(different)
-    assert told.text.endswith("So it is with 8 more.") and len(told.at) == 18
+    assert told.text.endswith("8 more like it.") and len(told.at) == 18

@@ -7,7 +7,7 @@ import pytest
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
-from dyno.measure.checks.reports import REPORTS, arithmetic, bold, claims, sections
+from dyno.measure.checks.reports import REPORTS, arithmetic, bold, claims, percent, sections
 from dyno.measure.direction import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]
@@ -242,11 +242,57 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
         Heading(13, 2, "Setting"),
         Heading(15, 2, "Runs"),
     ]
-    found = said(sections.empty, Document("r.md", "markdown", headings=headings))
+    found = said(sections.empty, Document("r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings))
     assert [(f.code, f.level, f.at) for f in found] == [
         ("consistency.empty_section", "doubt", ["r.md:5"]),
         ("consistency.empty_section", "note", ["r.md:7"]),
     ]
+
+
+def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_has_it() -> None:
+    headings = [
+        Heading(1, 1, "Report"), Heading(3, 2, "Set-up"), Heading(5, 3, "Platform comparison", empty=True),
+        Heading(7, 3, "Tab"), Heading(20, 2, "End"),
+    ]  # fmt: skip
+    (finding,) = said(sections.empty, Document("r.md", "markdown", headings=headings))
+    assert finding.level == "note"
+    (finding,) = said(
+        sections.empty, Document("r.md", "markdown", [row("a", 9, output_throughput=1.0)], headings=headings)
+    )
+    assert finding.level == "note"
+
+
+def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
+    cells = [[Cell("Long prompts"), Cell("Total TPS: 8424.86"), Cell("Total TPS: 7787.17x2 (+84.9%)")]]
+    table = Table(3, ["Case", "Baseline", "Optimized"], cells, [5])
+    (finding,) = said(arithmetic.extrapolated, Document("r.md", "markdown", tables=[table]))
+    assert (
+        finding.code == "comparability.extrapolated"
+        and finding.at == ["r.md:5"]
+        and "7787.17 is multiplied by 2" in finding.text
+    )
+    shapes = Table(3, ["GPU", "Size"], [[Cell("8x7B"), Cell("2 x 80 GB, 1.5x faster, v1.2x")]], [5])
+    assert said(arithmetic.extrapolated, Document("r.md", "markdown", tables=[shapes])) == []
+
+
+def percentages(*rows: tuple[str, str, str]) -> list[str]:
+    table = Table(1, ["Case", "Before", "After"], [[Cell(c) for c in r] for r in rows], list(range(3, 3 + len(rows))))
+    return [f.at[0] for f in said(percent.percentages, Document("r.md", "markdown", tables=[table]))]
+
+
+def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() -> None:
+    right = [
+        ("a", "100", "150 (+50%)"),
+        ("b", "200", "260 (+30%)"),
+        ("c", "80", "120 (+50%)"),
+        ("d", "40", "50 (+25%)"),
+    ]
+    assert percentages(*right) == []
+    assert percentages(*right, ("e", "2771.81", "4068.16 (+10.7%)")) == ["r.md:7"]
+    # Rounded numbers allow more, another row may be reckoned the other way round, and a share is no difference.
+    assert percentages(*right, ("e", "52", "47 (-9%)")) == []
+    assert percentages(*right, ("e", "150", "100 (+50%)")) == []
+    assert percentages(*right, ("e", "150", "100 (success 51.6%)")) == []
 
 
 def test_comments_of_a_script_are_no_empty_sections() -> None:

@@ -125,6 +125,7 @@ def import_(options: argparse.Namespace) -> int:
     import msgspec
 
     from dyno.imports.document import read
+    from dyno.report.audit import many
     from dyno.store.imports import FOLDER, keep, without_text
 
     documents, words, failed = [], [], 0
@@ -145,7 +146,8 @@ def import_(options: argparse.Namespace) -> int:
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         print(
-            f"{d.file}: {d.format}, {len(d.rows)} results{by}{where}", file=sys.stderr if options.json else sys.stdout
+            f"{d.file}: {d.format}, {many(len(d.rows), 'result')}{by}{where}",
+            file=sys.stderr if options.json else sys.stdout,
         )
         for u in d.unread[:20]:
             print(f"  {d.file}:{u.line}: {u.why}", file=sys.stderr)

@@ -90,4 +90,4 @@ def _merged(same: Sequence[Finding]) -> Iterator[Finding]:
 
 def _one(told: Sequence[Finding], count: int) -> Finding:
     lines = list(dict.fromkeys(at for f in told for at in f.at))
-    return msgspec.structs.replace(told[0], text=f"{told[0].text} So it is with {count - 1} more.", at=lines)
+    return msgspec.structs.replace(told[0], text=f"{told[0].text} {count - 1} more like it.", at=lines)

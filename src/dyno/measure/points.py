@@ -167,7 +167,7 @@ def sent(row: Row) -> tuple[float, str] | None:
     """Requests that were sent, and who says so."""
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
-        return done + failed, "the result"
+        return done + failed, ""
     asked = row.settings.get("num_prompts")
     if asked is None or isinstance(asked.value, bool) or not isinstance(asked.value, int | float):
         return None

@@ -30,7 +30,7 @@ def text(audit: Audit, rows: Sequence[Normal]) -> str:
 
 
 def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
-    parts = [f"## Audit: {audit.verdict}", _head(audit, rows).partition("\n")[2].strip() or _counts(audit, rows)]
+    parts = [f"## Audit: {said(audit)}", _head(audit, rows).partition("\n")[2].strip() or _counts(audit, rows)]
     for f in audit.findings:
         at = f" ({', '.join(f'`{a}`' for a in f.at[:LINES])}{' …' if len(f.at) > LINES else ''})" if f.at else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
@@ -43,7 +43,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
 def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any]:
     return {
         "dyno": version,
-        "verdict": audit.verdict,
+        "verdict": audit.verdict if _read(audit) or audit.verdict != "sound" else None,
         "findings": msgspec.to_builtins(audit.findings),
         "files": [
             {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
@@ -54,9 +54,22 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
     }
 
 
+def said(audit: Audit) -> str:
+    """Of nothing, nothing is sound."""
+    return audit.verdict if _read(audit) or audit.verdict != "sound" else "nothing read"
+
+
+def _read(audit: Audit) -> bool:
+    return any(d.rows for d in audit.documents)
+
+
+def many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
 def _head(audit: Audit, rows: Sequence[Normal]) -> str:
-    lines = [f"{audit.verdict}: {_counts(audit, rows)}"]
-    lines += [f"  {d.file}: {d.format}, {len(d.rows)} results" for d in audit.documents]
+    lines = [f"{said(audit)}: {_counts(audit, rows)}"]
+    lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     return "\n".join(lines)
 
 
@@ -64,8 +77,8 @@ def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
     levels = [f.level for f in audit.findings]
     told = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
             for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    files = len(audit.documents)
-    return f"{', '.join(told) or 'nothing found'}, in {len(rows)} results of {files} file{'s' if files != 1 else ''}"
+    where = f"{many(len(rows), 'result')} of {many(len(audit.documents), 'file')}"
+    return f"{', '.join(told) or 'nothing found'}, in {where}"
 
 
 def _finding(f: Finding) -> str:
@@ -121,12 +134,12 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
         ("req/s", [_number(r.requests_per_s, 2) for r in rows]),
         ("out tok/s", [_number(r.output_per_s, 1) for r in rows]),
         ("total tok/s", [_number(r.total_per_s, 1) for r in rows]),
-        ("speed", [r.speed for r in rows]),
-        ("acc", [_number(r.accelerators, 0) for r in rows]),
-        ("tok/s/acc", [_number(r.per_accelerator, 1) for r in rows]),
+        ("score" if rows[0].kind == "quality" else "tok/s", [r.speed for r in rows]),
+        ("devices", [_number(r.accelerators, 0) for r in rows]),
+        ("tok/s/device", [_number(r.per_accelerator, 1) for r in rows]),
     ]
     if len({r.accelerators for r in rows if r.accelerators}) > 1:  # parts of a node beside each other
-        columns.append(("tok/s/8 acc", [_node(r) for r in rows]))
+        columns.append(("tok/s/8 devices", [_node(r) for r in rows]))
     for name, title in _LATENCIES.items():
         columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
@@ -179,9 +192,9 @@ def _legend(rows: Sequence[Normal]) -> str:
     lines += [f"  {key}: {DEFINITIONS[key]}" for key in told]
     if any(r.per_accelerator is not None for r in rows):
         of = {r.per_accelerator_of for r in rows if r.per_accelerator is not None}
-        lines.append(f"  tok/s/acc: {' or '.join(sorted(of))} tokens/s of one accelerator")
+        lines.append(f"  tok/s/device: {' or '.join(sorted(of))} tokens/s of one accelerator")
     if len({r.accelerators for r in rows if r.accelerators}) > 1:
-        lines.append("  tok/s/8 acc: of a node; ≈ is an estimate from another number, as if nothing were lost")
+        lines.append("  tok/s/8 devices: of a node; ≈ is an estimate from another number, as if nothing were lost")
     return "\n".join(lines)
 
 

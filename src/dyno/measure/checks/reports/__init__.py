@@ -16,6 +16,7 @@ REPORTS: tuple[Callable[[list[Document]], Iterator[Finding]], ...] = (
     sections.no_figures,
     sections.dangling,
     commands.command_differs,
+    commands.fewer_than_commanded,
     commands.versions_differ,
     commands.flags_differ,
     commands.models_named,

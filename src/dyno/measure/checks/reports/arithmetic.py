@@ -230,8 +230,12 @@ def _measured(document: Document, text: str) -> tuple[str, int] | None:
     return None
 
 
+_CELL_TIMES = re.compile(r"(?<![\w.])(\d[\d,]{0,12}\.\d{1,6})\s?[x×*]\s?([2-9]|[1-5]\d|6[0-4])(?![\w.])")
+
+
 def extrapolated(documents: list[Document]) -> Iterator[Finding]:
     for document in documents:
+        yield from _in_cells(document)
         for passage in document.passages:
             text = passage.text[:TEXT_MAX]
             for found in _TIMES.finditer(text):
@@ -252,3 +256,25 @@ def extrapolated(documents: list[Document]) -> Iterator[Finding]:
                         [f"{document.file}:{passage.line}", f"{document.file}:{line}"],
                     )
                     break
+
+
+def _in_cells(document: Document) -> Iterator[Finding]:
+    """'7787.17x2' in a table."""
+    found = [
+        (line, times[1], times[2])
+        for table in document.tables
+        for cells, line in zip(table.rows, table.lines, strict=False)
+        for cell in cells
+        if (times := _CELL_TIMES.search(cell.text[:300]))
+    ]
+    if found:
+        _, number, factor = found[0]
+        more = f" So it is with {len(found) - 1} more cells." if len(found) > 1 else ""
+        yield Finding(
+            "comparability.extrapolated",
+            "doubt",
+            f"A figure of {number} is multiplied by {factor} in a table, as if {factor} of them lost nothing: that was "
+            f"not run.{more}",
+            "Run them side by side, and give the sum that comes out.",
+            [f"{document.file}:{line}" for line, _, _ in found],
+        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Command, Document, Setting
+from dyno.facts.imported import Command, Document, Row, Setting
 from dyno.measure.model_name import named
 from dyno.measure.points import ENGINE
 
@@ -37,6 +37,37 @@ def command_differs(documents: Sequence[Document]) -> Iterator[Finding]:
                     "Print the command of each result.",
                     [f"{d.file}:{c.line}", *(f"{d.file}:{told[n].line}" for n in others)],
                 )
+
+
+def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
+    """Results that tell no count have a little fewer requests than a command of the report sends."""
+    for d in documents:
+        asked = {
+            int(s.value): c.line for c in d.commands
+            if c.role == "client" and (s := c.settings.get("num_prompts")) and isinstance(s.value, int)
+        }  # fmt: skip
+        short: dict[int, list[Row]] = {}
+        for r in d.rows:
+            done = int(r.get("completed") or 0)
+            above = min((n for n in asked if n > done), default=None)
+            told = "num_prompts" in r.settings or r.get("failed") is not None or done in asked
+            if r.kind == "serve" and r.form == "block" and not told and above and done > ALMOST * above:
+                short.setdefault(above, []).append(r)
+        for count, rows in short.items():
+            if len(rows) < SEVERAL:
+                continue
+            done_s = ", ".join(sorted({f"{r.get('completed'):,.0f}" for r in rows}))
+            yield Finding(
+                "requests.failed",
+                "doubt",
+                f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
+                "of no others.",
+                "Find out what became of the rest: a client's limit of open files drops requests in silence.",
+                [f"{d.file}:{asked[count]}", *(r.at for r in rows)],
+            )
+
+
+ALMOST, SEVERAL = 0.9, 3
 
 
 def versions_differ(documents: Sequence[Document]) -> Iterator[Finding]:
@@ -185,15 +216,26 @@ NEAR = 5  # lines
 _SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
 
 
+def _asks_a_server(row: Row) -> bool:
+    return "base_url" in str(row.told("--model_args") or "") or str(row.told("backend") or "").startswith("local-")
+
+
+def _spelled(model: object) -> str:
+    return named(str(model)).name.lower().replace("_", "-")
+
+
 def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
     """Accuracy of one configuration beside the speed of another."""
     for d in documents:
-        scores = [r for r in d.rows if r.kind == "quality" and r.told("model")]
+        # One that asks a server has that server's settings.
+        scores = [r for r in d.rows if r.kind == "quality" and r.told("model") and not _asks_a_server(r)]
         speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
         if not scores or not speed:
             continue
-        measured = {named(str(r.told("model"))).name for r in scores}
-        run = {named(str(c.settings["model"].value)).name for c in speed}
+        measured = {_spelled(r.told("model")) for r in scores}
+        run = {
+            _spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings
+        }
         caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
         tested = {str(r.told("kv_cache_dtype") or "") for r in scores}
         if measured & run and not (caches - tested):
@@ -203,10 +245,11 @@ def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
             if caches - tested
             else ""
         )
+        what = f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}"
         yield Finding(
             "comparability.quality_elsewhere",
-            "doubt",
-            f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}{kv}.",
+            "doubt" if not measured & run else "note",
+            f"{what}{kv}." if not measured & run else f"The commands run {', '.join(sorted(measured & run))}{kv[1:]}.",
             "Measure accuracy and speed of the same configuration.",
             [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
         )

@@ -21,6 +21,7 @@ _WIDEST = 24  # numbers of a row
 
 class Number(NamedTuple):
     value: float
+    half: float  # of a unit of its last digit
     mark: str  # %, x or ''; ± before it where a sign stands
 
 
@@ -31,7 +32,8 @@ def percentages(documents: list[Document]) -> Iterator[Finding]:
 
 
 def _of_table(file: str, table: Table) -> Iterator[Finding]:
-    rows = [(line, _numbers([c.text for c in cells])) for cells, line in zip(table.rows, table.lines, strict=False)]
+    # The first column is what they are of: '2×q4k' is no figure.
+    rows = [(line, _numbers([c.text for c in cells[1:]])) for cells, line in zip(table.rows, table.lines, strict=False)]
     width = max((len(numbers) for _, numbers in rows), default=0)
     if len(rows) < ROWS + 1 or not 3 <= width <= _WIDEST:
         return
@@ -43,7 +45,7 @@ def _of_table(file: str, table: Table) -> Iterator[Finding]:
     if len(alike) < ROWS + 1 or not 2 <= len(plain) <= 10:
         return
     for k, mark in enumerate(shape):
-        if mark:
+        if mark and mark != "%":  # without a sign it is a share of something
             yield from _of_column(file, alike, plain, k, mark.removeprefix("±"))
 
 
@@ -86,7 +88,9 @@ def _numbers(cells: list[str]) -> list[Number]:
             value = float(digits.replace(",", ""))
             # '+7 %' is a difference, '52 %' may be a share: rows of one kind are held together.
             shown = mark.replace("×", "x")
-            out.append(Number(-value if sign in ("-", "−", "–") else value, f"±{shown}" if sign and shown else shown))
+            half = 0.5 * 10.0 ** -len(digits.partition(".")[2])
+            signed = -value if sign in ("-", "−", "–") else value
+            out.append(Number(signed, half, f"±{shown}" if sign and shown else shown))
     return out
 
 
@@ -101,8 +105,11 @@ def _reckoned(numbers: list[Number], i: int, j: int, mark: str, less: bool) -> f
 
 
 def _fits(numbers: list[Number], i: int, j: int, k: int, mark: str, less: bool) -> bool:
-    is_so, told = _reckoned(numbers, i, j, mark, less), numbers[k].value
+    is_so, told = _reckoned(numbers, i, j, mark, less), numbers[k]
     if is_so is None:
         return True
-    slack = max(POINTS if mark == "%" else 0.06, SHARE * abs(is_so))
-    return abs(told - is_so) <= slack or abs(abs(told) - abs(is_so)) <= slack
+    a, b = numbers[i], numbers[j]
+    # By how much the printed digits of both may move it, and those of what is told.
+    moved = (100 if mark == "%" else 1) * (b.value / a.value) * (a.half / a.value + b.half / b.value) + told.half
+    slack = max(POINTS if mark == "%" else 0.06, SHARE * abs(is_so), 1.1 * moved)
+    return abs(told.value - is_so) <= slack or abs(abs(told.value) - abs(is_so)) <= slack

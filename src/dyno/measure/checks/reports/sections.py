@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Document, Passage
+from dyno.facts.imported import Document, Heading, Passage
 
 _PROMISE = re.compile(
     r"\b(?:costs?|pric(?:es?|ing)|performance|results?|throughput|latenc(?:y|ies)|benchmarks?|speeds?|ttft|tpot|itl|"
@@ -44,10 +44,12 @@ PARAGRAPH = 200  # characters: prose from here on, below it may be an item of a 
 def empty(documents: list[Document]) -> Iterator[Finding]:
     for document in documents:
         headings = [h for h in document.headings if h.level > 0]
-        bare = [h for h in headings if h.empty and not h.text.endswith((":", ";", ","))]
+        bare = [h for h in headings if h.empty and _is_title(h.text)]
         if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
             continue
-        promised = [h for h in bare if _PROMISE.search(h.text)]
+        # What a heading promises may stand under the next one; and where nothing is measured, nothing is missing.
+        measured = bool(document.rows or document.commands or document.environments)
+        promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
         for level, found in (("doubt", promised), ("note", [h for h in bare if h not in promised])):
             if found:
                 names = ", ".join(f"'{h.text}'" for h in found[:6])
@@ -60,6 +62,21 @@ def empty(documents: list[Document]) -> Iterator[Finding]:
                     else "Fill it or take it out.",
                     [f"{document.file}:{h.line}" for h in found],
                 )
+
+
+def _is_title(text: str) -> bool:
+    """Not the beginning of a list, a mark of an include, a licence, a comment."""
+    return not text.endswith((":", ";", ",")) and not re.match(r"\W{2}|SPDX|Copyright|tags?$", text, re.IGNORECASE)
+
+
+def _goes_on(document: Document, heading: Heading) -> bool:
+    """Tables or results stand right below the next heading of the same level."""
+    after = [h for h in document.headings if h.line > heading.line]
+    if not after or after[0].level != heading.level:
+        return False
+    stop = after[1].line if len(after) > 1 else 1 << 62
+    there = [t.line for t in document.tables] + [r.line for r in document.rows]
+    return any(after[0].line < line < stop for line in there)
 
 
 def _figures_in_words(document: Document) -> bool:

@@ -19,6 +19,8 @@ POSSIBLE: tuple[Callable[[Row], Iterator[Finding]], ...] = (
     consistency.two_runs,
     consistency.price,
     consistency.rate_exceeds,
+    consistency.beyond_the_run,
+    consistency.batch_counts,
 )
 ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
     answers.failed,

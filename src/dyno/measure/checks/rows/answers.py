@@ -17,7 +17,9 @@ def failed(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), sent(row)
     if row.kind != "serve" or done is None or asked is None or asked[0] <= done:
         return
-    for finding in failures(int(asked[0] - done), int(asked[0]), int(done), f": {asked[1]} says {asked[0]:,.0f}"):
+    for finding in failures(
+        int(asked[0] - done), int(asked[0]), int(done), f": {asked[1]} says {asked[0]:,.0f}" * bool(asked[1])
+    ):
         yield msgspec.structs.replace(finding, at=at([row], "completed", "failed"))
 
 
@@ -96,7 +98,7 @@ def lengths(row: Row) -> Iterator[Finding]:
     if row.kind != "serve" or _spread_wanted(row):
         return
     made, wanted = output_each(row), row.number("output_len")
-    if made and wanted and made < 0.9 * wanted:
+    if made and wanted and made < 0.9 * wanted and row.told("ignore_eos") is not True:
         yield Finding(
             "tokens.output_short",
             "doubt",
@@ -105,12 +107,23 @@ def lengths(row: Row) -> Iterator[Finding]:
             at([row], "total_output_tokens"),
         )
     read, asked = input_each(row), row.number("input_len")
-    if read and asked and abs(read / asked - 1) > 0.1 and abs(read - asked) > 48:
+    if (
+        read
+        and asked
+        and "rerank" not in str(row.told("dataset") or "")
+        and abs(read / asked - 1) > 0.1
+        and abs(read - asked) > 48
+    ):
         yield Finding(
             "tokens.input_length",
             "doubt",
             f"Prompts had {read:,.0f} tokens on average, where {asked:,.0f} were asked for ({read / asked - 1:+.0%}).",
-            "Prompts were cut, or counted by another tokenizer. Label the row by what was sent.",
+            (
+                "Prompts were cut, or counted by another tokenizer."
+                if read < asked
+                else "Something was added to them, or they were counted by another tokenizer."
+            )
+            + " Label the row by what was sent.",
             at([row], "total_input_tokens"),
         )
 
@@ -126,7 +139,7 @@ def _spread_wanted(row: Row) -> bool:
 def counted_again(row: Row) -> Iterator[Finding]:
     """Tokens that were counted as made against those that the answers' text has."""
     told, text = row.get("total_output_tokens"), row.get("retokenized_output_tokens")
-    if told and text and not 0.8 < text / told < 1.25:
+    if told and text is not None and not 0.8 < text / told < 1.25:
         yield Finding(
             "tokens.text_differs",
             "doubt" if not 0.5 < text / told < 2 else "note",

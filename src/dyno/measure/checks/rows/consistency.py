@@ -196,11 +196,48 @@ def in_flight(row: Row) -> Iterator[Finding]:
             by_gaps = f"; by the gaps (ITL) {rps * (first + (each - 1) * itl) / 1000:,.0f}" if itl else ""
             yield Finding(
                 "consistency.mean_tpot",
-                "doubt" if there > FAR_OVER * most else "note",
+                # With no limit at all it is so with every set of chats, and nobody chose a level to compare.
+                "doubt" if there > FAR_OVER * most and (name == "concurrency" or finite_rate(row)) else "note",
                 f"By its mean TPOT of {tpot:,.1f} ms, {there:,.0f} requests would be in flight, with {cap}{by_gaps}.",
                 "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
                 at([row], "mean_tpot_ms", "mean_itl_ms"),
             )
+
+
+def beyond_the_run(row: Row) -> Iterator[Finding]:
+    """A median request that takes longer than all requests together."""
+    middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
+    if row.kind != "serve" or row.tool not in ("vllm", "sglang", "dyno") or not (middle and each and took) or each < 2:
+        return
+    long_s = middle * (each - 1) / 1000
+    if long_s > 1.5 * took.value:
+        same = each == round(each)  # all answers have that length
+        yield Finding(
+            "consistency.beyond_the_run",
+            "void" if same and long_s > 2 * took.value else "doubt",
+            f"At its median TPOT of {middle:,.1f} ms, an answer of {each:,.0f} tokens takes {long_s:,.0f} s, in a run "
+            f"of {took.value:,.1f} s.",
+            "That is no time per token. Tokens came all at once, or were counted wrongly.",
+            at([row], "median_tpot_ms", "duration_s"),
+        )
+
+
+def batch_counts(row: Row) -> Iterator[Finding]:
+    """Offline: requests × (input + output) against the tokens that are told."""
+    read, made, count, total = (
+        row.number("input_len"), row.number("output_len"), row.get("completed"), row.get("total_tokens"),
+    )  # fmt: skip
+    if row.kind == "serve" or not (read and made and count and total):
+        return
+    here = count * (read + made)
+    if abs(total / here - 1) > 0.02:
+        yield Finding(
+            "consistency.tokens",
+            "doubt",
+            f"{count:,.0f} requests of {read:,.0f} + {made:,.0f} tokens are {here:,.0f}, and {total:,.0f} is told.",
+            "Its lengths or its count are not those of this row.",
+            at([row], "total_tokens", "completed"),
+        )
 
 
 def zero_first_token(row: Row) -> Iterator[Finding]:

@@ -155,7 +155,7 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
             "statistics.within_error",
             "note",
             f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{told}.",
-            "That is no difference: neither is shown to be better, nor that nothing was lost.",
+            "Neither is shown to be better, nor that nothing was lost.",
             at([a, b], "score"),
         )
 
