@@ -15,12 +15,13 @@ _VALUE = re.compile(
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
+_LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
 _SHORTEST = 7  # a shorter value would star out ordinary words
 
 
 def is_secret(name: str) -> bool:
     """Of a variable."""
-    return name not in _FOLDERS and bool(_NAME.search(name))
+    return name not in _FOLDERS and bool(_NAME.search(name[:_LONGEST_NAME]))
 
 
 def shown(name: str, value: str) -> str:

@@ -128,20 +128,21 @@ def import_(options: argparse.Namespace) -> int:
     from dyno.report.audit import many
     from dyno.store.imports import FOLDER, keep, without_text
 
-    documents, failed = [], 0
+    documents, words, failed = [], [], 0
     for word in dict.fromkeys(options.files):
         try:
             found = read(Path(word))
             documents.append(without_text(found) if options.no_text else found)
+            words.append(word)
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
     if options.json:
         print(msgspec.json.encode(documents).decode())
-    for d in documents:
+    for d, word in zip(documents, words, strict=True):
         where = ""
         if (d.rows or d.commands or d.environments) and not options.json:
-            where = f" → {keep(d, options.output or options.runs / FOLDER)}"
+            where = f" → {keep(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         print(

@@ -7,14 +7,15 @@ from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
 from dyno.imports.flags import scalar
 
-HEADER = re.compile(r"={3,}\s*([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
-_END = re.compile(r"={20,}\s*$")
-_RULE = re.compile(r"-{3,}[\w \-().]{3,60}-{3,}\s*$")
+HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
+_END = re.compile(r"(?<!=)={20,}\s*$")
+_RULE = re.compile(r"(?<!-)-{3,40}[\w \-().]{3,60}-{3,40}$")
 # A label and its value, at the end of a line: before it a logger may have put its own words.
 _ENTRY = re.compile(
     r"(?:^|[\s|>\]])([A-Z][A-Za-z0-9 .,()/%\-]{2,60}?)\s*:\s{0,60}"
     r"(-?[\d.,]+(?:e[+-]?\d+)?|inf|nan|not set|None|[\w.:/-]{1,40})\s*$"
 )
+_TAGS = re.compile(r"(?:</?[a-z]{1,10}\s?/?>\s{0,4}){1,8}$", re.I)  # of a page around it
 STARTS = re.compile(r"(?:^|[\s|>\]])Successful requests\s*:\s*\d")
 _LATENCY = re.compile(
     r"(mean|median|average|avg|std|min|max|p\d{1,2}(?:\.\d+)?)\s+"
@@ -31,6 +32,7 @@ _FIGURES: dict[str, str] = {
     "request throughput (req/s)": "request_throughput",
     "request goodput (req/s)": "request_goodput", "input token throughput (tok/s)": "input_throughput",
     "output token throughput (tok/s)": "output_throughput", "total token throughput (tok/s)": "total_token_throughput",
+    "total throughput (tok/s)": "total_token_throughput",
     "peak output token throughput (tok/s)": "peak_output_throughput", "peak concurrent requests": "peak_concurrency",
     "concurrency": "concurrency_mean", "accept length": "acceptance_length",
     "acceptance rate (%)": "acceptance_percent", "acceptance length": "acceptance_length",
@@ -40,7 +42,16 @@ _SETTINGS: dict[str, str] = {
     "concurrency", "traffic request rate": "rate", "request rate configured (rps)": "rate", "backend": "backend",
     "total prompts": "num_prompts", "total requests": "num_prompts",
 }  # fmt: skip
+_CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
 LONGEST = 120  # lines of a block; what goes on is no block
+_WIDEST = 600  # characters of a line from its end, where the value is
+
+
+def header(text: str) -> re.Match[str] | None:
+    """The line above a block. In a program that prints one, a quote or an escape follows."""
+    text = text[:_WIDEST]
+    found = HEADER.search(text) if "enchmark result" in text.lower() else None
+    return found if found and text[found.end() : found.end() + 1] not in ('"', "'", "\\", "`") else None
 
 
 class Block:
@@ -58,9 +69,12 @@ class Block:
         """False where the block is over, and this line is none of it."""
         if number - self.line > LONGEST:
             return False
+        text = text[-_WIDEST:].rstrip()
         if not text.strip():
             self._misses += 1
             return self._misses < 3
+        if text.endswith(">"):
+            text = _TAGS.sub("", text)
         if _RULE.search(text):
             self._misses = 0
             return True
@@ -74,7 +88,7 @@ class Block:
         return self._misses < 6  # a warning may come between
 
     def ends(self, text: str) -> bool:
-        return bool(_END.search(text)) and bool(self.figures)
+        return bool(self.figures) and "====" in text and bool(_END.search(_TAGS.sub("", text[-_WIDEST:])))
 
     def _entry(self, label: str, value: str, line: int) -> bool:
         low = label.lower()
@@ -85,7 +99,7 @@ class Block:
             if figure is not None:
                 self.figures.setdefault(f"{word}_{stem}_ms", figure)
             return True
-        name = next((n for known, n in _FIGURES.items() if low == known or low.endswith(f" {known}")), None)
+        name = _name(low)
         if low.startswith("peak concurrent"):
             name = "peak_concurrency"
         if setting := _SETTINGS.get(low):
@@ -114,6 +128,17 @@ class Block:
             tool=tool, form="block", file=file, line=self.line, end=self.end, figures=figures,
             settings=dict(self.settings), section=section,
         )  # fmt: skip
+
+
+def _name(label: str) -> str | None:
+    """Before the label a logger may have put its own words; a word that changes what it means is none of them."""
+    for known, name in _FIGURES.items():
+        if label == known:
+            return name
+    for known, name in _FIGURES.items():
+        if label.endswith(f" {known}") and label[: -len(known)].split()[-1] not in _CHANGES:
+            return name
+    return None
 
 
 def _defined(name: str, figure: Figure, tool: str) -> Figure:

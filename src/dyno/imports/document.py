@@ -11,6 +11,8 @@ from dyno.imports.text import Walk
 
 LARGEST = 2 << 30
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+WHOLE_LINES = 300_000
+_MOST_WALKED = 900_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
 _AFTER = 16 << 10
 _MARKS = (
@@ -18,6 +20,8 @@ _MARKS = (
     b"|---", b"| ---", b"Namespace(", b"vllm serve ", b"benchmark_serving", b"Version:", b"vllm bench", b"llama-bench",
     b"llama-server ", b"launch_server",
 )  # fmt: skip
+
+_Bytes = mmap.mmap | bytes
 
 
 def read(path: Path) -> Document:
@@ -45,15 +49,19 @@ def _read(file: str, data: mmap.mmap) -> Document:
     head = bytes(data[:4096])
     if _binary(head):
         return Document(file, "binary", unread=[Unread(1, "This is no text.")])
-    if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef"):
+    if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef", b"\xff", b"\xfe"):
         return _large(file, data)
     content = decoded(bytes(data))
     found = structured.read(file, content)
-    return found if found is not None else read_text(file, content)
+    if found is not None:
+        return found
+    return read_text(file, content)
 
 
 def read_text(file: str, content: bytes) -> Document:
-    markdown = _is_markdown(content)
+    if len(content) > WHOLE or content.count(b"\n") > WHOLE_LINES:
+        return _large(file, content)
+    markdown = _is_markdown(file, content)
     walk = Walk(file, markdown)
     walk.go(lines(content))
     document = walk.document("markdown" if markdown else "text")
@@ -68,15 +76,17 @@ def _binary(head: bytes) -> bool:
     return b"\0" in head
 
 
-def _is_markdown(content: bytes) -> bool:
-    """Headings or fences: else a '#' begins a comment, and all is a listing."""
+def _is_markdown(file: str, content: bytes) -> bool:
+    """By its name, or by headings or fences: else a '#' begins a comment, and all is a listing."""
+    if file.lower().endswith((".md", ".mdx", ".markdown")):
+        return True
     head = content[:1_000_000]
     return b"\n```" in head or head.startswith(b"```") or (
         (b"\n## " in head or head.startswith(b"# ")) and b"Serving Benchmark Result" not in head[:3000]
     )  # fmt: skip
 
 
-def _large(file: str, data: mmap.mmap) -> Document:
+def _large(file: str, data: _Bytes) -> Document:
     """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
     spots = sorted({spot for mark in _MARKS for spot in _found(data, mark)})
     spans: list[list[int]] = []
@@ -87,21 +97,25 @@ def _large(file: str, data: mmap.mmap) -> Document:
         else:
             spans.append([first, last])
     walk = Walk(file, markdown=False)
-    number, counted = 1, 0
+    number, counted, walked = 1, 0, 0
     for first, last in spans:
         if walk.full:
             break
-        start = data.rfind(b"\n", 0, first) + 1
-        stop = data.find(b"\n", last)
-        stop = len(data) if stop < 0 else stop
+        start = max(data.rfind(b"\n", max(0, first - _AROUND), first) + 1 or first, counted)
+        stop = data.find(b"\n", last, last + _AROUND)
+        stop = min(len(data), last + _AROUND) if stop < 0 else stop
         number += _newlines(data, counted, start)
         for begin, end in _pieces(data, start, stop):
             piece = data[begin:end]
             for line in lines(piece, number):
                 walk.take(line)
+                walked += 1
+            number += piece.count(b"\n")
+            if walked > _MOST_WALKED and not walk.full:
+                walk.unread.append(Unread(number, "So much in it looks like results: what follows is left out."))
+                walk.full = True
             if walk.full:
                 break
-            number += piece.count(b"\n")
         counted = stop
     walk.finish()
     document = walk.document("log")
@@ -110,7 +124,7 @@ def _large(file: str, data: mmap.mmap) -> Document:
     return document
 
 
-def _found(data: mmap.mmap, mark: bytes) -> list[int]:
+def _found(data: _Bytes, mark: bytes) -> list[int]:
     """Where it stands, at most once in so many bytes: a mark that is everywhere shows nothing."""
     out, at = [], data.find(mark)
     while at >= 0:
@@ -119,7 +133,7 @@ def _found(data: mmap.mmap, mark: bytes) -> list[int]:
     return out
 
 
-def _pieces(data: mmap.mmap, start: int, stop: int) -> list[tuple[int, int]]:
+def _pieces(data: _Bytes, start: int, stop: int) -> list[tuple[int, int]]:
     """Whole lines, some megabytes at a time."""
     out = []
     while start < stop:
@@ -131,5 +145,5 @@ def _pieces(data: mmap.mmap, start: int, stop: int) -> list[tuple[int, int]]:
     return out
 
 
-def _newlines(data: mmap.mmap, start: int, stop: int) -> int:
+def _newlines(data: _Bytes, start: int, stop: int) -> int:
     return sum(data[at : min(at + (8 << 20), stop)].count(b"\n") for at in range(start, stop, 8 << 20))

@@ -22,6 +22,7 @@ _LINES: tuple[tuple[re.Pattern[str], str], ...] = (
 _DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
 _CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
 _HINTS = ("ersion", "==", "GPU", "Model name", "LLM engine", "SGLang")
+_MOST = 1_000  # dumps of a document
 _BEGINS = re.compile(r"PyTorch version\s*:|Collecting environment information")
 
 
@@ -50,7 +51,7 @@ class Environments:
         return False
 
     def _put(self, name: str, value: str, number: int, fresh: bool = False) -> None:
-        if not self.found or (fresh and self.found[-1]):
+        if not self.found or (fresh and self.found[-1] and len(self.found) < _MOST):
             self.found.append({})
             self._devices = set()
-        self.found[-1].setdefault(name, Setting(value, number, "environment"))
+        self.found[-1].setdefault(name, Setting(value[:200], number, "environment"))

@@ -1,8 +1,8 @@
 """Command lines and dumps of arguments: what was asked for, in the words that rows share."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Literal
 
 from dyno.facts.imported import By, Command, Scalar, Setting
@@ -73,9 +73,15 @@ _ABOUT_THE_LOAD = ("concurrency", "rate", "num_prompts", "dataset", "input_len",
                    "tokenizer", "endpoint", "percentiles", "ignore_eos")  # fmt: skip
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(\S*)")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\$\{?\w+\}?|[A-Z][A-Z_]{2,}|\.\.\.|…")
+_IN_PLACE = re.compile(r"\$\{?(\w{1,60})\}?")
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 _PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
 _LONGEST = 16_000
+_MOST = 200  # settings of a command
+_SERVERS = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")  # tools that are engines
+# A word as a shell takes it: $'…' too. Possessive: what was taken isn't given back, so no text takes long.
+_WORD = re.compile(r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL)
+_QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.DOTALL)
 
 
 def program_in(text: str) -> tuple[str, Role, str, int] | None:
@@ -104,10 +110,10 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
     program, role, tool, at = found
     words = _words(text[:_LONGEST])
     env = {m[1]: m[2] for word in _words(text[:at]) if (m := _VARIABLE.fullmatch(word))}
-    settings = dict(_settings(words, line, tool, variables))
+    settings = dict(islice(_settings(words, line, tool, variables), _MOST))
     if role == "server" and "model" not in settings and (name := _positional(text[at + len(program) :])):
-        settings["model"] = Setting(_resolved(name, variables) or name, line, "command")
-    if role in ("server", "offline", "client") and tool in ("vllm", "sglang", "tgi", "llama.cpp") and role != "client":
+        settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
+    if role in ("server", "offline") and tool in _SERVERS:
         settings.setdefault("engine", Setting(tool, line, "command"))
     if role == "quality":  # --model says by which program
         settings.pop("model", None)
@@ -117,7 +123,7 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
     return Command(
         line=line,
         role=role,
-        text=" ".join(_without_secrets(words))[:2000],
+        text=without_secrets(" ".join(_without_secrets(words))[:2000]),
         settings=settings,
         program=program,
         env={k: shown(k, v) for k, v in env.items()},
@@ -126,10 +132,50 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
 
 
 def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=False)
-    except ValueError:  # an open quote, as in a cut line
-        return text.split()
+    words, at = [], 0
+    for found in _WORD.finditer(text):
+        if text[at : found.start()].strip():
+            return text.split()  # an open quote, as in a cut line
+        at = found.end()
+        word = found[0]
+        words.append(_QUOTED.sub(_unquoted, word) if "'" in word or '"' in word or "\\" in word else word)
+    return words if not text[at:].strip() else text.split()
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    if found[3] is not None:
+        return re.sub(r"\\([\\\"$`\n])", r"\1", found[3])
+    return found[1] or found[2] or ""
+
+
+_SECRETIVE = re.compile(r"token|key|secret|pass|pwd|credential|auth|bearer|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I)
+_TOLD_BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
+_TOLD_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
+_TOLD_IN_WORDS = re.compile(
+    r"\b((?:\w{0,30}_)?(?:api[_-]?key|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
+    r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
+)  # fmt: skip
+_BEARER = re.compile(r"\b(bearer|authorization\s{0,3}:\s{0,3}basic)\s{1,3}\S{3,}", re.I)
+
+
+def without_secrets(text: str) -> str:
+    """Words, with what follows a secret's name, or looks like one, taken out."""
+    if not _SECRETIVE.search(text):
+        return text
+    text = _BEARER.sub(rf"\1 {HIDDEN}", text)
+    text = _TOLD_BY_FLAG.sub(_hidden, text)
+    text = _TOLD_BY_NAME.sub(lambda m: f"{m[1]}={HIDDEN}" if _hides(m[1], m[2]) else m[0], text)
+    text = _TOLD_IN_WORDS.sub(lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text)
+    return shown("", text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{HIDDEN}" if _hides(found[1], found[3]) else found[0]
+
+
+def _hides(name: str, value: str) -> bool:
+    ordinary = _NUMBER.fullmatch(value) or value.lower() in ("true", "false", "none", "null", "auto")
+    return is_secret(name.lstrip("-").replace("-", "_")) and not ordinary and value[:1] != "$"
 
 
 def _without_secrets(words: list[str]) -> list[str]:
@@ -167,12 +213,16 @@ def _before_flags(text: str) -> str | None:
 
 def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     for i, word in enumerate(words):
-        if not re.match(r"--?[A-Za-z]", word):
+        if word[:1] != "-" or not re.match(r"--?[A-Za-z]", word):
             continue
         flag, equals, value = word.partition("=")
         dashes = len(flag) - len(flag.lstrip("-"))
         bare = flag.lstrip("-").replace("_", "-")
-        if is_secret(bare.replace("-", "_")):
+        if (
+            len(bare) > 100
+            or is_secret(bare.replace("-", "_"))
+            or (word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1]))
+        ):
             continue
         if not equals:
             after = words[i + 1] if i + 1 < len(words) else ""
@@ -182,7 +232,7 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
             continue
         short = _SHORT.get(tool, {}) | _SHORT[""] if dashes == 1 else {}
         name = short.get(bare) or _NAMES.get(bare if dashes == 2 or len(bare) > 2 else "", "")
-        told = scalar(shown(bare, resolved))
+        told = scalar(without_secrets(shown(bare, resolved[:2000])))
         if name.startswith("-"):
             name, told = name[1:], False
         yield name or f"{'-' * dashes}{bare}", Setting(told, line, "command")
@@ -192,7 +242,9 @@ def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
     """A value with the shell's variables put in; None for a placeholder that a reader is to fill."""
     whole = re.fullmatch(r"\$\{?(\w+)\}?", value)
     if whole and whole[1] in variables:
-        return variables[whole[1]]
+        return shown(whole[1], variables[whole[1]])
+    if "$" in value and not whole:
+        value = _IN_PLACE.sub(lambda m: shown(m[1], variables[m[1]]) if m[1] in variables else m[0], value[:2000])
     return None if _PLACEHOLDER.fullmatch(value) else value
 
 
@@ -204,7 +256,9 @@ def without_prompt(text: str) -> str:
 
 # ---- dumps of arguments ----
 
-_ARGUMENT = re.compile(r"(\w{2,60})=(?:'([^']{0,500})'|\"([^\"]{0,500})\"|([^,()\[\]{}'\"\s]{1,200}))(?=[,)\s]|$)")
+_ARGUMENT = re.compile(
+    r"(?<!\w)(\w{2,60}+)=(?:'([^']{0,500}+)'|\"([^\"]{0,500}+)\"|([^,()\[\]{}'\"\s]{1,200}+))(?=[,)\s]|$)"
+)
 
 
 def namespace(text: str, line: int) -> dict[str, Setting]:
@@ -224,8 +278,8 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
 def model_args(text: str, line: int) -> dict[str, Setting]:
     """`pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
     out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
-    if model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text):
-        out["model"] = Setting(model[1], line, "command")
+    if (model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text)) and not _PLACEHOLDER.fullmatch(model[1]):
+        out["model"] = Setting(without_secrets(model[1]), line, "command")
     if quantization := re.search(r"quantization=([\w-]+)", text):
         out["quantization"] = Setting(quantization[1], line, "command")
     return out

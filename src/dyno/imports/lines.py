@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 LONGEST = 32_768  # characters of a line that are looked at; progress bars and dumps may go on for megabytes
 _PART = 1 << 20  # bytes that are made text at once
+_EMPTY = 3  # lines in a row that say that something is over
 _PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_STRAY = re.compile(r"[\udc80-\udcff]")
 _MANGLED = re.compile(
     r"[ÂÃâðï][\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
 )
@@ -32,12 +34,20 @@ def decoded(data: bytes) -> bytes:
 
 
 def lines(data: bytes, first: int = 1) -> Iterator[Line]:
-    """Of UTF-8; bytes that are none become marks. A bar that was painted over is seen as it was last."""
-    number, start = first, 0
+    """Of UTF-8, or, a line that is none, of Windows-1252. A bar that was painted over is seen as it was last.
+    Of empty lines in a row the first few."""
+    number, start, empty = first, 0, 0
     while start < len(data):
         end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or len(data)
-        part = data[start:end].decode("utf-8", errors="replace")
+        part = data[start:end].decode("utf-8", errors="surrogateescape")
         for text in part.removesuffix("\n").split("\n"):
+            if not text:
+                empty += 1
+                if empty <= _EMPTY:
+                    yield Line(number, "")
+                number += 1
+                continue
+            empty = 0
             if text.isascii() and text.isprintable():
                 yield Line(number, text.rstrip()[:LONGEST])
             elif "\r" in text:
@@ -52,9 +62,17 @@ def lines(data: bytes, first: int = 1) -> Iterator[Line]:
 def clean(text: str) -> str:
     if "\x1b" in text:
         text = _PAINT.sub("", text)
+    if _STRAY.search(text):
+        text = _whole(text)
     if not text.isascii() and _MANGLED.search(text):
         text = repaired(text)
     return _CONTROL.sub("", text).rstrip()
+
+
+def _whole(text: str) -> str:
+    """Bytes that were no UTF-8: another encoding's letters, or what is left of a letter that was cut."""
+    raw = text.encode("utf-8", errors="surrogateescape")
+    return raw.decode("cp1252" if _STRAY.sub("", text).isascii() else "utf-8", errors="replace")
 
 
 def repaired(text: str) -> str:

@@ -10,19 +10,35 @@ from collections.abc import Iterable
 import msgspec
 
 from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
-from dyno.imports import block, tables
+from dyno.imports import block, html_table, tables
 from dyno.imports.environment import Environments
-from dyno.imports.flags import command, in_words, model_args, namespace, program_in, scalar, without_prompt
+from dyno.imports.flags import (
+    command,
+    in_words,
+    model_args,
+    namespace,
+    program_in,
+    scalar,
+    without_prompt,
+    without_secrets,
+)
+from dyno.imports.html_table import WIDEST
 from dyno.imports.lines import Line
 
-MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS = 10_000, 4_000, 2_000
+MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
+MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
+_MOST_TOLD, _MOST_PARSED = 4_000_000, 20_000  # characters of all commands, and commands
+_LONGEST_ROW, _MOST_LINES = 4_000, 20_000  # of a table: characters of a row, rows
+_LONGEST_PASSAGE = 20_000
+_SHORT = 2_000  # characters of a line that is a setting, a heading or a figure
 _FENCE = re.compile(r"^\s{0,12}(```|~~~)")
-_HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*?)\s*#*\s*$")
+_HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*)$")
+_UNDERLINE = re.compile(r"\s{0,3}(={3,}|-{3,})")
 _HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)
 _BOLD_LINE = re.compile(r"^\s{0,3}(?:\*\*|__)([^*_].{0,150}?)(?:\*\*|__):?\s*$")
 _COMMENT = re.compile(r"^\s{0,8}#{1,6}\s+(\S.{0,200})$")
-_TABLE_ROW = re.compile(r"^\s{0,12}\|.{1,4000}\|?\s*$")
-_TABLE_RULE = re.compile(r"^\s{0,12}\|?[\s:|+-]*-{1,}[\s:|+-]*\|?\s*$")
+_BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")  # a table may be quoted, or a comment
+_RULE = re.compile(r"[\s:|+\-]+")
 _PROGRESS = re.compile(r"\b(\d{1,7})/(\d{1,7}) \[\d")
 _LOAD = re.compile(
     r"^\W{0,4}(Maximum request concurrency|Max request concurrency|Traffic request rate|num_prompts?|seq_length"
@@ -36,14 +52,17 @@ _LOAD_NAMES = {
 }  # fmt: skip
 _BUILD = re.compile(r"^\s{0,8}build:\s*([0-9a-f]{6,40}|unknown)\s*\((\d+)\)")
 _EVALUATED = re.compile(
-    r"^\s{0,4}([\w-]{2,30}) \((pretrained=|model=|base_url=)(.{0,2000}?)\),.{0,200}?(?:num_fewshot|batch_size):"
+    r"^\s{0,4}(?:#\s{1,2})?([\w-]{2,30}) \((pretrained=|model=|base_url=)(.{0,2000}?)\),"
+    r".{0,200}?(?:num_fewshot|batch_size):"
 )
 _ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
-_IMAGE = re.compile(r"!\[[^\]]{0,300}\]\([^)]{0,1000}\)(?:\{[^}]{0,100}\})?")
-_LINK = re.compile(r"\[([^\]]{0,300})\]\([^)]{0,1000}\)(?:\{[^}]{0,100}\})?")
+_IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
+_LINK = re.compile(r"\[([^\[\]]{0,300})\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
 _TAG = re.compile(r"</?[A-Za-z!][^<>]{0,1000}>")
-_STRONG = re.compile(r"(\*\*|__)(?=\S)(.{1,400}?)(?<=\S)\1")
+_STRONG = re.compile(
+    r"\*\*(?=[^\s*])((?:[^*]|\*(?!\*)){1,400}+)(?<=\S)\*\*|__(?=[^\s_])((?:[^_]|_(?!_)){1,400}+)(?<=\S)__"
+)
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*\d])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")
 _RECKONS = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
 # A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
@@ -52,6 +71,7 @@ _NO_LABELS = {
     "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
     "benchmark result", "benchmark results", "raw results", "results:", "test results", "serving script",
 }  # fmt: skip
+_NO_TITLE = re.compile(r"\s{0,12}<|\s{0,12}(?:[-*+•>]|\d{1,3}[.)])\s|\w{1,30}:\s|.{0,120}[.:;,]$")
 _ADMONITION = re.compile(r"^(?:\?\?\?\+?|!!!|===)\s")
 
 
@@ -62,8 +82,18 @@ def plain(text: str) -> str:
     if "[" in text:
         text = _LINK.sub(r"\1", _IMAGE.sub(" ", text))
     if "*" in text or "__" in text:
-        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\2", text))
-    return " ".join(text.replace("`", "").split())
+        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\1\2", text))
+    return without_secrets(" ".join(text.replace("`", "").split()))
+
+
+def _row(text: str) -> str | None:
+    """A line of a table, from its first bar on."""
+    found = _BEFORE_ROW.match(text) if "|" in text and len(text) <= _LONGEST_ROW else None
+    return text[found.end() :] if found and len(text) > found.end() + 1 else None
+
+
+def _is_rule(text: str) -> bool:
+    return "-" in text and len(text) <= _LONGEST_ROW and _RULE.fullmatch(text) is not None
 
 
 class _Scoped(msgspec.Struct):
@@ -98,8 +128,13 @@ class Walk:
         self._level = 0
         self._block: block.Block | None = None
         self._table: list[Line] = []
+        self._bare = False  # the table's lines don't begin with a bar
+        self._cells, self._tables_full = 0, False
+        self._html: list[Line] | None = None  # a table in HTML
+        self._before = Line(0, "")
         self._paragraph: list[Line] = []
         self._joined: tuple[int, str] | None = None  # a command that goes on in the next line
+        self._spent = 0  # characters of commands
         self._offline: tuple[int, int, dict[str, Figure]] | None = None
         self._content = True  # since the last heading
         self.full = False
@@ -119,27 +154,34 @@ class Walk:
             return
         if self._joined is not None and self._continue(number, text):
             return
-        if self._table and not (_TABLE_ROW.match(text) or (len(self._table) == 1 and _TABLE_RULE.match(text))):
+        if self._html is not None and self._in_html(number, text):
+            return
+        if self._table and not self._in_table(text):
             self._end_table()
+        before, self._before = self._before, line
         if not text or text.isspace():
             self._end_paragraph()
             return
         if ("```" in text or "~~~" in text) and _FENCE.match(text):
             self._toggle(text)
-        elif "===" in text and (found := block.HEADER.search(text)):
+        elif "===" in text and (found := block.header(text)):
             self._begin(block.Block(found[1], number))
         elif "Successful requests" in text and block.STARTS.search(text):
             self._begin(block.Block("", number))
             self._in_block(number, text)
-        elif not self._known(number, text):
+        elif not self._known(number, text, before):
             self._words(number, text)
 
-    def _known(self, number: int, text: str) -> bool:
+    def _known(self, number: int, text: str, before: Line) -> bool:
         """A line that means something by itself."""
-        if "|" in text and (_TABLE_ROW.match(text) or (self._table and _TABLE_RULE.match(text))):
+        if "|" in text and self._is_table(number, text, before):
+            return True
+        if "<table" in text and self._fence is None:
             self._end_paragraph()
             self._content = True
-            self._table.append(Line(number, text))
+            self._html = []
+            return self._in_html(number, text)
+        if "=" in text and " (" in text and self._is_evaluated(number, text[:_SHORT]):
             return True
         if self._is_heading(number, text):
             return True
@@ -148,12 +190,63 @@ class Walk:
             return True
         if self._is_command(number, text):
             return True
-        if "/" in text and (found := _PROGRESS.search(text)):
+        if "/" in text and (found := _PROGRESS.search(text[-_SHORT:])):
             self._pending["progress"] = Setting(int(found[2]), number, "progress")
             return True
-        if (":" in text or "=" in text) and self._is_setting(number, text):
+        if (":" in text or "=" in text) and self._is_setting(number, text[:_SHORT]):
             return True
-        return self._is_figure(number, text)
+        return self._is_figure(number, text[:_SHORT])
+
+    def _is_table(self, number: int, text: str, before: Line) -> bool:
+        row = _row(text)
+        if row is None and not self._table and "|" in before.text and _is_rule(text) and before.number == number - 1:
+            # The line before was a header without bars at its ends.
+            if self._paragraph and self._paragraph[-1].number == before.number:
+                self._paragraph.pop()
+            self._end_paragraph()
+            self._bare, self._table = True, [Line(before.number, before.text[:_LONGEST_ROW])]
+        elif row is None and not (self._table and (self._bare or _is_rule(text))):
+            return False
+        if not self._table:
+            self._end_paragraph()
+            self._bare = False
+        self._content = True
+        if len(self._table) < _MOST_LINES:
+            self._table.append(Line(number, (row or text)[:_LONGEST_ROW]))
+        return True
+
+    def _is_evaluated(self, number: int, text: str) -> bool:
+        """What lm-eval says of its model, above its tables."""
+        found = _EVALUATED.match(text)
+        if found is None:
+            return False
+        self._end_paragraph()
+        told = found[2] + found[3]
+        settings = model_args(told, number)
+        settings["--model_args"] = Setting(without_secrets(told[:500]), number, "command")
+        self._tell(settings, "quality")
+        return True
+
+    def _in_table(self, text: str) -> bool:
+        if "|" in text and (self._bare or _row(text)):
+            return True
+        return len(self._table) == 1 and _is_rule(text)
+
+    def _in_html(self, number: int, text: str) -> bool:
+        """Whether the line is the table's. A listing in a cell is read as one, and then the table isn't."""
+        assert self._html is not None
+        if "```" in text or "Benchmark Result" in text or len(self._html) > _MOST_LINES:
+            self._html = None
+            return False
+        self._html.append(Line(number, text))
+        if "</table" in text:
+            self._end_html()
+        return True
+
+    def _end_html(self) -> None:
+        held, self._html = html_table.rows(self._html or []), None
+        if len(held) >= 2:
+            self._put_table(held[0][0], [_cell(t) for t in held[0][1]], [(n, list(map(_cell, r))) for n, r in held[1:]])
 
     def _is_setting(self, number: int, text: str) -> bool:
         if found := _LOAD.match(text):
@@ -165,14 +258,9 @@ class Walk:
         if found := _BUILD.match(text):
             self._built(found[1], found[2], number)
             return True
-        if found := _EVALUATED.match(text):
-            self._end_paragraph()
-            settings = model_args(found[2] + found[3], number)
-            settings["--model_args"] = Setting((found[2] + found[3])[:500], number, "command")
-            self._tell(settings, "quality")
-            return True
         if self._listing and (found := _ASSIGNMENT.match(text)) and not text.lstrip().startswith("#"):
-            self._variables[found[1]] = found[2].strip("'\"")
+            if len(self._variables) < MOST_COMMANDS:
+                self._variables[found[1]] = found[2].strip("'\"")
             return len(found[2]) > 0
         return False
 
@@ -203,7 +291,7 @@ class Walk:
         """Whether the line was the block's."""
         current = self._block
         assert current is not None
-        again = block.HEADER.search(text) if "===" in text else None
+        again = block.header(text) if "===" in text else None
         if again is None and current.ends(text):
             self._end_block(closed=True)
             return True
@@ -217,11 +305,15 @@ class Walk:
         assert current is not None
         row = current.row(self.file, self._tool(), self._section())
         if row is None:
-            self.unread.append(Unread(current.line, "A result's heading without figures that can be read."))
+            self._miss(current.line, "A result's heading without figures that can be read.")
         else:
             if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
-                self.unread.append(Unread(row.end, "The block ends here, without its latencies and its last line."))
+                self._miss(row.end, "The block ends here, without its latencies and its last line.")
             self._add(row)
+
+    def _miss(self, line: int, why: str) -> None:
+        if len(self.unread) < MOST_UNREAD:
+            self.unread.append(Unread(line, why))
 
     def _end_offline(self) -> None:
         if self._offline is None:
@@ -255,6 +347,8 @@ class Walk:
         )
         settings: dict[str, Setting] = {}
         label = ""
+        if (row.form == "block" or row.tool) and self.headings:
+            settings |= in_words(self.headings[-1].text, self.headings[-1].line)
         if self._label is not None:
             label = self._label[1]
             settings |= in_words(label, self._label[0])
@@ -307,24 +401,24 @@ class Walk:
         return True
 
     def _continue(self, number: int, text: str) -> bool:
-        """A command that ends with a backslash, or was broken inside a flag, goes on in the next line."""
+        """A command that ends with a backslash, or was broken inside a flag or a quote, goes on in the next line."""
         assert self._joined is not None
         line, before = self._joined
-        if before and not before.endswith("\\"):
-            broken = re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before)
-            if not broken:
-                self._end_command()
-                return False
-            self._joined = (line, before + text.strip())
+        if not before:
+            self._joined = (line, text.strip()[:16_000])
             return True
-        goes_on = text.rstrip().endswith("\\") or not before
-        joined = (before[:-1].rstrip() + " " + text.strip()) if before else text.strip()
-        if len(joined) > 16_000 or _FENCE.match(text):
+        joined = None
+        if before.endswith("\\"):
+            joined = before[:-1].rstrip() + " " + text.strip()
+        elif (at := before.rfind("'{")) >= 0 and "'" not in before[at + 1 :] and before[at - 1] in " =$":
+            # JSON in quotes that are still open
+            joined = f"{before} {text.strip()}" if text.strip() and "===" not in text and len(before) < 4_000 else None
+        elif re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before):
+            joined = before + text.strip()
+        if joined is None or len(joined) > 16_000 or _FENCE.match(text):
             self._end_command()
             return False
         self._joined = (line, joined)
-        if not goes_on or (before and not joined.endswith("\\")):
-            self._joined = (line, joined)
         return True
 
     def _end_command(self) -> None:
@@ -332,7 +426,8 @@ class Walk:
             return
         line, text = self._joined
         self._joined = None
-        found = command(text.rstrip("\\"), line, self._variables, self._section())
+        self._spent += len(text) + _MOST_TOLD // _MOST_PARSED
+        found = command(text.rstrip("\\"), line, self._variables, self._section()) if self._spent < _MOST_TOLD else None
         if found is None:
             return
         self._content = True
@@ -376,10 +471,12 @@ class Walk:
 
     def _is_heading(self, number: int, text: str) -> bool:
         if self._fence is None and self.markdown:
-            if found := _HEADING.match(text):
-                self._head(number, len(found[1]), found[2])
+            if found := _HEADING.match(text[:_SHORT]):
+                self._head(number, len(found[1]), _without_marks(found[2]))
                 return True
-            if found := _HTML_HEADING.search(text):
+            if self._paragraph and text.lstrip()[:3] in ("===", "---") and _UNDERLINE.fullmatch(text):
+                return self._underlined(number, 1 if "=" in text else 2)
+            if "<" in text and (found := _HTML_HEADING.search(text[:_SHORT])):
                 self._head(number, int(found[1]), found[2])
                 return True
             if found := _BOLD_LINE.match(text):
@@ -398,10 +495,21 @@ class Walk:
             return True
         return False
 
+    def _underlined(self, number: int, level: int) -> bool:
+        """A paragraph of one line above a line of dashes is a heading."""
+        held = self._paragraph
+        if len(held) > 1 or held[0].number != number - 1 or len(held[0].text) > 120 or _NO_TITLE.match(held[0].text):
+            return False
+        self._paragraph = []
+        self._head(held[0].number, level, held[0].text.strip())
+        return True
+
     def _head(self, number: int, level: int, text: str) -> None:
         self._end_paragraph()
         self._end_offline()
         self._mark_empty(level)
+        if len(self.headings) >= MOST_HEADINGS:
+            self.headings.pop()
         self.headings.append(Heading(number, level, plain(text)))
         self._scope = [s for s in self._scope if s.level < level]
         self._level, self._content = level, False
@@ -418,26 +526,30 @@ class Walk:
 
     def _words(self, number: int, text: str) -> None:
         if self._listing or not self.markdown:
-            if len(text) < 400 and _RECKONS.search(text):
-                self._pass(Passage(number, text.strip(), self._section(), listing=True))
-            elif (self._label is None or self._loose) and _LOOSE.fullmatch(text.strip()) and len(text.split()) <= 5:
-                self._label, self._loose = (number, text.strip()), True
+            if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _RECKONS.search(text):
+                self._pass(Passage(number, without_secrets(text.strip()), self._section(), listing=True))
+            elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
+                self._label, self._loose = (number, without_secrets(text.strip())), True
             return
         if _ITEM.match(text) or _ADMONITION.match(text):
             self._end_paragraph()
         self._content = True
         self._paragraph.append(Line(number, text))
-        if len(self._paragraph) > 200:
+        if len(self._paragraph) > 200 or len(text) > _LONGEST_PASSAGE:
             self._end_paragraph()
 
     def _end_paragraph(self) -> None:
         if not self._paragraph:
             return
         held, self._paragraph = self._paragraph, []
-        text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in held))
+        if len(self.passages) >= MOST_PASSAGES and len(held) > 2:
+            return  # no title, and words enough
+        text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in held)[:_LONGEST_PASSAGE])
         if text:
-            self._recent_words = _title(held[0].number, text) if len(text) < 160 and len(held) <= 2 else None
-            self._pass(Passage(held[0].number, text[:20_000], self._section()))
+            # The last item of a list is no title of what follows, unless it says so.
+            title = len(text) < 160 and len(held) <= 2 and (text.endswith(":") or not _ITEM.match(held[0].text))
+            self._recent_words = _title(held[0].number, text) if title else None
+            self._pass(Passage(held[0].number, text, self._section()))
 
     def _pass(self, passage: Passage) -> None:
         if len(self.passages) < MOST_PASSAGES:
@@ -445,11 +557,19 @@ class Walk:
 
     def _end_table(self) -> None:
         held, self._table = self._table, []
-        if len(held) < 3 or not _TABLE_RULE.match(held[1].text):
+        if len(held) < 3 or not _is_rule(held[1].text) or self._tables_full:
             return  # lines between bars, and no table
-        header = [cell.text for cell in _cells(held[0].text)]
-        body = [(line.number, _cells(line.text)) for line in held[2:] if not _TABLE_RULE.match(line.text)]
-        table = Table(held[0].number, header, [cells for _, cells in body], [n for n, _ in body], self._section())
+        body = [(line.number, _cells(line.text)) for line in held[2:] if not _is_rule(line.text)]
+        self._put_table(held[0].number, _cells(held[0].text), body)
+
+    def _put_table(self, line: int, header: list[Cell], body: list[tuple[int, list[Cell]]]) -> None:
+        self._cells += sum(len(cells) for _, cells in body)
+        if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
+            self._tables_full = True
+            self._miss(line, "More tables than are read of one file: those from here on are left out.")
+            return
+        titles = [cell.text for cell in header]
+        table = Table(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
         self.tables.append(table)
         if self._label is None and not self._listing:
             self._label = self._recent_words
@@ -462,6 +582,8 @@ class Walk:
             self._end_block(closed=False)
         if self._table:
             self._end_table()
+        if self._html is not None:
+            self._end_html()
         self._end_paragraph()
         self._end_offline()
         self._mark_empty(0)
@@ -481,12 +603,22 @@ def _title(number: int, text: str) -> tuple[int, str] | None:
     return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
 
 
+def _is_loose(text: str) -> bool:
+    return _LOOSE.fullmatch(text.strip()) is not None and len(text.split()) <= 5
+
+
+def _without_marks(text: str) -> str:
+    """'Title ##' is 'Title', and 'C#' stays."""
+    title = text.rstrip()
+    bare = title.rstrip("#")
+    return bare.rstrip() if bare != title and bare[-1:].isspace() else title
+
+
 def _cells(text: str) -> list[Cell]:
     inner = text.strip().removeprefix("|")
     inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
-    out = []
-    for part in re.split(r"(?<!\\)\|", inner):
-        part = part.strip().replace("\\|", "|")
-        bold = bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", part))
-        out.append(Cell(plain(part), bold))
-    return out
+    return [_cell(part.strip().replace("\\|", "|")) for part in re.split(r"(?<!\\)\|", inner, maxsplit=WIDEST)[:WIDEST]]
+
+
+def _cell(text: str) -> Cell:
+    return Cell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))

@@ -1,5 +1,6 @@
 """What was read of other tools' files, kept beside the runs: runs/imports/NAME.json."""
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ class Imported(msgspec.Struct, frozen=True):
     dyno_import: int  # the version of this form
     dyno: str
     document: Document
+    source: str = ""  # which file it was, without telling where: a digest of the path by which it was named
 
 
 def without_text(document: Document) -> Document:
@@ -30,18 +32,31 @@ def without_text(document: Document) -> Document:
     return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
 
 
-def keep(document: Document, folder: Path) -> Path:
-    """Under its file's name, and never outside the folder: a name is not a path."""
+def keep(document: Document, folder: Path, source: str = "") -> Path:
+    """Under its file's name, and never outside the folder: a name is not a path. Another file of the same name gets a
+    name of its own; the same one, read again, takes its own place. `source`: the path by which it was named."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with -o DIR.") from None
     name = slug(document.file) or "imported"
+    digest = hashlib.sha256((source or document.file).encode(errors="surrogateescape")).hexdigest()[:12]
     path = folder / f"{name}.json"
+    if _is_anothers(path, digest):
+        path = folder / f"{name}-{digest[:8]}.json"
     # A result a line: so that two states of a file can be held against each other.
-    told = msgspec.json.encode(Imported(1, __version__, document))
+    told = msgspec.json.encode(Imported(1, __version__, document, digest))
     write(path, told.replace(b'},{"kind":', b'},\n{"kind":') + b"\n")
     return path
+
+
+def _is_anothers(path: Path, digest: str) -> bool:
+    if not path.exists():
+        return False
+    try:
+        return read(path, Imported).source not in ("", digest)
+    except StoreError:  # not ours, or of another version: left as it is
+        return True
 
 
 def is_import(head: bytes) -> bool:
