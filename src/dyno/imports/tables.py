@@ -106,7 +106,7 @@ def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
         return Column("completed")  # of vLLM offline, where none can fail
     if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
         return Column("speed")
-    if any(other.startswith("results_ttft_s_") for other in header) and title in _LLMPERF:
+    if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
         return Column(_LLMPERF[title], figure=False)
     return _of_cells(title, cells)
 
