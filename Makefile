@@ -11,7 +11,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once.
+# Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once; and
+# the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
 

@@ -28,7 +28,7 @@ kind = "fake"
 args = ["first_ms=6", "gap_ms=1"]
 [engines.slow]
 kind = "fake"
-args = ["first_ms=24", "gap_ms=6"]
+args = ["first_ms=15", "gap_ms=3"]
 [workloads.w]
 input_len = 8
 output_len = 5
@@ -81,7 +81,7 @@ def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pyte
     assert "A  runs/s:quick" in out and "4 streams, random, 8 in, 5 out" in out
     assert "A: quick, w, c, 240 completed, 0 failed, 6 runs" in out
     assert "B is slower: output tokens/s -" in out and "over repeats." in out
-    assert "What differs is args first_ms=6 gap_ms=1 / first_ms=24 gap_ms=6." in out
+    assert "What differs is args first_ms=6 gap_ms=1 / first_ms=15 gap_ms=3." in out
     assert "Verdict: " in out.splitlines()[-1]
     assert max(map(len, out.splitlines())) <= 100
 

@@ -17,7 +17,7 @@ from dyno.imports.document import read, read_text
 from dyno.store.imports import keep, kept
 
 HERE = Path(__file__).parent
-FUZZ = settings(max_examples=30, deadline=2000, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=20, deadline=2000, suppress_health_check=list(HealthCheck))
 NAMES = ("a.md", "a.log")
 BLOCK = (HERE / "fixtures" / "imports" / "vllm-0.24-serve-c64.txt").read_bytes()
 REAL = [BLOCK, (HERE / "captures" / "llama-bench-11434.md").read_bytes()]

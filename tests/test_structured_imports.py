@@ -22,7 +22,7 @@ FILES = [
     *sorted(CAPTURES.glob("llama-bench-11434.*")),
     *sorted(CAPTURES.glob("vllm*.json")),
 ]
-FUZZ = settings(max_examples=60, deadline=2000, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=40, deadline=2000, suppress_health_check=list(HealthCheck))
 
 
 def document(path: Path) -> Document:

@@ -28,6 +28,7 @@ def of_rigs() -> list[tuple[Path, str]]:
     return [(path, rig) for path in REPORTS for rig in tomllib.loads(path.read_text())["rigs"]]
 
 
+@pytest.mark.engines  # a hundred trials on the embedded engine: a minute
 @pytest.mark.parametrize(("path", "rig"), of_rigs(), ids=[f"{path.stem}-{rig}" for path, rig in of_rigs()])
 def test_a_twin_runs_to_its_end(
     path: Path, rig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
