@@ -86,7 +86,7 @@ def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "sound.log", "gone.log"]) == 0
+    assert main(["audit", "sound.log", "gone.log"]) == 1
     told = capsys.readouterr()
     assert "gone.log" in told.err and "1 result of 1 file" in told.out
     assert main(["audit", "gone.log"]) == 1

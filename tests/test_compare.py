@@ -380,10 +380,11 @@ def test_requests_each_second_of_other_lengths_are_left_out_and_tokens_are_not()
 
 def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
     a = one("a", tool="vllm", form="json", median_ttft_ms=(9.0, "vllm.ttft"), median_tpot_ms=(9.0, "vllm.tpot"))
-    b = one("b", tool="sglang", form="json", median_ttft_ms=(9.0, "sglang.ttft"), median_tpot_ms=(9.0, "sglang.tpot"))
+    b = one("b", tool="x", form="json", median_ttft_ms=(9.0, "sglang.ttft"), median_tpot_ms=(9.0, "guidellm.tpot"))
     found = pairing([a], [b])
-    assert [x.metric for x in found.left_out] == ["median_ttft_ms"], "TPOT is reckoned alike, in other words' names"
-    assert "(vllm.ttft)" in next(f.text for f in found.findings if f.code == "comparability.definitions")
+    assert [x.metric for x in found.left_out] == ["median_tpot_ms"], "TTFT is the same but for an empty first chunk"
+    near, other = (f.text for f in found.findings if f.code == "comparability.definitions")
+    assert "(vllm.ttft)" in near and "(guidellm.tpot)" in other
 
 
 def test_other_prompts_are_told_and_machines_compared() -> None:

@@ -118,7 +118,7 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
     one, other = trials(runs, "quick*")[:2]
     unsure = (str(one), str(other), "--gate", "p99_ttft_ms<200%")
     assert compare(*unsure) == 0
-    assert "not sure (--strict would fail)" in capsys.readouterr().out
+    assert "not sure (--strict doesn't let it pass)" in capsys.readouterr().out
     assert compare(*unsure, "--strict") == 3
     assert compare("s:quick", "s:slow", "--gate", "acceptance_rate>-1%") == 3
     assert "NOT JUDGED. acceptance_rate was left out: not told on both sides." in capsys.readouterr().out

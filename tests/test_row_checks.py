@@ -44,6 +44,7 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (answers.failed, row({"completed": 198, "failed": None}, {"num_prompts": 900}), ("requests.failed", "void")),
     (answers.failed, row({"completed": 0, "failed": 1000}), ("requests.none_completed", "void")),
     (answers.failed, row({"failed": None}, {"num_prompts": None}), None),
+    (answers.failed, row({"completed": 0, "failed": None}, {"num_prompts": None}), ("requests.none_completed", "void")),
     (answers.more_than_asked, row(), None),
     (answers.more_than_asked, row({}, {"num_prompts": 500}), ("consistency.command", "doubt")),
     (answers.empty, row(samples=Samples(output_lens=[100] * 1000)), None),
@@ -83,6 +84,7 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
      ORDER),  # above n × mean
     (consistency.percentiles, row({"median_ttft_ms": 500.0}), ORDER),  # above 2 × mean
     (consistency.percentiles, row({"completed": 10, "mean_ttft_ms": 4800.0, "p99_ttft_ms": 40_000.0}), None),
+    (consistency.percentiles, row({"median_ttft_ms": -4.0}), ORDER),
     (consistency.tail_below_mean, row(), None),
     (consistency.tail_below_mean, row({"p99_tpot_ms": 29.0}), ("consistency.tail_below_mean", "doubt")),
     (consistency.end_before_first, row(), None),
@@ -201,6 +203,8 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
     (statistics.within_error, [score(0.8466, 0.0135), score(0.848, 0.0134)], ("statistics.within_error", "note")),
     (statistics.within_error, [score(0.60, 0.0135), score(0.848, 0.0134)], None),
     (statistics.within_error, [score(0.8466, 0.0135), score(0.848, 0.0134, task="law")], None),
+    (repetition.copies, [row(), row(line=60)], ("consistency.copies", "note")),
+    (repetition.copies, [row(), row({"duration_s": 100.01}, line=60)], None),
     (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4)], TWINS),
     (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4), *TG], SURELY),
     (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "mean_tpot_ms": 31.0}, Q4)], None),

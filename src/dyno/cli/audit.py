@@ -10,6 +10,8 @@ from dyno import __version__
 from dyno.errors import DynoError, ImportFailed, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dyno.facts.finding import Finding
     from dyno.facts.imported import Document
     from dyno.facts.roofline import Peaks
@@ -17,14 +19,21 @@ if TYPE_CHECKING:
 GATE = 3
 _FORMATS = """reads, told apart by content:
   printed blocks of vLLM and SGLang, also several in a log, a Markdown file or a console's output
-  vLLM's JSON (serve, throughput, latency), SGLang's JSON lines, CSV files and Markdown tables of such figures
+  JSON of vLLM (serve, throughput, latency), GuideLLM, AIPerf, GenAI-Perf, inference-perf,
+    inference-benchmarker, InferenceX and dyno; SGLang's JSON lines; CSV files and tables of such figures
   llama-bench (Markdown, CSV, JSON, JSON lines, SQL), lm-eval (tables, JSON)
-  GuideLLM, AIPerf, inference-perf and inference-benchmarker JSON; dyno's own runs and studies
-
+"""
+_AUDITS = """
 examples:
   dyno audit report.md results/*.json       a report and the files behind it, together
   dyno audit bench.log --json | jq .findings
-  dyno audit runs/my-study --price 2.99"""
+  dyno audit runs/my-study --price 2.99     runs and studies of dyno's too
+  vllm bench serve … | dyno audit -         from a pipe"""
+_IMPORTS = """
+examples:
+  dyno import results/*.json                kept under runs/imports; `dyno runs` lists them
+  dyno import report.md --no-text -o figures
+  dyno sql "select file, name, value, definition from imported where name like '%ttft%'\""""
 
 
 def add(commands: Any) -> None:
@@ -33,7 +42,7 @@ def add(commands: Any) -> None:
         help="read anybody's results, say what they are worth",
         description="Reads results of dyno and of other tools, and reports written around them, and says what is "
         "doubtful or wrong in them, with the lines. Exit code 3 when something is void.",
-        epilog=_FORMATS,
+        epilog=_FORMATS + _AUDITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument(
@@ -52,8 +61,8 @@ def add(commands: Any) -> None:
         "import",
         help="read other tools' results and keep them beside the runs",
         description="Reads other tools' results and keeps what was read, each figure with its line and its tool's "
-        "definition, under runs/imports. `dyno audit`, `compare` and `report` read the files themselves too.",
-        epilog=_FORMATS,
+        "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too.",
+        epilog=_FORMATS + _IMPORTS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("files", nargs="+", metavar="FILE")
@@ -75,7 +84,7 @@ def audit(options: argparse.Namespace) -> int:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
     if options.price is not None and not 0 < options.price < 1e6:
         raise UsageError(f"--price {options.price:g} is no price of an accelerator-hour.")
-    documents, own = _read(options.files, options.runs)
+    documents, own, missing = _read(options.files, options.runs)
     result = audited(documents, peaks_of, own)
     rows = [normal(row, options.price) for d in documents for row in d.rows]
     if options.json:
@@ -84,7 +93,7 @@ def audit(options: argparse.Namespace) -> int:
         print((as_markdown if options.markdown else text)(result, rows))
     if not rows and all(d.unread for d in documents) and not any(d.headings for d in documents):
         raise ImportFailed("None of the files holds a result that dyno knows.")
-    return GATE if result.verdict == "void" else 0
+    return GATE if result.verdict == "void" else int(missing > 0)
 
 
 def show(word: str, runs: Path, as_json: bool) -> int:
@@ -93,26 +102,39 @@ def show(word: str, runs: Path, as_json: bool) -> int:
     return 0
 
 
-def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding]]":
+def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding], int]":
     """Files, runs and studies. One that can't be read is told, and the others go on."""
     import msgspec
 
     from dyno.cli.sources import read
 
     documents, own, failed = [], [], []
-    for word in dict.fromkeys(words):
+    for word in dict.fromkeys(_spread(words)):
         try:
             source = read(word, runs, samples=False)
         except DynoError as e:
             failed.append(str(e))
             continue
         documents.append(source.document)
-        own += [msgspec.structs.replace(f, at=[m.row.file]) for m in source.measured for f in m.findings]
+        own += [msgspec.structs.replace(f, at=[m.row.at]) for m in source.measured for f in m.findings]
     for why in failed:
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:
         raise ImportFailed("Nothing could be read.")
-    return documents, own
+    return documents, own, len(failed)
+
+
+def _spread(words: list[str]) -> "Iterator[str]":
+    """A folder that holds files and no runs is its files."""
+    from dyno.store.shelf import kind_of, look_around
+
+    for word in words:
+        path = Path(word)
+        shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
+        if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
+            yield from (str(p) for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith("."))
+        else:
+            yield word
 
 
 def peaks_of(name: str, count: int) -> "Peaks | None":

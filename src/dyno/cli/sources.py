@@ -1,5 +1,6 @@
 """A word of the command line as what was measured: a run, a study or a part of it, or another tool's file."""
 
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +30,12 @@ class Source(msgspec.Struct, frozen=True):
 
 def read(word: str, runs: Path, samples: bool = True) -> Source:
     """`samples`: the single requests too, where they are there."""
-    if Path(word).is_file():
+    if word == "-":
+        from dyno.imports.document import read_bytes
+
+        document = read_bytes("stdin", sys.stdin.buffer.read())
+        return Source(word, Path("stdin"), document, [_foreign(row) for row in document.rows])
+    if Path(word).is_file() or Path(word).is_fifo():
         return _of_file(word)
     path, part = _named(word, runs)
     kind = kind_of(path)
@@ -50,8 +56,12 @@ def _of_file(word: str) -> Source:
     from dyno.store.imports import is_import, kept
 
     path = Path(word)
-    document = kept(path) if is_import(_head(path)) else read_file(path)
-    return Source(word, path, document, [Measured(row, verdict=_verdict(row)) for row in document.rows])
+    document = kept(path) if path.is_file() and is_import(_head(path)) else read_file(path)
+    return Source(word, path, document, [_foreign(row) for row in document.rows])
+
+
+def _foreign(row: Row) -> Measured:
+    return Measured(row, findings=row.findings, verdict=_verdict(row))
 
 
 def _head(path: Path) -> bytes:
@@ -105,8 +115,14 @@ def _source(
     measured, unread = [], []
     for folder in folders:
         run = Run(folder)
-        if run.whole:
-            measured.append(of_run(run, samples))
+        try:
+            if run.whole:
+                measured.append(of_run(run, samples))
+                continue
+        except StoreError as e:
+            if whole:
+                raise
+            unread.append(Unread(0, str(e)))
         else:
             failure = failure_of(run)
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
@@ -120,6 +136,8 @@ def _source(
 def of_run(run: Run, samples: bool = True) -> Measured:
     """A run that is whole."""
     manifest, result = run.manifest(), run.result()
+    if result.summary is None and result.offline is None:
+        raise StoreError(f"{run.summary_path} holds no figures: it is damaged.")
     rig = _engines_rig(manifest)
     offline = manifest.trial.offline is not None
     row = row_of(

@@ -1,5 +1,6 @@
 """What a latency's name means, by the tool that reckoned it. Figures of two definitions don't share a column."""
 
+from collections.abc import Iterable
 from typing import Final
 
 # tool.stem → in words. A stem that a tool is not listed with is reckoned as vLLM does only where the tool says so.
@@ -41,3 +42,21 @@ def definition(tool: str, stem: str) -> str:
     """The key of what a tool means by a stem such as ttft; '' where that isn't known."""
     key = f"{tool}.{stem}"
     return key if key in DEFINITIONS else ""
+
+
+# Meanings that are one: a step apart only for streams that begin with an empty chunk, or end with a usage one.
+_MEANINGS: Final = (
+    {"vllm.ttft", "sglang.ttft", "dyno.ttft", "aiperf.ttft", "inference-perf.ttft", "inference-benchmarker.ttft",
+     "guidellm.ttft"},
+    {"vllm.tpot", "sglang.tpot", "dyno.tpot", "inference-perf.tpot"},
+    {"vllm.e2el", "sglang.e2el", "dyno.e2el", "inference-perf.e2el", "guidellm.e2el", "aiperf.e2el",
+     "inference-benchmarker.e2el"},
+    {"vllm.itl", "dyno.itl"},
+    {"guidellm.itl", "aiperf.itl", "inference-benchmarker.itl"},
+)  # fmt: skip
+
+
+def one_meaning(keys: Iterable[str]) -> bool:
+    """Figures of these definitions may stand in one column."""
+    told = set(keys)
+    return len(told) <= 1 or any(told <= meaning for meaning in _MEANINGS)

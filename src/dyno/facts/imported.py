@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from dyno.facts.finding import Finding
+
 RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
 Scalar = str | int | float | bool
 # Who told a setting. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
@@ -69,6 +71,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
+    findings: list[Finding] = []  # that stand in the file itself, as in dyno's own
 
     def get(self, name: str) -> float | None:
         figure = self.figures.get(name)

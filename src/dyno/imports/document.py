@@ -30,9 +30,10 @@ def read(path: Path) -> Document:
     try:
         size = path.stat().st_size
         if path.is_dir():
-            raise ImportFailed(f"{path} is a folder. Name the files in it, or a run or study of dyno's.")
-        if not path.is_file():
-            raise ImportFailed(f"{path} is not a file.")
+            raise ImportFailed(f"{path} is a folder. Name the files in it.")
+        if not path.is_file():  # a pipe
+            with path.open("rb") as opened:
+                return read_bytes(file, opened.read(LARGEST))
         if size > LARGEST:
             raise ImportFailed(
                 f"{path} has {size / (1 << 30):.1f} GiB; up to {LARGEST >> 30} are read. Cut it in parts."
@@ -45,7 +46,11 @@ def read(path: Path) -> Document:
         raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
 
 
-def _read(file: str, data: mmap.mmap) -> Document:
+def read_bytes(file: str, data: bytes) -> Document:
+    return _read(file, data) if data else Document(file, "empty", unread=[Unread(1, "Nothing came.")])
+
+
+def _read(file: str, data: _Bytes) -> Document:
     head = bytes(data[:4096])
     if _binary(head):
         return Document(file, "binary", unread=[Unread(1, "This is no text.")])
@@ -81,6 +86,8 @@ def _is_markdown(file: str, content: bytes) -> bool:
     if file.lower().endswith((".md", ".mdx", ".markdown")):
         return True
     head = content[:1_000_000]
+    if b"# HELP " in head[:2000] and b"# TYPE " in head[:2000]:  # a server's counters
+        return False
     return b"\n```" in head or head.startswith(b"```") or (
         (b"\n## " in head or head.startswith(b"# ")) and b"Serving Benchmark Result" not in head[:3000]
     )  # fmt: skip

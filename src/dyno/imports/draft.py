@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from dyno.facts.definition import definition
+from dyno.facts.finding import Finding
 from dyno.facts.imported import By, Figure, Row, RowKind, Samples, Scalar, Setting, Unread
 from dyno.imports.printed import half
 from dyno.imports.value import Value
@@ -22,6 +23,7 @@ class Draft:
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Setting] = {}
         self.unread: list[Unread] = []
+        self.findings: list[Finding] = []
         self.label = ""
         self.series = ""
 
@@ -67,25 +69,30 @@ class Draft:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
         return found or []
 
-    def pooled_ms(self, value: Value | None, name: str) -> list[float]:
-        """Of a list of seconds for each request. Each is let go before the next: there may be millions of gaps."""
+    def gaps_ms(self, value: Value | None, name: str) -> tuple[list[float], list[float]]:
+        """Of a list of seconds for each request: all of them, and each one's sum. Each list is let go before the next:
+        there may be millions of gaps."""
         if value is None or value.null:
-            return []
+            return [], []
         decoder = msgspec.json.Decoder(list[float])
         pooled: list[float] = []
+        sums: list[float] = []
         try:
             for raw in self.samples(list[msgspec.Raw], value, name):
-                pooled.extend(1e3 * s for s in decoder.decode(raw))
+                gaps = [1e3 * s for s in decoder.decode(raw)]
+                pooled.extend(gaps)
+                sums.append(sum(gaps))
         except msgspec.MsgspecError:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
-            return []
-        return pooled
+            return [], []
+        return pooled, sums
 
     def row(self, samples: Samples | None = None) -> Row:
         return Row(
             kind=self.kind, tool=self.tool, form=self.form, file=self.file, line=self.value.line, end=self.value.end,
             figures=self.figures, settings=self.settings, label=shown("", self.label)[:_LONGEST],
             series=shown("", self.series)[:_LONGEST], samples=samples,
+            findings=self.findings,
         )  # fmt: skip
 
 

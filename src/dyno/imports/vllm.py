@@ -4,6 +4,7 @@ from pathlib import PurePath
 from typing import Final
 
 from dyno.facts.definition import definition
+from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples, Unread
 from dyno.imports import columns
 from dyno.imports.draft import Draft, errors
@@ -98,11 +99,15 @@ def _own(draft: Draft, value: Value) -> None:
         return
     draft.setting("tool_version", own.get("version"))
     draft.setting("dataset", own.get("trial", "workload", "dataset"))
-    draft.setting("engine", own.get("target", "kind"))
+    draft.setting("engine", own.get("engine", "kind"))
+    if "engine" not in draft.settings:  # as the server says that it is
+        draft.setting("engine", own.get("target", "kind"))
     draft.setting("engine_version", own.get("target", "version"))
     for name in ("quantization", "dtype", "kv_cache_dtype", "tensor_parallel", "prefix_caching", "max_model_len"):
         draft.setting(name, own.get("target", name))
     draft.setting("verdict", own.get("verdict"))
+    if (found := own.get("findings")) is not None:
+        draft.findings = found.decoded(list[Finding]) or []
     draft.figure("cached_input_tokens", own.get("cached_input_tokens"))
 
 
@@ -131,12 +136,20 @@ def _serve(value: Value, file: str) -> tuple[Draft, Samples | None]:
 def _detailed(draft: Draft, value: Value) -> Samples | None:
     if not any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
         return None
+    made = draft.samples(list[int], value.get("output_lens"), "output_lens")
+    firsts = [1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")]
+    pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
+    ends = [1e3 * s for s in draft.samples(list[float], value.get("latencies"), "latencies")]
+    if not ends and len(firsts) == len(decoding):  # from first token to last are its gaps
+        ends = [first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0]
+    paces = [rest / (n - 1) for n, rest in zip(made, decoding, strict=False) if n > 1 and rest > 0]
     return Samples(
         input_lens=draft.samples(list[int], value.get("input_lens"), "input_lens"),
-        output_lens=draft.samples(list[int], value.get("output_lens"), "output_lens"),
-        ttfts_ms=[1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")],
-        e2els_ms=[1e3 * s for s in draft.samples(list[float], value.get("latencies"), "latencies")],
-        itls_ms=draft.pooled_ms(value.get("itls"), "itls"),
+        output_lens=made,
+        ttfts_ms=firsts,
+        tpots_ms=paces if len(made) == len(decoding) else [],
+        e2els_ms=ends,
+        itls_ms=pooled,
         starts_s=draft.samples(list[float], value.get("start_times"), "start_times"),
         errors=errors(draft.samples(list[str | None], value.get("errors"), "errors")),
     )

@@ -11,6 +11,9 @@ from dyno.measure.checks.reports import REPORTS
 from dyno.measure.checks.rows import POSSIBLE, ROW, ROWS, physics
 from dyno.measure.model_name import named, related
 
+# Each of these is about a sentence of its own.
+APART = {"consistency.claim", "consistency.mean_only", "comparability.claimed_work", "consistency.arithmetic",
+         "comparability.extrapolated", "consistency.percent", "consistency.bold"}  # fmt: skip
 SHOWN = 3  # findings of one code in one file, before they are told as one
 
 
@@ -70,9 +73,9 @@ def gathered(found: Iterable[Finding]) -> Iterator[Finding]:
     for finding in found:
         file = finding.at[0].rpartition(":")[0] if finding.at and finding.level != "note" else ""
         alike.setdefault((finding.code, finding.level, file), []).append(finding)
-    for (_, level, _), same in alike.items():
+    for (code, level, _), same in alike.items():
         told = list(_merged(same))
-        if len(told) <= (SHOWN if level != "note" else 1):
+        if code in APART or len(told) <= (SHOWN if level != "note" else 1):
             yield from told
         else:
             yield _one(told, len(same))

@@ -7,12 +7,12 @@ import msgspec
 
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import RowKind
+from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.measured import Measured
 from dyno.measure.checks.pairing import Objection, Two, examine
 from dyno.measure.direction import better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
-from dyno.measure.pairs import Group, groups, key_of, load_words, pair
+from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
 from dyno.measure.student import quantile, two_sided, welch_df
 
 CONFIDENCE = 0.95
@@ -67,9 +67,21 @@ def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[G
     yield Finding(
         "comparability.nothing_paired",
         "void",
-        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.",
+        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.{_apart(a, b)}",
         "Measure one under the other's load. --anyway compares two single settings, and marks the result.",
     )
+
+
+def _apart(a: Sequence[Group], b: Sequence[Group]) -> str:
+    """Of a single one on each side, in what they differ."""
+    if len(a) != 1 or len(b) != 1:
+        return ""
+    told = [f"{name.replace('_', ' ')} {_told(x)} / {_told(y)}" for name, x, y in conflicts(a[0][0].row, b[0][0].row)]
+    return f" They differ in {', '.join(told)}." if told else ""
+
+
+def _told(value: Scalar | None) -> str:
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _loads(groups: Sequence[Group]) -> str:

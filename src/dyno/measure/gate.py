@@ -40,7 +40,7 @@ def parse(text: str) -> Gate:
     check_metric(metric, "--gate")
     way = better(metric)
     if percent and way is not None and (way == "lower") != (sign[0] == "<"):
-        turned = f"{metric}{'<' if way == 'lower' else '>'}{-float(limit):+g}%".replace("+", "")
+        turned = f"{metric}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}%"
         raise UsageError(
             f"--gate {text!r}: {metric} is better when it is {way}, so this holds B back from getting better. For 'not "
             f"worse by more than that', write '{turned}'."

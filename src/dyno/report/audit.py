@@ -193,6 +193,8 @@ def _legend(rows: Sequence[Normal]) -> str:
     if any(r.per_accelerator is not None for r in rows):
         of = {r.per_accelerator_of for r in rows if r.per_accelerator is not None}
         lines.append(f"  tok/s/device: {' or '.join(sorted(of))} tokens/s of one accelerator")
+        if any(r.cost_per_million is not None for r in rows):
+            lines.append(f"  $/M tok: for a million {' or '.join(sorted(of))} tokens")
     if len({r.accelerators for r in rows if r.accelerators}) > 1:
         lines.append("  tok/s/8 devices: of a node; ≈ is an estimate from another number, as if nothing were lost")
     return "\n".join(lines)

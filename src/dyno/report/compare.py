@@ -94,7 +94,7 @@ def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
 def _gate(g: GateResult, as_markdown: bool) -> list[str]:
     state = {
         "held": "holds",
-        "not sure": "not sure (--strict would fail)",
+        "not sure": "not sure (--strict doesn't let it pass)",
         "broken": "BROKEN",
         "refused": "NOT JUDGED",
     }[g.state]

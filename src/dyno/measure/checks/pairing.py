@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dyno.facts.definition import DEFINITIONS
+from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
@@ -200,15 +200,29 @@ def failures(two: Two) -> Iterator[Objection]:
 def definitions(two: Two) -> Iterator[Objection]:
     a, b = two.rows
     other: dict[str, list[str]] = {}
+    near: dict[str, list[str]] = {}
     for metric in two.metrics:
         x, y = a.figures.get(metric), b.figures.get(metric)
         if x is None or y is None:
             continue
         said = [DEFINITIONS.get(figure.definition, "") for figure in (x, y)]
-        if said[0] != said[1] and all(said):
+        if said[0] != said[1] and one_meaning((x.definition, y.definition)) and all(said):
+            near.setdefault(f"A: {said[0]} ({x.definition}); B: {said[1]} ({y.definition})", []).append(metric)
+        elif said[0] != said[1] and all(said):
             other.setdefault(f"A: {said[0]} ({x.definition}); B: {said[1]} ({y.definition})", []).append(metric)
         elif said[0] != said[1]:
             other.setdefault(f"it isn't known what {'A' if not said[0] else 'B'} means by it", []).append(metric)
+    for why, metrics in near.items():
+        yield Objection(
+            Finding(
+                "comparability.definitions",
+                "note",
+                f"{', '.join(map(words, metrics))}: told in other words, and the same but for streams that begin or end "
+                f"with a chunk without text. {why}.",
+                "Look at the first chunk of a stream where it matters.",
+            ),
+            frozenset(),
+        )
     for why, metrics in other.items():
         yield Objection(
             Finding(

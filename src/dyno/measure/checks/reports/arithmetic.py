@@ -162,7 +162,7 @@ def _sessions(document: Document) -> Iterator[tuple[Passage, str, float, str]]:
 
 
 def _shares(passage: Passage) -> Iterator[tuple[str, str, float]]:
-    """'12 % higher (120 vs 100)', where it isn't: as written, the amount, the nearest true one."""
+    """'12 % higher (120 vs 100)', where it isn't: as written, the amount, the true one of the lesser."""
     text = passage.text[:TEXT_MAX]
     for pattern in _CLAIMS:
         for found in pattern.finditer(text):
@@ -179,7 +179,7 @@ def _shares(passage: Passage) -> Iterator[tuple[str, str, float]]:
                 _half(found["amount"]) + (100 if percent else 1) * rounding + 0.05 * amount + (0.5 if percent else 0.05)
             )
             if all(abs(amount - r) > slack for r in readings):
-                yield found.group(), f"{found['amount']} {found['sort']}", min(readings, key=lambda r: abs(r - amount))
+                yield found.group(), f"{found['amount']} {found['sort']}", readings[0]
 
 
 def sums(documents: list[Document]) -> Iterator[Finding]:

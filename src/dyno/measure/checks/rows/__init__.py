@@ -53,6 +53,7 @@ ROWS: tuple[Callable[[Sequence[Row]], Iterator[Finding]], ...] = (
     statistics.single_run,
     statistics.repeats,
     statistics.within_error,
+    repetition.copies,
     repetition.twins,
     repetition.multiples,
     cache.warm,

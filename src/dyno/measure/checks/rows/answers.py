@@ -15,6 +15,14 @@ EMPTY = 0.01  # of the answers: from here on they change the figures
 
 def failed(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), sent(row)
+    if row.kind == "serve" and done == 0 and asked is None:  # nobody tells how many failed
+        yield Finding(
+            "requests.none_completed",
+            "void",
+            "No request was completed.",
+            "Nothing was measured. Look at the server's log.",
+            at([row], "completed"),
+        )
     if row.kind != "serve" or done is None or asked is None or asked[0] <= done:
         return
     for finding in failures(

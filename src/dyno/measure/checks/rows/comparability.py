@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from dyno.facts.definition import one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
 from dyno.measure.model_name import named, related
@@ -188,7 +189,7 @@ def definitions(rows: Sequence[Row]) -> Iterator[Finding]:
         for name, figure in row.figures.items():
             if figure.definition and name.endswith("_ms"):
                 found.setdefault(name.removesuffix("_ms").rpartition("_")[2], Counter())[figure.definition] += 1
-    apart = {s: told for s, told in found.items() if len(told) > 1 and not any(set(told) <= m for m in _MEANINGS)}
+    apart = {s: told for s, told in found.items() if not one_meaning(told)}
     if apart:
         yield Finding(
             "comparability.definitions",
@@ -198,15 +199,3 @@ def definitions(rows: Sequence[Row]) -> Iterator[Finding]:
             + ".",
             "Don't put them in one column. METHOD.md says what each is.",
         )
-
-
-# Meanings that are one: a step apart only for streams that begin with an empty chunk, or end with a usage one.
-_MEANINGS = (
-    {"vllm.ttft", "sglang.ttft", "dyno.ttft", "aiperf.ttft", "inference-perf.ttft", "inference-benchmarker.ttft",
-     "guidellm.ttft"},
-    {"vllm.tpot", "sglang.tpot", "dyno.tpot", "inference-perf.tpot"},
-    {"vllm.e2el", "sglang.e2el", "dyno.e2el", "inference-perf.e2el", "guidellm.e2el", "aiperf.e2el",
-     "inference-benchmarker.e2el"},
-    {"vllm.itl", "dyno.itl"},
-    {"guidellm.itl", "aiperf.itl", "inference-benchmarker.itl"},
-)  # fmt: skip

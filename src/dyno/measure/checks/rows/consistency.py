@@ -64,6 +64,16 @@ def percentiles(row: Row) -> Iterator[Finding]:
         ]
         mean = row.figures.get(f"mean_{stem}_ms")
         count = _count(row, stem)
+        below = [f"{name} {value.value:,.2f} ms" for name, value in told if value.value < -value.half]
+        if below:
+            yield Finding(
+                "consistency.percentiles",
+                "void",
+                f"{stem.upper()}: a time can't be negative: {', '.join(below)}.",
+                "Look into the raw results.",
+                at([row], *(f"{n}_{stem}_ms" for n, _ in told)),
+            )
+            continue
         for name, value in told if mean is not None else []:
             if mean is not None and (most := _most(name, bounds(mean)[1], count)) and bounds(value)[0] > most * 1.01:
                 wrong.append(

@@ -17,6 +17,27 @@ _SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_
 MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
 
 
+def copies(rows: Sequence[Row]) -> Iterator[Finding]:
+    """One result that stands several times in one file, in the same form."""
+    found: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        told = tuple(sorted((n, f.value) for n, f in row.figures.items()))
+        if row.kind == "serve" and row.form != "table" and len(told) >= SAME and row.get("duration_s"):
+            found.setdefault((row.file, row.form, told, str(sorted(settings(row).items())), point(row)), []).append(row)
+    for same in found.values():
+        if len(same) > 1:
+            yield Finding(
+                "consistency.copies",
+                "note",
+                f"{len(same)} results are the same in all {len(same[0].figures)} figures: one, told {len(same)} times.",
+                "They are no repeats. Repeat the run for its noise.",
+                at(same),
+            )
+
+
+SAME = 6  # figures
+
+
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
     """Different things that behave the same to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
