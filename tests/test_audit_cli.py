@@ -1,5 +1,6 @@
 """`dyno audit` and `dyno import` as a user meets them."""
 
+import io
 import json
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
     assert main(["import", "sound.log"]) == 0
     assert "sound.log: text, 1 result by vllm → runs/imports/sound.log.json" in capsys.readouterr().out
     assert main(["runs"]) == 0
-    assert "runs/imports/sound.log.json: imported from sound.log, 1 results (text)" in capsys.readouterr().out
+    assert "runs/imports/sound.log.json: imported from sound.log, 1 result (text)" in capsys.readouterr().out
     assert (
         main(["sql", "select tool, line, value, definition from imported where name = 'mean_ttft_ms'", "--json"]) == 0
     )
@@ -118,6 +119,27 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
     assert "1 result of 1 file" in capsys.readouterr().out
     assert main(["runs", "show", "sound.log"]) == 0
     assert "Served, by vllm" in capsys.readouterr().out
+
+
+def test_a_folder_is_its_files_and_a_pipe_is_read(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    assert main(["audit", "."]) == 3
+    assert "in 2 results of 2 files" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((here / "sound.log").read_bytes())))
+    assert main(["audit", "-"]) == 0
+    assert "stdin: text, 1 result" in capsys.readouterr().out
+
+
+def test_what_a_file_of_dynos_own_says_of_itself_counts(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = {"code": "client.late_loop", "level": "void", "text": "It was late.", "advice": "Measure again."}
+    told = {"date": "20261115-120000", "backend": "openai", "model_id": "m", "num_prompts": 700, "request_rate": "inf",
+            "duration": 70.0, "completed": 700, "failed": 0, "total_input_tokens": 700, "total_output_tokens": 700,
+            "request_throughput": 10.0, "output_throughput": 10.0, "mean_ttft_ms": 5.0,
+            "dyno": {"version": "0.1.0", "verdict": "void", "findings": [finding]}}  # fmt: skip
+    (here / "own.json").write_text(json.dumps(told))
+    assert main(["audit", "own.json"]) == 3
+    assert "void  client.late_loop\n      It was late." in capsys.readouterr().out
 
 
 def test_a_secret_of_a_command_line_reaches_no_file_and_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,8 @@ def list_(options: argparse.Namespace) -> int:
         return 0
     _print_list(runs, studies, opened)
     for line in imported:
-        print(f"{line.path}: imported from {line.file}, {line.results} results ({line.format})")
+        count = f"{line.results} result{'s' if line.results != 1 else ''}"
+        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
     if not runs and not studies and not imported:
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""

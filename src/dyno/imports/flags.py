@@ -272,6 +272,8 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
         # A length that is another dataset's says nothing of this one; see `settled`.
         if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
             out[name] = Setting(scalar(shown(key, told)), line, "namespace")
+        elif key == "random-range-ratio":  # lengths are drawn around those that are asked for
+            out["--random-range-ratio"] = Setting(scalar(told), line, "namespace")
     return settled(out)
 
 
@@ -294,7 +296,7 @@ def settled(settings: dict[str, Setting]) -> dict[str, Setting]:
         "random-image",
         "generated-shared-prefix",
     ):
-        return {k: v for k, v in settings.items() if k not in ("input_len", "output_len")}
+        return {k: v for k, v in settings.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
     return settings
 
 

@@ -109,7 +109,7 @@ _IMPORTED = {
     "label": "VARCHAR", "series": "VARCHAR", "settings": "JSON", "name": "VARCHAR", "value": "DOUBLE",
     "definition": "VARCHAR",
 }  # fmt: skip
-_MEANINGS = {
+_OF_IMPORTS = {
     "import": "the file under runs/imports",
     "file": "that was imported",
     "row": "the result's first line in it",
@@ -117,6 +117,13 @@ _MEANINGS = {
     "tool": "that measured: vllm, sglang, llama-bench, …",
     "series": "what its author compares: an engine, a machine",
     "definition": "what the tool means by it; METHOD.md has them in words",
+    "kind": "serve, throughput, latency, micro, quality",
+    "label": "as its author calls it",
+    "settings": "what is told of load, engine and machine: settings->>'model'",
+    "name": "of the figure: mean_ttft_ms, output_throughput, …",
+    "value": "in the unit of its name; tokens or requests each second, seconds",
+}
+_MEANINGS = {
     "run": "its folder; the same in every table",
     "duration_s": "from the start of the load to the end of the last response",
     "planned": "requests that were to be sent",
@@ -271,6 +278,8 @@ class Tables:
         for table, column, kind in told:
             if table == "trials" and column in _NAMED:
                 meaning = _NAMED[column][2]
+            elif table == "imported":
+                meaning = _OF_IMPORTS[column]
             else:
                 family = next(prefix for prefix in _OF if column.startswith(prefix))
                 meaning = _MEANINGS.get(column, _OF[family])

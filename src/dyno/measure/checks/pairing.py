@@ -217,8 +217,8 @@ def definitions(two: Two) -> Iterator[Objection]:
             Finding(
                 "comparability.definitions",
                 "note",
-                f"{', '.join(map(words, metrics))}: told in other words, and the same but for streams that begin or end "
-                f"with a chunk without text. {why}.",
+                f"{', '.join(map(words, metrics))}: told in other words, and the same but for streams that begin or "
+                f"end with a chunk without text. {why}.",
                 "Look at the first chunk of a stream where it matters.",
             ),
             frozenset(),
