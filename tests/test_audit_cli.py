@@ -117,8 +117,13 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
     ]  # fmt: skip
     assert main(["audit", "runs/imports/sound.log.json"]) == 0
     assert "1 result of 1 file" in capsys.readouterr().out
-    assert main(["runs", "show", "sound.log"]) == 0
-    assert "Served, by vllm" in capsys.readouterr().out
+    for name in ("sound.log", "sound.log.json"):
+        assert main(["runs", "show", name]) == 0
+        assert "Served, by vllm" in capsys.readouterr().out
+    assert main(["runs", "delete", "sound.log.json", "--yes"]) == 0
+    assert "Deleted 1." in capsys.readouterr().out
+    assert not (here / "runs" / "imports" / "sound.log.json").exists() and (here / "sound.log").exists()
+    assert main(["runs", "delete", "sound.log", "--yes"]) != 0 and (here / "sound.log").exists()
 
 
 def test_a_folder_is_its_files_and_a_pipe_is_read(

@@ -198,10 +198,10 @@ def _verdict(line: "RunLine") -> str:
 
 
 def show(options: argparse.Namespace) -> int:
-    if Path(options.run).is_file():
+    if (file := _file_of(options.run, options.runs)) is not None:
         from dyno.cli import audit
 
-        return audit.show(options.run, options.runs, options.json)
+        return audit.show(str(file), options.runs, options.json)
     from dyno.cli.serve import result_file
     from dyno.cli.values import METRICS
     from dyno.experiment.trial import Outcome, finish
@@ -242,6 +242,14 @@ def show(options: argparse.Namespace) -> int:
     else:
         print(block(outcome.result, outcome.manifest.trial, list(METRICS[:4])))
     return 0
+
+
+def _file_of(word: str, runs: Path) -> Path | None:
+    """Another tool's result file, or what was kept of one, by its path or its name."""
+    from dyno.store.imports import FOLDER
+
+    kept = runs / FOLDER
+    return next((p for p in (Path(word), kept / word, kept / f"{word}.json") if word and p.is_file()), None)
 
 
 def _show_offline(run: "Run", as_json: bool) -> int:
@@ -309,27 +317,33 @@ def tag(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
+    from dyno.store.imports import is_kept
     from dyno.store.remove import remove, weigh
     from dyno.store.shelf import find
     from dyno.units import human_bytes
 
-    paths = list(dict.fromkeys(find(word, options.runs) for word in options.run))
+    kept = {p for word in options.run if (p := _file_of(word, options.runs)) and is_kept(p, options.runs)}
+    words = [word for word in options.run if _file_of(word, options.runs) not in kept]
+    paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
+    for path in sorted(kept):
+        print(f"{path}, an import", file=sys.stderr)
     for path, weight in zip(paths, weights, strict=True):
         trials = f", a study with {weight.trials} trials" if weight.trials is not None else ""
         print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
+    count = len(paths) + len(kept)
     if not options.yes:
         if not sys.stdin.isatty():
             raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
-        print(
-            f"Delete {'it' if len(paths) == 1 else f'these {len(paths)}'}? [y/N] ", end="", file=sys.stderr, flush=True
-        )
+        print(f"Delete {'it' if count == 1 else f'these {count}'}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("Nothing was deleted.", file=sys.stderr)
             return 1
     for path in paths:
         remove(path)
-    print(f"Deleted {len(paths)}.")
+    for path in kept:
+        path.unlink()
+    print(f"Deleted {count}.")
     return 0
 
 

@@ -63,6 +63,11 @@ def is_import(head: bytes) -> bool:
     return b'"dyno_import"' in head[:64]
 
 
+def is_kept(path: Path, runs: Path) -> bool:
+    """An import among the runs, and not the file that it was made of."""
+    return path.is_file() and path.resolve().parent == (runs / FOLDER).resolve()
+
+
 def kept(path: Path) -> Document:
     return read(path, Imported).document
 
