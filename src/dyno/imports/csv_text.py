@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from dyno.facts.imported import Cell, Document, Table, Unread
-from dyno.imports import columns, llama_bench, tables
+from dyno.imports import columns, tables
 from dyno.imports.printed import printed
+from dyno.imports.tools import llama_bench
 from dyno.secrets import HIDDEN, is_secret, shown
 
 _CELLS: Final = 500_000  # of a larger file, the first of them

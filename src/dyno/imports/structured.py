@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from dyno.facts.imported import Document, Row, Unread
-from dyno.imports import (
+from dyno.imports import csv_text, json_text
+from dyno.imports.tools import (
     aiperf,
-    csv_text,
     guidellm,
     inference_benchmarker,
     inference_perf,
     inferencex,
-    json_text,
     llama_bench,
     llmperf,
     lm_eval,

@@ -7,10 +7,11 @@ from typing import Final, Literal
 import msgspec
 
 from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table
-from dyno.imports import columns, llama_bench_table, lm_eval_table
+from dyno.imports import columns
 from dyno.imports.cells import devices, figure, plain, rate, settings_of
 from dyno.imports.columns import Column
 from dyno.imports.printed import printed
+from dyno.imports.tools import llama_bench_table, lm_eval_table
 from dyno.secrets import shown
 
 Form = Literal["table", "csv"]
