@@ -6,6 +6,7 @@ import re
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
 from dyno.imports.flags import scalar
+from dyno.imports.printed import half
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
 _END = re.compile(r"(?<!=)={20,}\s*$")
@@ -157,14 +158,12 @@ def printed(text: str, line: int, scale: float = 1.0) -> Figure | None:
         return None
     if not math.isfinite(value):
         return None
-    decimals = len(text.partition(".")[2]) if "e" not in text.lower() else 0
-    whole = "." not in text and value == int(value)
-    half = 0.0 if whole else 0.5 * 10.0**-decimals
-    return Figure(value * scale, line, half * scale)
+    return Figure(value * scale, line, (half(text) if "." in text else 0.0) * scale)
 
+
+# ---- single lines of the offline procedures ----
 
 OFFLINE_WORDS = ("Throughput:", "throughput:", "atency:", "Total num")
-# ---- single lines of the offline procedures ----
 
 _THROUGHPUT = re.compile(
     r"Throughput:\s*([\d.]+)\s*requests/s(?:,\s*([\d.]+)\s*(total )?tokens/s)?(?:,\s*([\d.]+)\s*output tokens/s)?", re.I
