@@ -184,7 +184,8 @@ def test_import_writes_only_under_its_folder_and_over_no_other_file_s(tmp_path: 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
-    for path in (tmp_path, tmp_path / "pipe", tmp_path / "gone.log", tmp_path / "missing", Path("/dev/null")):
+    assert read(tmp_path / "pipe").format == "empty"  # nobody writes into it, and nobody is waited for
+    for path in (tmp_path, tmp_path / "gone.log", tmp_path / "missing", Path("/dev/null")):
         with pytest.raises(ImportFailed):
             read(path)
 

@@ -1,6 +1,7 @@
 """Opens a file and tells by its content what it is."""
 
 import mmap
+import os
 from pathlib import Path
 
 from dyno.errors import ImportFailed
@@ -31,9 +32,10 @@ def read(path: Path) -> Document:
         size = path.stat().st_size
         if path.is_dir():
             raise ImportFailed(f"{path} is a folder. Name the files in it.")
-        if not path.is_file():  # a pipe
-            with path.open("rb") as opened:
-                return read_bytes(file, opened.read(LARGEST))
+        if path.is_fifo():
+            return read_bytes(file, _piped(path))
+        if not path.is_file():
+            raise ImportFailed(f"{path} is not a file.")
         if size > LARGEST:
             raise ImportFailed(
                 f"{path} has {size / (1 << 30):.1f} GiB; up to {LARGEST >> 30} are read. Cut it in parts."
@@ -44,6 +46,14 @@ def read(path: Path) -> Document:
             return _read(file, data)
     except OSError as e:
         raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
+
+
+def _piped(path: Path) -> bytes:
+    """What a program writes into a pipe; nothing where none does: opening it would wait for one."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "rb") as opened:
+        return opened.read(LARGEST)
 
 
 def read_bytes(file: str, data: bytes) -> Document:
