@@ -38,6 +38,8 @@ ROW: tuple[Callable[[Row], Iterator[Finding]], ...] = (
     statistics.few_samples,
     statistics.ramp,
     statistics.unsteady,
+    statistics.drift,
+    statistics.first_iteration,
 )
 # Of rows beside each other; physics.roofline needs the machines' peaks too.
 ROWS: tuple[Callable[[Sequence[Row]], Iterator[Finding]], ...] = (

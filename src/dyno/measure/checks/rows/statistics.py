@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.measure.points import ASIDE, at, key, level, point, requests_per_s, subject
+from dyno.measure.points import ASIDE, at, finite_rate, key, level, point, requests_per_s, subject
 from dyno.measure.statistics import samples_needed
 
 WAVES = 4  # requests for each stream: fewer, and start and drain are most of the run
@@ -72,6 +73,49 @@ def unsteady(row: Row) -> Iterator[Finding]:
 
 def _named(row: Row) -> str:
     return " ".join(str(v) for v in (row.told("model") or row.label, row.told("test")) if v) or row.file
+
+
+def drift(row: Row) -> Iterator[Finding]:
+    """First tokens of the early requests against those of the late ones, in the order of sending."""
+    s, asked = row.samples, row.number("concurrency")
+    if row.kind != "serve" or s is None or not asked or finite_rate(row):
+        return  # under a rate a queue grows: load.rate_not_reached
+    begun = [t for t in s.ttfts_ms[int(asked) :] if t > 0]  # the first come all at once
+    third = len(begun) // 3
+    if third < EACH:
+        return
+    early, late = median(begun[:third]), median(begun[-third:])
+    if max(early, late) > DRIFT * min(early, late):
+        yield Finding(
+            "statistics.drift",
+            "note",
+            f"First tokens took {early:,.1f} ms in the first third of the requests, {late:,.1f} in the last (medians).",
+            "It warmed up or wore down while it was measured, or requests are sorted. Warm up before, and run longer.",
+            at([row], "median_ttft_ms"),
+        )
+
+
+EACH, DRIFT = 30, 1.5  # requests of a third; medians apart
+
+
+def first_iteration(row: Row) -> Iterator[Finding]:
+    """Of repetitions, the first."""
+    s = row.samples
+    times = s.latencies_ms if s else []
+    if row.kind not in ("latency", "micro") or len(times) < 3:
+        return
+    rest = median(times[1:])
+    if rest > 0 and times[0] > FIRST * rest:
+        yield Finding(
+            "statistics.first_iteration",
+            "note",
+            f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median).",
+            "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out.",
+            at([row], "mean_latency_ms", "speed"),
+        )
+
+
+FIRST = 1.2
 
 
 def single_run(rows: Sequence[Row]) -> Iterator[Finding]:
