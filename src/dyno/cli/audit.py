@@ -40,13 +40,16 @@ def add(commands: Any) -> None:
     p = commands.add_parser(
         "audit",
         help="read anybody's results, say what they are worth",
-        description="Reads results of dyno and of other tools, and reports written around them, and says what is "
+        description="Reads results of dyno and of other tools, and reports written around them, and says what is\n"
         "doubtful or wrong in them, with the lines. Exit code 3 when something is void.",
         epilog=_FORMATS + _AUDITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument(
-        "files", nargs="+", metavar="FILE", help="a result file, a report, a log; a run or a study of dyno's"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="a result file, a report, a log, a folder of them, - for a pipe; a run or a study of dyno's",
     )
     p.add_argument("--json", action="store_true", help="everything, for a script")
     p.add_argument("--markdown", action="store_true", help="to be put into a report or a review")
@@ -60,7 +63,7 @@ def add(commands: Any) -> None:
     p = commands.add_parser(
         "import",
         help="read other tools' results and keep them beside the runs",
-        description="Reads other tools' results and keeps what was read, each figure with its line and its tool's "
+        description="Reads other tools' results and keeps what was read, each figure with its line and its tool's\n"
         "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too.",
         epilog=_FORMATS + _IMPORTS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
