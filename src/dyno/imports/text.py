@@ -24,6 +24,7 @@ from dyno.imports.flags import (
 )
 from dyno.imports.html_table import WIDEST
 from dyno.imports.lines import Line
+from dyno.imports.scope import Scope
 
 MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
 MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
@@ -96,15 +97,6 @@ def _is_rule(text: str) -> bool:
     return "-" in text and len(text) <= _LONGEST_ROW and _RULE.fullmatch(text) is not None
 
 
-class _Scoped(msgspec.Struct):
-    """Something told before a result, and how far it holds."""
-
-    settings: dict[str, Setting]
-    role: str
-    level: int  # of the heading under which it stands
-    listing: int  # 0: outside
-
-
 class Walk:
     def __init__(self, file: str, markdown: bool) -> None:
         self.file, self.markdown = file, markdown
@@ -115,7 +107,7 @@ class Walk:
         self.commands: list[Command] = []
         self.environments = Environments()
         self.unread: list[Unread] = []
-        self._scope: list[_Scoped] = []
+        self._scope = Scope()
         self._variables: dict[str, str] = {}
         self._pending: dict[str, Setting] = {}  # lines right before a block
         self._label: tuple[int, str] | None = None  # what the next results are called, by a comment or a line above
@@ -329,9 +321,8 @@ class Walk:
         ))  # fmt: skip
 
     def _tool(self) -> str | None:
-        clients = [s for s in self._scope if s.role == "client"]
-        told = clients[-1].settings.get("--tool") if clients else None
-        return str(told.value) if told and told.value in ("vllm", "sglang", "dyno") else None
+        told = self._scope.client()
+        return told if told in ("vllm", "sglang", "dyno") else None
 
     def _add(self, row: Row) -> None:
         if len(self.rows) >= MOST_ROWS:
@@ -342,9 +333,6 @@ class Walk:
             self.full = True
             return
         self._listing_rows = True
-        role = {"serve": ("server", "client", "namespace"), "quality": ("quality",), "micro": ("micro",)}.get(
-            row.kind, ("offline", "namespace")
-        )
         settings: dict[str, Setting] = {}
         label = ""
         if (row.form == "block" or row.tool) and self.headings:
@@ -352,10 +340,7 @@ class Walk:
         if self._label is not None:
             label = self._label[1]
             settings |= in_words(label, self._label[0])
-        for told in self._scope:
-            if told.role in role:
-                settings |= told.settings
-        settings.pop("--tool", None)
+        settings |= self._scope.of(row.kind)
         pending = dict(self._pending)
         progress = pending.pop("progress", None)
         settings |= pending
@@ -367,16 +352,9 @@ class Walk:
 
     # ---- what is told before ----
 
-    def _tell(self, settings: dict[str, Setting], role: str) -> None:
+    def _tell(self, settings: dict[str, Setting], role: str, tool: str = "") -> None:
         self._content = True
-        # The same told again, or by another of its kind, takes its place.
-        same = {"client", "namespace"} if role in ("client", "namespace") else {role}
-        if role == "namespace":
-            same = {"namespace"}
-        self._scope = [s for s in self._scope if s.role not in same]
-        if role == "client":
-            self._scope = [s for s in self._scope if s.role != "namespace"]
-        self._scope.append(_Scoped(settings, role, self._level, self._listing))
+        self._scope.tell(settings, role, tool, self._level, self._listing)
         self._pending.clear()
 
     def _is_command(self, number: int, text: str) -> bool:
@@ -434,8 +412,7 @@ class Walk:
         if len(self.commands) < MOST_COMMANDS:
             self.commands.append(found)
         told = program_in(text)
-        tool = told[2] if told else ""
-        self._tell(found.settings | {"--tool": Setting(tool, line, "command")}, found.role)
+        self._tell(found.settings, found.role, told[2] if told else "")
 
     def _built(self, commit: str, number: str, line: int) -> None:
         """llama-bench says its build below the table."""
@@ -464,7 +441,7 @@ class Walk:
         elif self._fence == mark:
             self._fence = None
             if self._listing_rows:  # a listing with both is closed in itself
-                self._scope = [s for s in self._scope if s.listing != self._listing]
+                self._scope.end_listing(self._listing)
             self._listing = 0
             self._label = None
             self._pending.clear()
@@ -511,7 +488,7 @@ class Walk:
         if len(self.headings) >= MOST_HEADINGS:
             self.headings.pop()
         self.headings.append(Heading(number, level, plain(text)))
-        self._scope = [s for s in self._scope if s.level < level]
+        self._scope.end_sections(level)
         self._level, self._content = level, False
         self._label = self._recent_words = None
         self._pending.clear()
