@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
-from dyno.imports import block, html_table, tables
+from dyno.imports import block, html_table, markup, tables
 from dyno.imports.environment import Environments
 from dyno.imports.flags import (
     command,
@@ -22,14 +22,14 @@ from dyno.imports.flags import (
     without_prompt,
     without_secrets,
 )
-from dyno.imports.html_table import WIDEST
 from dyno.imports.lines import Line
+from dyno.imports.markup import plain
 from dyno.imports.scope import Scope
 
 MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
 MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
 _MOST_TOLD, _MOST_PARSED = 4_000_000, 20_000  # characters of all commands, and commands
-_LONGEST_ROW, _MOST_LINES = 4_000, 20_000  # of a table: characters of a row, rows
+_MOST_LINES = 20_000  # of a table
 _LONGEST_PASSAGE = 20_000
 _SHORT = 2_000  # characters of a line that is a setting, a heading or a figure
 _FENCE = re.compile(r"^\s{0,12}(```|~~~)")
@@ -38,8 +38,6 @@ _UNDERLINE = re.compile(r"\s{0,3}(={3,}|-{3,})")
 _HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)
 _BOLD_LINE = re.compile(r"^\s{0,3}(?:\*\*|__)([^*_].{0,150}?)(?:\*\*|__):?\s*$")
 _COMMENT = re.compile(r"^\s{0,8}#{1,6}\s+(\S.{0,200})$")
-_BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")  # a table may be quoted, or a comment
-_RULE = re.compile(r"[\s:|+\-]+")
 _PROGRESS = re.compile(r"\b(\d{1,7})/(\d{1,7}) \[\d")
 _LOAD = re.compile(
     r"^\W{0,4}(Maximum request concurrency|Max request concurrency|Traffic request rate|num_prompts?|seq_length"
@@ -58,13 +56,6 @@ _EVALUATED = re.compile(
 )
 _ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
-_IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
-_LINK = re.compile(r"\[([^\[\]]{0,300})\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
-_TAG = re.compile(r"</?[A-Za-z!][^<>]{0,1000}>")
-_STRONG = re.compile(
-    r"\*\*(?=[^\s*])((?:[^*]|\*(?!\*)){1,400}+)(?<=\S)\*\*|__(?=[^\s_])((?:[^_]|_(?!_)){1,400}+)(?<=\S)__"
-)
-_EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*\d])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")
 _RECKONS = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
 # A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
 _LOOSE = re.compile(r"[\w +/()=,-][\w .+/()=,-]{0,60}[\w)]")
@@ -74,27 +65,6 @@ _NO_LABELS = {
 }  # fmt: skip
 _NO_TITLE = re.compile(r"\s{0,12}<|\s{0,12}(?:[-*+•>]|\d{1,3}[.)])\s|\w{1,30}:\s|.{0,120}[.:;,]$")
 _ADMONITION = re.compile(r"^(?:\?\?\?\+?|!!!|===)\s")
-
-
-def plain(text: str) -> str:
-    """Words without their marks."""
-    if "<" in text:
-        text = _TAG.sub(" ", text)
-    if "[" in text:
-        text = _LINK.sub(r"\1", _IMAGE.sub(" ", text))
-    if "*" in text or "__" in text:
-        text = _EMPHASIS.sub(r"\1", _STRONG.sub(r"\1\2", text))
-    return without_secrets(" ".join(text.replace("`", "").split()))
-
-
-def _row(text: str) -> str | None:
-    """A line of a table, from its first bar on."""
-    found = _BEFORE_ROW.match(text) if "|" in text and len(text) <= _LONGEST_ROW else None
-    return text[found.end() :] if found and len(text) > found.end() + 1 else None
-
-
-def _is_rule(text: str) -> bool:
-    return "-" in text and len(text) <= _LONGEST_ROW and _RULE.fullmatch(text) is not None
 
 
 class Walk:
@@ -190,21 +160,27 @@ class Walk:
         return self._is_figure(number, text[:_SHORT])
 
     def _is_table(self, number: int, text: str, before: Line) -> bool:
-        row = _row(text)
-        if row is None and not self._table and "|" in before.text and _is_rule(text) and before.number == number - 1:
+        row = markup.row(text)
+        if (
+            row is None
+            and not self._table
+            and "|" in before.text
+            and markup.is_rule(text)
+            and before.number == number - 1
+        ):
             # The line before was a header without bars at its ends.
             if self._paragraph and self._paragraph[-1].number == before.number:
                 self._paragraph.pop()
             self._end_paragraph()
-            self._bare, self._table = True, [Line(before.number, before.text[:_LONGEST_ROW])]
-        elif row is None and not (self._table and (self._bare or _is_rule(text))):
+            self._bare, self._table = True, [Line(before.number, before.text[: markup.LONGEST_ROW])]
+        elif row is None and not (self._table and (self._bare or markup.is_rule(text))):
             return False
         if not self._table:
             self._end_paragraph()
             self._bare = False
         self._content = True
         if len(self._table) < _MOST_LINES:
-            self._table.append(Line(number, (row or text)[:_LONGEST_ROW]))
+            self._table.append(Line(number, (row or text)[: markup.LONGEST_ROW]))
         return True
 
     def _is_evaluated(self, number: int, text: str) -> bool:
@@ -220,9 +196,9 @@ class Walk:
         return True
 
     def _in_table(self, text: str) -> bool:
-        if "|" in text and (self._bare or _row(text)):
+        if "|" in text and (self._bare or markup.row(text)):
             return True
-        return len(self._table) == 1 and _is_rule(text)
+        return len(self._table) == 1 and markup.is_rule(text)
 
     def _in_html(self, number: int, text: str) -> bool:
         """Whether the line is the table's. A listing in a cell is read as one, and then the table isn't."""
@@ -238,7 +214,9 @@ class Walk:
     def _end_html(self) -> None:
         held, self._html = html_table.rows(self._html or []), None
         if len(held) >= 2:
-            self._put_table(held[0][0], [_cell(t) for t in held[0][1]], [(n, list(map(_cell, r))) for n, r in held[1:]])
+            self._put_table(
+                held[0][0], [markup.cell(t) for t in held[0][1]], [(n, list(map(markup.cell, r))) for n, r in held[1:]]
+            )
 
     def _is_setting(self, number: int, text: str) -> bool:
         if found := _LOAD.match(text):
@@ -449,7 +427,7 @@ class Walk:
     def _is_heading(self, number: int, text: str) -> bool:
         if self._fence is None and self.markdown:
             if found := _HEADING.match(text[:_SHORT]):
-                self._head(number, len(found[1]), _without_marks(found[2]))
+                self._head(number, len(found[1]), markup.title(found[2]))
                 return True
             if self._paragraph and text.lstrip()[:3] in ("===", "---") and _UNDERLINE.fullmatch(text):
                 return self._underlined(number, 1 if "=" in text else 2)
@@ -534,10 +512,10 @@ class Walk:
 
     def _end_table(self) -> None:
         held, self._table = self._table, []
-        if len(held) < 3 or not _is_rule(held[1].text) or self._tables_full:
+        if len(held) < 3 or not markup.is_rule(held[1].text) or self._tables_full:
             return  # lines between bars, and no table
-        body = [(line.number, _cells(line.text)) for line in held[2:] if not _is_rule(line.text)]
-        self._put_table(held[0].number, _cells(held[0].text), body)
+        body = [(line.number, markup.cells(line.text)) for line in held[2:] if not markup.is_rule(line.text)]
+        self._put_table(held[0].number, markup.cells(held[0].text), body)
 
     def _put_table(self, line: int, header: list[Cell], body: list[tuple[int, list[Cell]]]) -> None:
         self._cells += sum(len(cells) for _, cells in body)
@@ -582,20 +560,3 @@ def _title(number: int, text: str) -> tuple[int, str] | None:
 
 def _is_loose(text: str) -> bool:
     return _LOOSE.fullmatch(text.strip()) is not None and len(text.split()) <= 5
-
-
-def _without_marks(text: str) -> str:
-    """'Title ##' is 'Title', and 'C#' stays."""
-    title = text.rstrip()
-    bare = title.rstrip("#")
-    return bare.rstrip() if bare != title and bare[-1:].isspace() else title
-
-
-def _cells(text: str) -> list[Cell]:
-    inner = text.strip().removeprefix("|")
-    inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
-    return [_cell(part.strip().replace("\\|", "|")) for part in re.split(r"(?<!\\)\|", inner, maxsplit=WIDEST)[:WIDEST]]
-
-
-def _cell(text: str) -> Cell:
-    return Cell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))
