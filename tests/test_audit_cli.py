@@ -61,6 +61,17 @@ def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pyt
     assert told["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
 
 
+def test_many_alike_are_told_once_to_a_reader_and_each_to_a_script(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "many.log").write_text("".join(COMMAND + BLOCK.format(completed=990 - i, rate=9.9) for i in range(6)))
+    main(["audit", "many.log"])
+    assert "5 more like it." in capsys.readouterr().out
+    main(["audit", "many.log", "--json"])
+    told = json.loads(capsys.readouterr().out)["findings"]
+    assert sum(f["code"] == "requests.failed" for f in told) == 6
+
+
 def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "failed.log", "--markdown"]) == 3
     out = capsys.readouterr().out

@@ -19,7 +19,8 @@ SHOWN = 3  # findings of one code in one file, before they are told as one
 
 class Audit(msgspec.Struct, frozen=True):
     verdict: Verdict
-    findings: list[Finding]
+    findings: list[Finding]  # of many alike one, as a reader wants them
+    each: list[Finding]  # all of them
     documents: list[Document]
 
 
@@ -35,8 +36,8 @@ def audit(
     title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
     found += list(physics.roofline(once, peaks_of, title))
     found += [f for of in REPORTS for f in of(list(documents))]
-    findings = worst_first(gathered([*own, *found]))
-    return Audit(verdict(findings), findings, list(documents))
+    each = worst_first([*own, *found])
+    return Audit(verdict(each), worst_first(gathered(each)), each, list(documents))
 
 
 def without_copies(rows: Sequence[Row]) -> list[Row]:

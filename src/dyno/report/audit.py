@@ -44,7 +44,7 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
     return {
         "dyno": version,
         "verdict": audit.verdict if _read(audit) or audit.verdict != "sound" else None,
-        "findings": msgspec.to_builtins(audit.findings),
+        "findings": msgspec.to_builtins(audit.each),
         "files": [
             {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
             for d in audit.documents
