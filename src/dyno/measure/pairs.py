@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
+from dyno.measure.points import input_each
 
 # Workload and load. Rows that differ in one of these are not paired.
 KEYS = (
@@ -102,16 +103,10 @@ def groups(rows: Sequence[Measured]) -> list[Group]:
 def _identity(row: Row) -> tuple[object, ...]:
     """Of another tool's rows also the words beside them, and how many requests of what length there were: often that is
     all that tells two lines of a table or two blocks of a log apart."""
-    each = input_of(row)
+    each = input_each(row)
     named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
     settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if not passes(n))
     return (row.kind, row.tool, *named, *settings)
-
-
-def input_of(row: Row) -> float | None:
-    """Tokens of a prompt, on average."""
-    total, completed = row.get("total_input_tokens"), row.get("completed")
-    return total / completed if total and completed else None
 
 
 def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
@@ -127,7 +122,7 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
         if x != y and (sure or (x is not None and y is not None)):
             yield name, x, y
     said = "input_len" in one and "input_len" in other
-    lengths = input_of(a), input_of(b)
+    lengths = input_each(a), input_each(b)
     if not sure and not said and all(lengths) and max(lengths) > FAR * min(lengths):  # type: ignore[type-var, operator]
         yield "tokens of a prompt", *lengths
 
@@ -174,6 +169,6 @@ def _likeness(a: Row, b: Row) -> int | None:
         return None
     same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if not passes(name))
     same += requests_of(a) == requests_of(b)
-    x, y = input_of(a), input_of(b)
+    x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and abs(y / x - 1) < 0.05
     return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)
