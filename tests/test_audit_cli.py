@@ -61,6 +61,16 @@ def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pyt
     assert told["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
 
 
+def test_a_share_of_accepted_drafts_is_a_share_whoever_prints_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BLOCK.format(completed=1000, rate=10).replace("====\n\n", "").rstrip().removesuffix("=" * 50)
+    (here / "drafts.log").write_text(text + "Acceptance rate (%):                     61.50\n" + "=" * 50 + "\n")
+    assert main(["import", "drafts.log", "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document["rows"][0]["figures"]["acceptance_rate"]["value"] == pytest.approx(0.615)
+
+
 def test_many_alike_are_told_once_to_a_reader_and_each_to_a_script(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

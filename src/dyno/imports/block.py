@@ -36,7 +36,7 @@ _FIGURES: dict[str, str] = {
     "total throughput (tok/s)": "total_token_throughput",
     "peak output token throughput (tok/s)": "peak_output_throughput", "peak concurrent requests": "peak_concurrency",
     "concurrency": "concurrency_mean", "accept length": "acceptance_length",
-    "acceptance rate (%)": "acceptance_percent", "acceptance length": "acceptance_length",
+    "acceptance rate (%)": "acceptance_rate", "acceptance length": "acceptance_length",
 }  # fmt: skip
 _SETTINGS: dict[str, str] = {
     "maximum request concurrency": "concurrency", "max request concurrency": "concurrency", "max reqeuest concurrency":
@@ -111,7 +111,7 @@ class Block:
         if name is None:
             return low.startswith(("total ", "tip", "last generation", "accept", "draft", "position", "drafts", "rtfx"))
         self._sglang |= name in ("concurrency_mean",)
-        figure = printed(value, line)
+        figure = printed(value, line, 0.01 if low.endswith("(%)") else 1.0)
         if figure is not None and name not in self.figures:
             self.figures[name] = figure
         return True

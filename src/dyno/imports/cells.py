@@ -7,6 +7,7 @@ from dyno.facts.definition import definition
 from dyno.facts.imported import SPEEDS, Cell, Figure, Scalar, Setting
 from dyno.imports import columns
 from dyno.imports.columns import TO_BYTES, TO_MS, Column
+from dyno.imports.flags import ENGINE
 from dyno.imports.printed import Printed, printed
 from dyno.secrets import shown
 
@@ -15,9 +16,6 @@ _COUNTED: Final = (
     "completed", "failed", "incomplete", "total_input_tokens", "total_output_tokens", "total_tokens",
     "peak_concurrency", "cached_input_tokens",
 )  # fmt: skip
-_ENGINES: Final = re.compile(
-    r"\b(vllm|sglang|llama\.?cpp|tgi|text-generation-inference|tensorrt|trt-?llm|lmdeploy|ollama|exllama|mlc|mlx)", re.I
-)
 # 8xH100, 4 x MI300X, 2× RTX 4090
 _DEVICES: Final = re.compile(
     r"\b(\d{1,3})\s?[x×*]\s?("
@@ -90,7 +88,7 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
         return {"accelerators": Setting(int(text), line, "column")}
     if name == "accelerator":
         return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
-    if name == "backend" and _ENGINES.search(text):
+    if name == "backend" and ENGINE.search(text):
         name = "engine"
     if name == "model_bytes":
         number = printed(text)

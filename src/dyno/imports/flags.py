@@ -324,13 +324,10 @@ ENGINES = {
     "vllm": "vllm", "llama.cpp": "llama.cpp", "llamacpp": "llama.cpp", "sglang": "sglang", "tgi": "tgi",
     "text-generation-inference": "tgi", "tensorrt-llm": "tensorrt-llm", "trt-llm": "tensorrt-llm",
     "trtllm": "tensorrt-llm",
-    "ollama": "ollama", "lmdeploy": "lmdeploy", "mlx": "mlx", "exllamav2": "exllamav2", "transformers": "transformers",
+    "ollama": "ollama", "lmdeploy": "lmdeploy", "mlx": "mlx", "exllamav2": "exllamav2",
+    "exllama": "exllama", "tensorrt": "tensorrt-llm", "mlc": "mlc", "transformers": "transformers",
 }  # fmt: skip
-_ENGINE = re.compile(r"(?<![A-Za-z0-9])(" + "|".join(map(re.escape, ENGINES)) + r")(?![A-Za-z0-9])", re.IGNORECASE)
-# A name of a model: an organisation before a slash, or a size among its parts.
-MODEL = re.compile(
-    r"(?<![\w./-])((?:[A-Za-z][\w.-]{1,40}/)?[A-Za-z][\w.]*(?:[-_][\w.]+)*[-_]?\d+(?:\.\d+)?x?\d*[bB](?:[-_.][\w.]+)*)"
-)
+ENGINE = re.compile(r"(?<![A-Za-z0-9])(" + "|".join(map(re.escape, ENGINES)) + r")(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
@@ -344,7 +341,7 @@ def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
     quantizations = {q.upper() for q in QUANTIZATION.findall(text)}
     if len(quantizations) == 1:
         out["quantization"] = Setting(quantizations.pop(), line, by)
-    engines = {ENGINES[name.lower()] for name in _ENGINE.findall(text)}
+    engines = {ENGINES[name.lower()] for name in ENGINE.findall(text)}
     if len(engines) == 1:
         out["engine"] = Setting(engines.pop(), line, by)
     return out

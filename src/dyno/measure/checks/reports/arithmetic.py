@@ -269,7 +269,7 @@ def _in_cells(document: Document) -> Iterator[Finding]:
     ]
     if found:
         _, number, factor = found[0]
-        more = f" So it is with {len(found) - 1} more cells." if len(found) > 1 else ""
+        more = f" {len(found) - 1} more cells are like it." if len(found) > 1 else ""
         yield Finding(
             "comparability.extrapolated",
             "doubt",

@@ -6,7 +6,7 @@ several ways, only where it fails in all of them. What can't be resolved is pass
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -40,9 +40,6 @@ class Context(NamedTuple):
     def finding(self, code: str, doubt: bool, text: str, advice: str, rows: list[Row]) -> Finding:
         at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.at for r in rows)]
         return Finding(code, "doubt" if doubt else "note", text, advice, at[:9])
-
-
-Judge = Callable[[Context, Names, str], Iterator[Finding] | None]
 
 
 def claims(documents: list[Document]) -> Iterator[Finding]:

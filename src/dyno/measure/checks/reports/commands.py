@@ -9,6 +9,10 @@ from dyno.facts.imported import Command, Document, Row, Setting
 from dyno.measure.model_name import named
 from dyno.measure.points import ENGINE
 
+ALMOST, SEVERAL = 0.9, 3  # of a command's requests; results that have so many
+NEAR = 5  # lines above a command
+_COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
+_SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
 _RESULTS = re.compile(r"result|finding|conclusion|comparison|\bvs\b|versus", re.I)
 _MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)")
 
@@ -67,9 +71,6 @@ def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
             )
 
 
-ALMOST, SEVERAL = 0.9, 3
-
-
 def versions_differ(documents: Sequence[Document]) -> Iterator[Finding]:
     for d in documents:
         told: dict[str, list[Setting]] = {}
@@ -104,9 +105,6 @@ def flags_differ(documents: Sequence[Document]) -> Iterator[Finding]:
                     programs.setdefault(c.program, []).append(c)
             for commands in programs.values():
                 yield from _unlike(d, commands, compared)
-
-
-_COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
 
 
 def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Finding]:
@@ -210,10 +208,6 @@ def size_named(documents: Sequence[Document]) -> Iterator[Finding]:
                 "Name what is run.",
                 [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
             )
-
-
-NEAR = 5  # lines
-_SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
 
 
 def _asks_a_server(row: Row) -> bool:

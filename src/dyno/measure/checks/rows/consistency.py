@@ -300,16 +300,16 @@ def two_runs(row: Row) -> Iterator[Finding]:
 
 
 def price(row: Row) -> Iterator[Finding]:
-    told, hour, speed = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour"), None
-    speed = row.get("total_token_throughput") or row.get("output_throughput")
-    if told is None or not hour or not speed:
+    told, hour = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour")
+    speeds = [s for name in ("total_token_throughput", "output_throughput") if (s := row.get(name))]
+    if told is None or not hour or not speeds:
         return
-    costs = [hour / (s * 3600) * 1e6 for s in (row.get("total_token_throughput"), row.get("output_throughput")) if s]
-    if all(abs(told.value / cost - 1) > WRONG for cost in costs if cost):
+    costs = [hour / (speed * 3600) * 1e6 for speed in speeds]
+    if all(abs(told.value / cost - 1) > WRONG for cost in costs):
         yield Finding(
             "consistency.price",
             "doubt",
-            f"{hour:g} an hour at {speed:,.1f} tok/s are {costs[0]:,.2f} for a million tokens, and "
+            f"{hour:g} an hour at {speeds[0]:,.1f} tok/s are {costs[0]:,.2f} for a million tokens, and "
             f"{told.value:,.2f} is told.",
             "Say which tokens are counted, and for how many machines the price is.",
             at([row], "cost_per_million_tokens"),

@@ -14,6 +14,7 @@ _TELLING = (
 )  # fmt: skip
 _KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
 _SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
+SAME = 6  # figures, that a copy has at least
 MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
 
 
@@ -33,9 +34,6 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
                 "They are no repeats. Repeat the run for its noise.",
                 at(same),
             )
-
-
-SAME = 6  # figures
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:

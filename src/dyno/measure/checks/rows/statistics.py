@@ -9,8 +9,9 @@ from dyno.facts.imported import Row
 from dyno.measure.points import ASIDE, at, finite_rate, key, level, point, requests_per_s, subject
 from dyno.measure.statistics import samples_needed
 
-WAVES = 4  # requests for each stream: fewer, and start and drain are most of the run
 FULL = 0.8  # of the streams
+EACH, DRIFT = 30, 1.5  # requests of a third; medians apart
+FIRST = 1.2  # repetition, over the others
 UNSTEADY, WILD = 0.05, 0.2  # deviation over mean, of repeated tests
 
 
@@ -95,9 +96,6 @@ def drift(row: Row) -> Iterator[Finding]:
         )
 
 
-EACH, DRIFT = 30, 1.5  # requests of a third; medians apart
-
-
 def first_iteration(row: Row) -> Iterator[Finding]:
     """Of repetitions, the first."""
     s = row.samples
@@ -113,9 +111,6 @@ def first_iteration(row: Row) -> Iterator[Finding]:
             "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out.",
             at([row], "mean_latency_ms", "speed"),
         )
-
-
-FIRST = 1.2
 
 
 def single_run(rows: Sequence[Row]) -> Iterator[Finding]:
