@@ -1,0 +1,114 @@
+"""An entry of a report: one result as pages and pictures show it, the repeats of a trial together.
+
+Whatever it was made of (a run, a study's trial, somebody's table), charts and tables ask only this.
+"""
+
+import msgspec
+
+from dyno.facts.comparison import By
+from dyno.facts.finding import Finding, Verdict
+from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.roofline import Peaks
+
+# What a chart may have on its horizontal axis, in this order. context: tokens of a prompt, and what is in the context
+# before it. requests: how many were sent, where nothing else is told of the load.
+AXES = ("concurrency", "rate", "batch_size", "context", "requests")
+
+
+class Number(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A figure with what is known of its exactness."""
+
+    value: float
+    low: float | None = None  # of the 95 % interval; None: not known
+    high: float | None = None
+    by: By = ""  # whence the interval
+    half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
+    definition: str = ""  # key in facts/definition.py
+
+
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Each bears the whole price: a million output tokens cost so much, with their prompts for free. METHOD.md, Cost."""
+
+    currency: str
+    hour: float  # of what was measured
+    per_million_input: float | None = None
+    per_million_output: float | None = None
+    per_million_total: float | None = None
+    per_thousand_requests: float | None = None
+    energy_per_million_output: float | None = None  # electricity alone, besides
+    source: str = ""  # where the price is from, in words
+    # The price is one of whole machines, of which a part was used, or of accelerators: then the rest of the machine is
+    # somebody else's.
+    of: str = "accelerators"  # or machine
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True):
+    """A request in the timeline. Seconds since the load began."""
+
+    sent_s: float
+    first_s: float | None  # its first token
+    end_s: float
+    error: str = ""  # '': completed
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """A slice of the load's time. None: not known there."""
+
+    at_s: float  # its middle, since the load began
+    power_w: float | None
+    tokens_per_s: float | None
+    joules_per_token: float | None
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a figure stands under the roofline."""
+
+    what: str  # decode, prefill, whole
+    intensity: float  # operations for each byte of memory
+    flops: float  # operations/s that were done
+    bandwidth_share: float
+    arithmetic_share: float
+
+
+class Memory(msgspec.Struct, frozen=True):
+    after_load_bytes: float | None  # when the engine was ready, before any request; of all its accelerators together
+    peak_bytes: float | None
+    of: str = "accelerators"  # or processes: what the engine's processes hold of the machine's
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str  # 't12': the anchor of its facts in a page
+    series: str  # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
+    kind: RowKind
+    load: dict[str, Scalar]  # as points.point tells it: 'concurrency' → 64, 'input_len' → 512, 'dataset' → 'random'
+    axes: dict[str, float]  # of AXES, those that it has
+    verdict: Verdict
+    label: str = ""  # the trial's whole name
+    tool: str = ""  # who measured; '' of a table that doesn't tell
+    figures: dict[str, Number] = {}  # as rows name them (facts/imported.py); empty where the trial failed
+    completed: float | None = None  # requests, of all repeats
+    failed: float | None = None
+    findings: list[Finding] = []
+    settings: dict[str, Scalar] = {}
+    repeats: int = 1
+    at: list[str] = []  # run folders, or file:line
+    failure: str = ""  # it has no result: why
+    accelerator: str = ""  # name
+    accelerators: float | None = None  # that it used
+    machine: float | None = None  # accelerators of the whole machine; None: not known
+    cost: Cost | None = None
+    memory: Memory | None = None
+    power_w: float | None = None
+    joules_per_token: float | None = None
+    positions: list[Position] = []
+    peaks: Peaks | None = None
+    precision: str = ""  # of the arithmetic, by which a position is meant
+    # From the single requests, of the first repeat that has them:
+    quantiles: dict[str, list[tuple[float, float]]] = {}  # 'ttft' → [(share of samples, milliseconds)]
+    bars: list[Bar] = []
+    bars_of: int = 0  # requests there were, of which some are shown
+    moments: list[Moment] = []
+
+    def value(self, name: str) -> float | None:
+        number = self.figures.get(name)
+        return None if number is None else number.value
