@@ -12,7 +12,7 @@ import msgspec
 
 DATA = "rows"
 # What throughput is told for. measured: what was measured, as it is. accelerator, machine: one of them; a machine of
-# which a part was measured is an estimate, as if nothing were lost, and drawn dashed. dollar: each one that an hour costs.
+# which a part was measured is an estimate, as if nothing were lost, and drawn dashed. dollar: each that an hour costs.
 PER = ("measured", "accelerator", "machine", "dollar")
 
 

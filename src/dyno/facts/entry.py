@@ -27,7 +27,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Each bears the whole price: a million output tokens cost so much, with their prompts for free. METHOD.md, Cost."""
+    """Each figure bears the whole price: a million output tokens cost so much, their prompts come free (METHOD.md)."""
 
     currency: str
     hour: float  # of what was measured

@@ -1,0 +1,70 @@
+"""A report: all that a page, a Markdown file or a picture is made of. Values only; nothing is reckoned after this."""
+
+import msgspec
+
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Finding, Verdict
+from dyno.facts.imported import Table
+
+
+class Words(msgspec.Struct, frozen=True):
+    """What stands at the top, in sentences."""
+
+    compared: str
+    on: str
+    answer: list[str]
+    sure: list[str]
+    doubtful: list[str]
+
+
+class Best(msgspec.Struct, frozen=True):
+    """Of one series and workload, the load with the highest throughput, of those that meet the target."""
+
+    series: str
+    workload: str  # in words
+    entry: str | None  # its id; None: no load meets the target
+    why: str = ""  # there is none: what came nearest, in words
+
+
+class Sheet(msgspec.Struct, frozen=True):
+    """A machine or an engine, as lines of name and value."""
+
+    name: str
+    facts: list[tuple[str, str]]
+    entries: list[str] = []  # ids of what was measured on it
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What was run. Secrets are taken out where it was recorded."""
+
+    what: str  # server, client, study, …: for whom
+    text: str
+    entries: list[str] = []
+
+
+class AuthorsTable(msgspec.Struct, frozen=True):
+    """A table of somebody's report, to the letter."""
+
+    file: str
+    table: Table
+
+
+class Report(msgspec.Struct, frozen=True):
+    title: str
+    made: str  # date, ISO 8601
+    dyno: str  # version
+    verdict: Verdict
+    words: Words
+    entries: list[Entry]
+    findings: list[Finding]  # worst first; of many alike, one
+    about: str = ""  # what its maker says of it, as plain text
+    sources: list[str] = []  # files, folders, pages
+    target: dict[str, float] = {}  # 'p99_ttft_ms' → at most so many milliseconds
+    best: list[Best] = []
+    prices: list[str] = []  # assumptions, in words
+    tables: list[AuthorsTable] = []
+    rigs: list[Sheet] = []
+    engines: list[Sheet] = []  # the same, of engines: version, settings, how it was started
+    commands: list[Command] = []
+    definitions: dict[str, str] = {}  # facts/definition.py's key → words, those that are used
+    again: str = ""  # the command that makes this report
