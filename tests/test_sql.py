@@ -19,9 +19,10 @@ import pytest
 from dyno.cli.main import main
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator
-from dyno.facts.study import Place, PlannedTrial, Price, Study
+from dyno.facts.study import Place, PlannedTrial, Study
 from dyno.facts.summary import Summary
 from dyno.measure import timing
 from dyno.report.result_json import build

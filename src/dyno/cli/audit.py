@@ -54,8 +54,13 @@ def add(commands: Any) -> None:
     p.add_argument("--json", action="store_true", help="everything, for a script")
     p.add_argument("--markdown", action="store_true", help="to be put into a report or a review")
     p.add_argument(
-        "--price", type=float, metavar="DOLLARS", help="of an accelerator-hour, where a result doesn't tell one"
+        "--price",
+        action="append",
+        default=[],
+        metavar="PRICE",
+        help="of an accelerator-hour: 2.99, or by name H100=2.99; of a machine's: machine=12; may be repeated",
     )
+    p.add_argument("--prices", type=Path, metavar="FILE", help="a price file, see studies/README.md")
     p.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)"
     )
@@ -79,17 +84,17 @@ def add(commands: Any) -> None:
 
 
 def audit(options: argparse.Namespace) -> int:
+    from dyno.cli.prices import price_rules
     from dyno.measure.audit import audit as audited
     from dyno.measure.normal import normal
     from dyno.report.audit import as_json, as_markdown, text
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
-    if options.price is not None and not 0 < options.price < 1e6:
-        raise UsageError(f"--price {options.price:g} is no price of an accelerator-hour.")
+    prices = price_rules(options.price, None, options.prices)
     documents, own, missing = _read(options.files, options.runs)
     result = audited(documents, peaks_of, own)
-    rows = [normal(row, options.price) for d in documents for row in d.rows]
+    rows = [normal(row, prices) for d in documents for row in d.rows]
     if options.json:
         print(json.dumps(as_json(result, rows, __version__)))
     else:
@@ -101,7 +106,7 @@ def audit(options: argparse.Namespace) -> int:
 
 def show(word: str, runs: Path, as_json: bool) -> int:
     """Another tool's results, for `dyno runs show`: they are never shown without what is doubtful in them."""
-    audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=None))
+    audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None))
     return 0
 
 

@@ -30,7 +30,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Each figure bears the whole price: a million output tokens cost so much, their prompts come free (METHOD.md)."""
 
     currency: str
-    hour: float  # of what was measured
+    hour: float  # of what was measured; 0: no price of one is told, only of energy
     per_million_input: float | None = None
     per_million_output: float | None = None
     per_million_total: float | None = None

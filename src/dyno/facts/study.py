@@ -4,22 +4,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from dyno.facts.price import Price
 from dyno.facts.trial import TrialSpec
 
 PARTS = ("engine", "workload", "load")  # of a trial
 OnFailure = Literal["carry_on", "retry", "stop"]
 # engines: each repeat goes round all engines. trials: each engine is started once, its repeats follow one another.
 Interleave = Literal["engines", "trials"]
-
-
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an hour costs. A stated assumption: where it comes from belongs to it."""
-
-    accelerator_hour: float | None = None
-    machine_hour: float | None = None
-    energy_kwh: float | None = None
-    currency: str = "USD"
-    source: str | None = None  # a page, an invoice, a date
 
 
 class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,8 +1,12 @@
 """Rows brought to one measure: per request, per accelerator, per node, per million tokens."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dyno.facts.imported import Row
+from dyno.facts.price import PriceRule
+from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
 
 NODE = 8  # accelerators of the machines that are rented as one
@@ -32,12 +36,18 @@ class Normal(msgspec.Struct, frozen=True):
     cost_per_million: float | None = None  # tokens, as above
 
 
-def normal(row: Row, price: float | None = None) -> Normal:
-    """`price`: of an accelerator and hour, where the row doesn't tell one."""
+def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
+    """`prices`: they go before what the row itself tells."""
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
     count = row.number("accelerators") or row.number("tensor_parallel")
     best, of = (out, "output") if out is not None else (total, "total")
-    hour = row.number("price_per_hour") or (price * (count or 1) if price is not None else None)
+    named = str(row.told("accelerator") or "")
+    chosen = choose(prices, named, subject(row), told_hour=row.number("price_per_hour"))
+    # Where nobody tells how many accelerators there were, a price of one is taken as it stands.
+    paid = cost(chosen, rates(row.get), count or 1)
+    per_million = None
+    if paid is not None:
+        per_million = paid.per_million_output if of == "output" else paid.per_million_total
     asked = sent(row)
     return Normal(
         at=row.at,
@@ -64,8 +74,8 @@ def normal(row: Row, price: float | None = None) -> Normal:
             if name in row.figures
         },
         speed=_speed(row),
-        price_per_hour=hour,
-        cost_per_million=hour / (best * 3600) * 1e6 if hour and best else None,
+        price_per_hour=paid.hour or None if paid is not None else None,
+        cost_per_million=per_million if best is not None else None,
     )  # fmt: skip
 
 

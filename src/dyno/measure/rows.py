@@ -22,6 +22,7 @@ from dyno.facts.summary import Result, Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.measure import timing
+from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
@@ -173,10 +174,12 @@ def _machine(rig: Rig | None, result: Result, place: Place | None) -> dict[str, 
     else:
         cards = [a for a in cards if a.engine] or cards
     price = place.price if place is not None else None
+    # Of a machine that isn't seen, nobody knows how many of its accelerators there are.
+    paid = hour(price, len(cards) if rig else None, len(rig.accelerators) if rig else None) if price else None
     return {
         "accelerator": ", ".join(dict.fromkeys(a.name for a in cards)) or None,
         "accelerators": len(cards) or None,
-        "price_per_hour": price.machine_hour if price is not None else None,
+        "price_per_hour": paid[0] if paid is not None else None,
     }
 
 

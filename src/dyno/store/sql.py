@@ -14,9 +14,9 @@ from dyno.errors import StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import Iteration, OfflineSpec
+from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution
-from dyno.facts.study import Price
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.store import imports

@@ -1,5 +1,6 @@
 """The cells of a study's tables: which keys a table has, what a key takes, and whether a value is a list of choices."""
 
+import math
 import types
 import typing
 from typing import Any, Literal, Union, get_args, get_origin
@@ -45,12 +46,14 @@ _LEAST: dict[str, float] = {
     "num_prompts": 1, "num_warmups": 0, "input_len": 0, "output_len": 0, "prefix_len": 0, "max_concurrency": 1,
     "batch_size": 1, "depth": 0, "iterations": 1, "warmup_iterations": 0, "tensor_parallel": 1, "pipeline_parallel": 1,
     "replicas": 1, "max_model_len": 1, "max_num_seqs": 1, "max_batched_tokens": 1, "draft_tokens": 1, "repeats": 1,
-    "seed": 0,
+    "seed": 0, "machine_accelerators": 1,
 }  # fmt: skip
 _ABOVE_ZERO = (
     "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "ramp_end_rps", "requests_per_stream",
     "memory_fraction", "ready_timeout_s", "timeout_s",
 )  # fmt: skip
+
+_PRICES = ("accelerator_hour", "machine_hour", "energy_kwh")
 
 
 def choices(hint: Any, value: Any) -> list[Any] | None:
@@ -84,6 +87,8 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
             document.mistake(path, f"must be above 0, and is {value:g}.")
         if name in ("range_ratio_input", "range_ratio_output") and not 0 <= value < 1:
             document.mistake(path, f"is from 0 to below 1, and is {value:g}.")
+        if name in _PRICES and not (0 < value < math.inf or (value == 0 and name == "energy_kwh")):
+            document.mistake(path, f"is a price, a number above 0, and is {value:g}.")
         if name == "port" and not 0 < value < 65536:
             document.mistake(path, f"is a number from 1 to 65535, and is {value}.")
         if name == "memory_fraction" and value > 1:

@@ -14,8 +14,9 @@ _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 
 class Document:
-    def __init__(self, text: str, name: str) -> None:
-        self.text, self.name = text, name
+    def __init__(self, text: str, name: str, so: str = ", and nothing was started") -> None:
+        """`so`: what follows from a mistake, for the sentence that tells of it."""
+        self.text, self.name, self._so = text, name, so
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
@@ -52,7 +53,7 @@ class Document:
             return
         told = [f"  line {line}: {text}" for line, text in sorted(self._mistakes)]
         count = f"{len(told)} mistakes" if len(told) > 1 else "a mistake"
-        raise UsageError("\n".join([f"{self.name} has {count}, and nothing was started:", *told]))
+        raise UsageError("\n".join([f"{self.name} has {count}{self._so}:", *told]))
 
 
 def _lines(text: str) -> dict[Path, int]:

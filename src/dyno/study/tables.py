@@ -4,7 +4,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from dyno.facts.study import Price, RigWanted
+from dyno.facts.price import Price
+from dyno.facts.study import RigWanted
 from dyno.study.cells import CELLS, converted
 from dyno.study.document import Document, Path
 from dyno.study.grid import Section

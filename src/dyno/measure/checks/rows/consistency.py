@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row
+from dyno.measure.cost import per_million
 from dyno.measure.points import at, bounds, duration, finite_rate, output_each, requests_per_s, sent
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
@@ -304,7 +305,7 @@ def price(row: Row) -> Iterator[Finding]:
     speeds = [s for name in ("total_token_throughput", "output_throughput") if (s := row.get(name))]
     if told is None or not hour or not speeds:
         return
-    costs = [hour / (speed * 3600) * 1e6 for speed in speeds]
+    costs = [cost for speed in speeds if (cost := per_million(hour, speed)) is not None]
     if all(abs(told.value / cost - 1) > WRONG for cost in costs):
         yield Finding(
             "consistency.price",

@@ -1,0 +1,230 @@
+"""A latency target, and the best load that meets it: of each series and workload, the one with the most output."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.errors import UsageError
+from dyno.facts.entry import AXES, Entry
+from dyno.facts.imported import STEMS, Scalar
+from dyno.facts.report import Best
+from dyno.measure.points import words as in_words
+
+FEW = 0.01  # of the requests may have failed
+_WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")
+_FIGURE = re.compile(r"(p\d{1,2}(?:\.\d+)?|mean|median|max)_([a-z0-9]+)_ms")
+_PREFERRED = "p99"
+_SPEEDS = ("output_throughput", "total_token_throughput")
+# A load's own level, and what follows from it: the rest is the workload.
+_LEVELS = {*AXES, "num_prompts", "completed"} - {"context"}
+
+
+class Limit(msgspec.Struct, frozen=True):
+    stem: str  # ttft, tpot, itl, e2el, …
+    ms: float  # at most
+    statistic: str = ""  # p99, median, mean; '': whichever the results share
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Limits by the names of figures, as facts.report.Report keeps them."""
+
+    limits: dict[str, float]  # 'p99_ttft_ms' → at most so many milliseconds
+    words: list[str] = []  # which statistic was taken where none was asked for, and why
+
+
+def limits(pairs: Iterable[str]) -> list[Limit]:
+    """ttft:500, p99_ttft:500, mean_itl:20, as --goodput writes them."""
+    found: list[Limit] = []
+    for pair in pairs:
+        name, _, text = pair.partition(":")
+        known = _WORD.fullmatch(name.strip().lower())
+        try:
+            ms = float(text)
+        except ValueError:
+            raise UsageError(f"--target {pair!r}: write NAME:MILLISECONDS, such as ttft:500 or p99_ttft:500.") from None
+        if known is None or known[2] not in STEMS:
+            raise UsageError(
+                f"--target {pair!r}: there is no {name!r}. Known: {', '.join(STEMS)}, with p99_, mean_ or max_ "
+                "before it where that one is meant."
+            )
+        if not 0 < ms < math.inf:
+            raise UsageError(f"--target {pair!r}: a limit is a number of milliseconds above 0.")
+        limit = Limit(known[2], ms, _one_name(known[1] or ""))
+        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in found):
+            raise UsageError(f"--target {pair!r}: there are two limits of {name}.")
+        found.append(limit)
+    return found
+
+
+def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
+    """Where no statistic is asked for: p99 if all results have it, else the highest percentile that they share, else
+    the mean; where they share none, the one that most have."""
+    there = [e for e in entries if e.figures]
+    found: dict[str, float] = {}
+    told: list[str] = []
+    for limit in wanted:
+        statistic = limit.statistic
+        if not statistic:
+            statistic, why = _statistic(there, limit.stem)
+            told.append(f"{limit.stem.upper()} by its {statistic}: {why}.")
+        name = f"{statistic}_{limit.stem}_ms"
+        found[name] = min(limit.ms, found.get(name, math.inf))
+    return Target(found, told)
+
+
+def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
+    """And why that one."""
+    told = [{_one_name(m[1]) for name in e.figures if (m := _FIGURE.fullmatch(name)) and m[2] == stem} for e in entries]
+    told = [names for names in told if names]  # who doesn't tell this latency at all can't meet a limit of it
+    if not told:
+        return _PREFERRED, "no result tells one"
+    shared = set.intersection(*told)
+    if _PREFERRED in shared:
+        return _PREFERRED, "all results that tell this latency have it"
+    if percentiles := [name for name in shared if _percent(name) is not None]:
+        return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
+    if "mean" in shared:
+        return "mean", "the results share no percentile"
+    counts = Counter(name for names in told for name in names if name != "max")
+    if not counts:
+        return "max", "the results tell nothing else"
+    most = max(counts, key=lambda name: (counts[name], name == _PREFERRED, _percent(name) or 0.0, name))
+    return most, f"{counts[most]} of {len(told)} results have it, and none is in all of them"
+
+
+def _percent(name: str) -> float | None:
+    return 50.0 if name == "median" else float(name[1:]) if name.startswith("p") else None
+
+
+def _one_name(statistic: str) -> str:
+    return "median" if statistic == "p50" else statistic
+
+
+def latency(entry: Entry, name: str) -> float | None:
+    """By the name that a target has for it: some call the median p50."""
+    value = entry.value(name)
+    return entry.value(name.replace("median", "p50", 1)) if value is None else value
+
+
+# ---- the best load ----
+
+
+class _Load(NamedTuple):
+    """An entry as a candidate. Why it is none: '' where it is one."""
+
+    entry: Entry
+    why: str
+    missed: float  # its worst latency over that limit; inf: not known
+
+
+def best(entries: Iterable[Entry], limits: dict[str, float]) -> list[Best]:
+    """`limits`: as Target has them; empty: the highest throughput at any latency."""
+    groups: dict[tuple[str, str, tuple[tuple[str, Scalar], ...]], list[Entry]] = {}
+    for entry in entries:
+        if entry.kind not in ("micro", "quality"):
+            groups.setdefault((entry.series, entry.kind, workload(entry)), []).append(entry)
+    out = []
+    for (series, kind, load), there in groups.items():
+        candidates = [_candidate(entry, limits) for entry in there]
+        chosen = _fastest([c.entry for c in candidates if not c.why])
+        named = ", ".join(filter(None, [_workload_words(load), "" if kind == "serve" else f"offline {kind}"]))
+        why = "" if chosen is not None and not _silent(candidates) else _why(candidates, limits, chosen is not None)
+        out.append(Best(series, named, chosen.id if chosen is not None else None, why))
+    return out
+
+
+def workload(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
+    """Its load without the level."""
+    return tuple((name, value) for name, value in entry.load.items() if name not in _LEVELS)
+
+
+def level(entry: Entry) -> str:
+    """In words: 'concurrency 8'."""
+    told = tuple((name, value) for name, value in entry.load.items() if name in _LEVELS)
+    loads = tuple((name, value) for name, value in told if name not in ("num_prompts", "completed")) or told
+    return in_words(loads) or entry.label or entry.id
+
+
+def _workload_words(load: tuple[tuple[str, Scalar], ...]) -> str:
+    rest = [str(value) for name, value in load if name == "dataset"]
+    return ", ".join(filter(None, [*rest, in_words(load)]))
+
+
+def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:
+    values = {name: latency(entry, name) for name in limits}
+    over = [math.inf if v is None or math.isnan(v) else v / limits[name] for name, v in values.items()]
+    missed = max(over, default=0.0)
+    if entry.failure or not entry.figures:
+        return _Load(entry, "failed", missed)
+    if entry.verdict == "void":
+        return _Load(entry, "void", missed)
+    if failed_share(entry) > FEW:
+        return _Load(entry, "requests", missed)
+    if all(entry.value(name) is None for name in _SPEEDS):
+        return _Load(entry, "throughput", missed)
+    if math.isinf(missed):
+        return _Load(entry, "silent", missed)
+    return _Load(entry, "slow" if missed > 1 else "", missed)
+
+
+def failed_share(entry: Entry) -> float:
+    """Of the requests that were sent; by what was asked for where failures aren't told."""
+    done, failed = entry.completed, entry.failed
+    asked = entry.load.get("num_prompts", entry.settings.get("num_prompts"))
+    if failed is None and done is not None and isinstance(asked, int | float) and not isinstance(asked, bool):
+        failed = max(asked * entry.repeats - done, 0.0)
+    sent = (done or 0.0) + (failed or 0.0)
+    return (failed or 0.0) / sent if sent else 0.0
+
+
+def _fastest(entries: Sequence[Entry]) -> Entry | None:
+    """By output tokens; by all tokens where some tell no other speed."""
+    speeds = [[entry.value(name) for entry in entries] for name in _SPEEDS]
+    told = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
+    known = [(speed, entry) for speed, entry in zip(told, entries, strict=False) if speed is not None]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def _silent(candidates: Sequence[_Load]) -> bool:
+    return any(c.why == "silent" for c in candidates)
+
+
+def _why(candidates: Sequence[_Load], limits: dict[str, float], found: bool) -> str:
+    """What came nearest, and what was left out of account; of one that was found, only who doesn't tell."""
+    parts = []
+    slow = [c for c in candidates if c.why == "slow"]
+    if slow and not found:
+        near = min(slow, key=lambda c: c.missed)
+        told = ", ".join(_against(near.entry, limits))
+        parts.append(f"Nearest: {level(near.entry)} with {told}")
+    counts = Counter(c.why for c in candidates)
+    latencies = " or ".join(shown(name) for name in limits)
+    reasons = {
+        "silent": f"no {latencies} told at {{}}",
+        "void": "void at {}",
+        "requests": f"over {FEW:.0%} of the requests failed at {{}}",
+        "failed": "no result at {}",
+        "throughput": "no throughput told at {}",
+    }
+    for why, text in reasons.items():
+        if counts[why] and (not found or why == "silent"):
+            there = [level(c.entry) for c in candidates if c.why == why]
+            parts.append(text.format(", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")))
+    return "; ".join(part[:1].upper() + part[1:] if i == 0 else part for i, part in enumerate(parts)) + "."
+
+
+def _against(entry: Entry, limits: dict[str, float]) -> Iterator[str]:
+    for name, limit in limits.items():
+        value = latency(entry, name)
+        if value is not None and not value <= limit:
+            yield f"{shown(name)} {value:,.4g} ms, {limit:,.4g} allowed"
+
+
+def shown(name: str) -> str:
+    """p99_ttft_ms → 'p99 TTFT'."""
+    statistic, _, stem = name.removesuffix("_ms").rpartition("_")
+    return f"{statistic} {stem if stem == 'latency' else stem.upper()}".strip()
