@@ -1,7 +1,7 @@
 """A word of the command line as what was measured: a run, a study or a part of it, or another tool's file."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -9,13 +9,15 @@ from typing import get_args
 import msgspec
 
 from dyno.errors import StoreError, UsageError
+from dyno.facts.entry import Moment
 from dyno.facts.finding import Verdict
 from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.measured import Measured
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
 from dyno.http import Url
-from dyno.measure.rows import row_of
+from dyno.measure.rows import row_of, row_without
+from dyno.measure.timeline import Detail, bars_of_records, bars_of_samples, moments
 from dyno.store.run import Manifest, Run
 from dyno.store.shelf import find, kind_of, look_around, trial_folders
 from dyno.store.study import StudyFolder, failure_of
@@ -26,6 +28,8 @@ class Source(msgspec.Struct, frozen=True):
     path: Path
     document: Document
     measured: list[Measured]  # the document's rows, in its order, with what dyno knows of its own runs besides
+    missing: list[Measured] = []  # trials of a study that failed: rows without figures
+    studies: list[Path] = []  # folders
 
 
 def read(word: str, runs: Path, samples: bool = True) -> Source:
@@ -45,10 +49,10 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
         folders = trial_folders(path)
         if part:
             folders = _part(path, folders, part)
-        return _source(word, path, folders, "study", samples)
+        return _source(word, path, folders, "study", samples, studies=[path])
     shelf = look_around(path)
     folders = [*shelf.runs, *(p for study in shelf.studies for p in trial_folders(study))]
-    return _source(word, path, folders, "runs", samples)
+    return _source(word, path, folders, "runs", samples, studies=shelf.studies)
 
 
 def _of_file(word: str) -> Source:
@@ -110,9 +114,11 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
 
 
 def _source(
-    word: str, path: Path, folders: list[Path], kind: str, samples: bool, whole: bool = False
+    word: str, path: Path, folders: list[Path], kind: str, samples: bool, whole: bool = False,
+    studies: Sequence[Path] = (),
 ) -> Source:  # fmt: skip
-    measured, unread = [], []
+    planned = {p.place.id: p for study in studies for p in StudyFolder(study).study().trials}
+    measured, unread, missing = [], [], []
     for folder in folders:
         run = Run(folder)
         try:
@@ -126,11 +132,14 @@ def _source(
         else:
             failure = failure_of(run)
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
-    if not measured:
+            if failure is not None and (p := planned.get(folder.name.rpartition("-")[2])) is not None:
+                row = row_without(p.trial, p.place, str(folder))
+                missing.append(Measured(row, place=p.place, why_not=failure.text))
+    if not measured and not missing:
         told = unread[0].why if unread else f"{path} holds no trial."
         raise StoreError(f"{told} {'`dyno runs show` tells more.' if whole else ''}".strip())
     document = Document(str(path), f"dyno {kind}", rows=[m.row for m in measured], unread=unread)
-    return Source(word, path, document, measured)
+    return Source(word, path, document, measured, missing, list(studies))
 
 
 def of_run(run: Run, samples: bool = True) -> Measured:
@@ -155,7 +164,32 @@ def of_run(run: Run, samples: bool = True) -> Measured:
         records=_records(run) if samples and not offline else (),
         iterations=list(run.iterations()) if offline else (),
     )
-    return Measured(row, rig, result.findings, result.verdict, manifest.workload_sha256)
+    return Measured(
+        row, rig, result.findings, result.verdict, manifest.workload_sha256, manifest.place, result, run.engine()
+    )
+
+
+def detail(m: Measured) -> Detail | None:
+    """The single requests of a result, where they are there."""
+    if m.row.form != "run":
+        samples = m.row.samples
+        return None if samples is None else Detail(m.row, bars_of_samples(samples), len(samples.starts_s))
+    run = Run(Path(m.row.file))
+    full = of_run(run).row
+    if m.row.kind != "serve" or not run.records_path.exists():
+        return Detail(full)
+    records = list(run.records())
+    return Detail(full, bars_of_records(records), len(records), _moments(run, m, records))
+
+
+def _moments(run: Run, m: Measured, records: list[Record]) -> list[Moment]:
+    from dyno.probe.telemetry.sampler import read as read_samples
+
+    client, told = run.client(), m.result.telemetry if m.result is not None else None
+    its = [a.index for a in told.accelerators if a.engine] if told is not None else []
+    if client is None or not its or not run.telemetry_path.exists():
+        return []
+    return moments(records, read_samples(run.telemetry_path)[0], client.start_ns, client.end_ns, its)
 
 
 def _records(run: Run) -> Iterator[Record]:

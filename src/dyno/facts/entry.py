@@ -24,6 +24,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     by: By = ""  # whence the interval
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
     definition: str = ""  # key in facts/definition.py
+    deviation: float | None = None  # standard deviation, as somebody printed it with ±
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,3 +113,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     def value(self, name: str) -> float | None:
         number = self.figures.get(name)
         return None if number is None else number.value
+
+    def beside(self, axis: str) -> dict[str, Scalar]:
+        """The load but for what an axis tells: entries that agree in it may be joined by a line."""
+        told = _TOLD_BY.get(axis, (axis,))
+        # How many were sent is the load where nothing paces them, and else only how long it took.
+        paced = axis == "requests" or any(name in self.axes for name in ("concurrency", "rate", "batch_size"))
+        return {k: v for k, v in self.load.items() if k not in told and not (paced and k in _COUNTS)}
+
+
+_COUNTS = ("num_prompts", "completed")
+_TOLD_BY = {"context": ("context", "input_len", "depth"), "requests": _COUNTS}

@@ -75,6 +75,23 @@ def row_of(
     )
 
 
+def row_without(trial: TrialSpec, place: Place, file: str) -> Row:
+    """Of a trial that has no result: what was asked for."""
+    told = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
+    return Row(
+        kind=_KINDS.get(trial.kind, "serve"),
+        tool=_TOOL,
+        form="run",
+        file=file,
+        line=0,
+        end=0,
+        figures={},
+        settings={name: Setting(value, 0) for name, value in told.items() if value is not None},
+        label=place.label,
+        series=place.engine,
+    )
+
+
 def _load(trial: TrialSpec) -> dict[str, Scalar | None]:
     work, load, how = trial.workload, trial.load, trial.offline
     offline = how is not None

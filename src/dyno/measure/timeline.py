@@ -1,0 +1,129 @@
+"""From single requests to what a page draws of them: how latencies lie, a bar for each request, power over time."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from dyno.facts.entry import Bar, Moment
+from dyno.facts.imported import Row, Samples
+from dyno.facts.record import Record
+from dyno.facts.telemetry import Sample
+from dyno.measure.estimate import samples_of
+from dyno.measure.telemetry import Series
+from dyno.units import NS_PER_S, seconds
+
+BARS = 300  # of a trial
+SLICES = 100
+# Shares of the samples: dense where the tail is.
+_SHARES = [0.0, 0.01, *(i / 20 for i in range(1, 19)), 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]
+_FEWEST = 5
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """Of one run."""
+
+    row: Row  # with its samples
+    bars: list[Bar] = []
+    bars_of: int = 0
+    moments: list[Moment] = []
+
+
+def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
+    """Values that were measured, and no line between them: the sample at or above each share."""
+    out = {}
+    for stem in ("ttft", "tpot", "itl", "e2el", "latency"):
+        values = samples_of(row, stem)
+        if len(values) >= _FEWEST:
+            found = np.quantile(values, _SHARES, method="inverted_cdf")
+            out[stem] = [(share, float(f"{v:.5g}")) for share, v in zip(_SHARES, found, strict=True)]
+    return out
+
+
+def bars_of_records(records: Sequence[Record]) -> list[Bar]:
+    return _thinned(
+        [
+            Bar(
+                _s(r.sent_ns),
+                _s(r.chunk_ns[0]) if r.chunk_ns else None,
+                _s(r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns),
+                r.error or "",
+            )
+            for r in sorted(records, key=lambda r: r.sent_ns)
+        ]
+    )
+
+
+def bars_of_samples(s: Samples) -> list[Bar]:
+    """Of another tool's file, where it tells when each request was sent."""
+    if not s.starts_s or not len(s.starts_s) == len(s.ttfts_ms) == len(s.e2els_ms):
+        return []
+    zero = min(s.starts_s)
+    errors = s.errors if len(s.errors) == len(s.starts_s) else [""] * len(s.starts_s)
+    found = []
+    for start, ttft, e2el, error in sorted(zip(s.starts_s, s.ttfts_ms, s.e2els_ms, errors, strict=True)):
+        at = start - zero
+        first = round(at + ttft / 1e3, 4) if ttft > 0 else None
+        end = round(at + e2el / 1e3, 4) if e2el > 0 else first if first is not None else round(at, 4)
+        found.append(Bar(round(at, 4), first, end, error or ("empty" if first is None else "")))
+    return _thinned(found)
+
+
+def _thinned(bars: list[Bar]) -> list[Bar]:
+    """Every n-th, and of those that failed as many as there is room for."""
+    if len(bars) <= BARS:
+        return bars
+    failed = [i for i, bar in enumerate(bars) if bar.error][: BARS // 2]
+    step = len(bars) / (BARS - len(failed))
+    kept = {*failed, *(int(i * step) for i in range(BARS - len(failed)))}
+    return [bars[i] for i in sorted(kept)]
+
+
+def moments(
+    records: Iterable[Record], telemetry: Sequence[Sample], start_ns: int, end_ns: int, indices: Iterable[int]
+) -> list[Moment]:
+    """`start_ns`, `end_ns`: of the load, on the clock of the samples; records count from its start. `indices`: of the
+    engine's accelerators. Without power there is nothing to draw."""
+    span = end_ns - start_ns
+    watts = [
+        series
+        for i in indices
+        if len((series := Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")).at)
+        > 1
+    ]
+    if not watts or span <= 0:
+        return []
+    inside = max(int(((w.at >= start_ns) & (w.at <= end_ns)).sum()) for w in watts)
+    count = min(SLICES, max(inside, 1))
+    edges = np.linspace(0, span, count + 1)
+    made = _tokens(records, edges)
+    width_s = seconds(span) / count
+    out = []
+    for i in range(count):
+        each = [w.mean(start_ns + int(edges[i]), start_ns + int(edges[i + 1])) for w in watts]
+        power = sum(p for p in each if p is not None) if all(p is not None for p in each) else None
+        rate = made[i] / width_s
+        energy = power / rate if power is not None and rate > 0 else None
+        out.append(Moment(round((i + 0.5) * width_s, 3), _digits(power), _digits(rate), _digits(energy)))
+    return out
+
+
+def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
+    """Output tokens that came in each slice, of completed requests: where chunks bear several, shared out evenly."""
+    made = np.zeros(len(edges) - 1)
+    for r in records:
+        if r.error is None and r.chunk_ns:
+            tokens = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
+            weights = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.ones(len(r.chunk_ns))
+            if len(weights) != len(r.chunk_ns) or not weights.sum():
+                weights = np.ones(len(r.chunk_ns))
+            made += np.histogram(r.chunk_ns, edges, weights=weights * (tokens / weights.sum()))[0]
+    return made
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _s(ns: int) -> float:
+    return round(ns / NS_PER_S, 4)
