@@ -26,6 +26,8 @@ from dyno.measure.timeline import Detail, quantiles
 
 _OWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _TIED = 1e-12
+_SAME = 0.005
+_LIKE = 0.15  # prompts of lengths as near as that are held to be of one workload
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -47,7 +49,77 @@ def entries(
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
     ranked = sorted(zip(names, together, strict=True), key=lambda pair: (order[pair[0]], _rank(pair[1][0].row)))
     doubts = _by_place(found)
-    return [_made(f"t{i}", name, group, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
+    made = [_made(f"t{i}", name, group, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
+    return _once(_of_like_prompts(made))
+
+
+def _once(made: list[Made]) -> list[Made]:
+    """Two files may tell of one result, each other figures of it: then it is one entry with all of them."""
+    kept: dict[tuple[object, ...], Made] = {}
+    for m in made:
+        e = m.entry
+        key: tuple[object, ...] = (e.series, e.kind, tuple(sorted((k, str(v)) for k, v in e.load.items())))
+        first = kept.get(key)
+        if first is not None and m.group[0].row.form != "run" and _tells_the_same(first.entry, e):
+            kept[key] = _both(first, m)
+        else:
+            kept[key if first is None else (*key, e.id)] = m
+    return list(kept.values())
+
+
+def _tells_the_same(one: Entry, other: Entry) -> bool:
+    files = [{at.rpartition(":")[0] for at in e.at} for e in (one, other)]
+    shared = [n for n in one.figures if n in other.figures]
+    return (
+        not files[0] & files[1]
+        and bool(shared)
+        and all(math.isclose(one.figures[n].value, other.figures[n].value, rel_tol=_SAME) for n in shared)
+    )
+
+
+def _both(one: Made, other: Made) -> Made:
+    a, b = one.entry, other.entry
+    findings = {(f.code, f.text): f for f in (*a.findings, *b.findings)}
+    entry = msgspec.structs.replace(
+        a,
+        figures=a.figures | {n: v for n, v in b.figures.items() if n not in a.figures},
+        completed=_first(a.completed, b.completed),
+        failed=_first(a.failed, b.failed),
+        settings=b.settings | a.settings,
+        findings=list(findings.values()),
+        verdict=verdict(findings.values()),
+        at=[*a.at, *b.at],
+        tool=a.tool or b.tool,
+        cost=a.cost if a.cost is not None and a.cost.hour else b.cost,
+        quantiles=a.quantiles or b.quantiles,
+        bars=a.bars or b.bars,
+        bars_of=a.bars_of or b.bars_of,
+    )
+    return Made(entry, one.group, one.price or other.price)
+
+
+def _of_like_prompts(made: list[Made]) -> list[Made]:
+    """Where only what came tells how long prompts were, lengths that lie close are one: 79.5 and 82.1 are no two
+    workloads. If all are alike, they say nothing of the load."""
+    told = sorted({m.entry.axes["context"] for m in made if "context" in m.entry.load})
+    alike: dict[float, float] = {}
+    first = 0.0
+    for length in told:
+        first = first if first and length <= first * (1 + _LIKE) else length
+        alike[length] = first
+    if not told:
+        return made
+    one = len(set(alike.values())) == 1
+
+    def settled(m: Made) -> Made:
+        if "context" not in m.entry.load:
+            return m
+        length = float(f"{alike[m.entry.axes['context']]:.2g}")
+        load = {k: v for k, v in m.entry.load.items() if k != "context"} | ({} if one else {"context": length})
+        at = {k: v for k, v in m.entry.axes.items() if k != "context"} | ({} if one else {"context": length})
+        return msgspec.structs.replace(m, entry=msgspec.structs.replace(m.entry, load=load, axes=at))
+
+    return [settled(m) for m in made]
 
 
 def _groups(measured: Sequence[Measured]) -> list[Group]:

@@ -52,7 +52,7 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
         values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
     good = np.isfinite(values) & (values > 0)
     if len(s.errors) == len(values):
-        good &= np.array([not error for error in s.errors])
+        good &= np.array([not error for error in s.errors], dtype=bool)
     if len(s.starts_s) == len(values):
         order = np.argsort(s.starts_s, kind="stable")
         values, good = values[order], good[order]

@@ -184,6 +184,7 @@ def words(load: Point) -> str:
         "num_prompts": "{} prompts",
         "batch_size": "batch size {}",
         "input_len": "{} in",
+        "context": "about {} in",
         "output_len": "{} out",
         "completed": "{} requests",
         "test": "{}",

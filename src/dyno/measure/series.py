@@ -6,27 +6,32 @@ from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.study import short
 from dyno.measure.model_name import named
-from dyno.measure.points import ENGINE, point
+from dyno.measure.pairs import passes
+from dyno.measure.points import ASIDE, ENGINE, LOAD, point
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
-_LONGEST = 80
+_LONGEST = 60
+_BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
+_ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version"}  # follows from others, or names a file
 
 
 def names(of: Sequence[Measured]) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     facts = [_identity(m) for m in of]
-    told = [_named(f, _differing(facts)) for f in facts]
+    apart = _telling(facts)
+    told = [_named(f, apart) for f in facts]
     # Under one name and one load there may still be several settings: then these tell them apart.
-    alike: dict[tuple[str, object], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for i, (m, name) in enumerate(zip(of, told, strict=True)):
-        alike.setdefault((name, m.row.kind, point(m.row)), []).append(i)  # type: ignore[arg-type]
+        alike.setdefault((name, m.row.kind, m.row.tool, point(m.row)), []).append(i)
     mixed = {told[i] for same in alike.values() if len(same) > 1 for i in same}
     for name in mixed:
         those = [i for i, n in enumerate(told) if n == name]
-        apart = _differing([_settings(of[i].row) for i in those])
+        besides = {i: _besides(of[i].row) for i in those}
+        keys = _differing(list(besides.values()))
         for i in those:
-            told[i] = _named({"name": name, **_settings(of[i].row)}, ["name", *apart])
+            told[i] = _named({"name": name, **besides[i]}, ["name", *keys])
     return told
 
 
@@ -49,6 +54,21 @@ def _settings(row: Row) -> dict[str, Scalar]:
         found["model"] = named(str(found["model"])).name
     first = [name for name in ("engine", "model", "quantization", "accelerator") if name in found]
     return {name: found[name] for name in (*first, *found)}
+
+
+def _besides(row: Row) -> dict[str, Scalar]:
+    """Whatever else is told that is neither the load nor of one run alone."""
+    rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k)}
+    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
+
+
+def _telling(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """Where some don't tell, nothing is known to differ; but who says nothing of a quantization has none."""
+    return [
+        key
+        for key in _differing(facts)
+        if key in _BY_SILENCE or len({str(f[key]) for f in facts if f.get(key) not in (None, "")}) > 1
+    ]
 
 
 def _differing(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:

@@ -1,0 +1,340 @@
+"""What a report says at its top: what was compared, on what, the answer, how sure it is, and what is doubtful."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from dyno.facts.comparison import Difference, Pairing
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Scalar
+from dyno.facts.measured import Measured
+from dyno.facts.report import Best, Words
+from dyno.measure import direction
+from dyno.measure.compare import compare
+from dyno.measure.entries import Made
+from dyno.measure.pairs import Group
+from dyno.measure.points import words as load_words
+from dyno.measure.target import latency, level, shown
+
+_KINDS = {
+    "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
+    "quality": "accuracy",
+}  # fmt: skip
+_MOST = 4  # of the same kind of sentence
+_SPEEDS = ("output_throughput", "total_token_throughput", "speed", "score")
+_UNITS = {"output_throughput": "output tokens/s", "total_token_throughput": "tokens/s, prompts and outputs together,",
+          "speed": "tokens/s", "score": ""}  # fmt: skip
+
+
+def conclude(
+    made: Sequence[Made], best: Sequence[Best], found: Sequence[Finding], limits: dict[str, float],
+    samples: Callable[[Measured], Measured], unfinished: int = 0,
+) -> Words:  # fmt: skip
+    """`samples`: a result with its single requests, which say how sure a difference is. `unfinished`: trials of a study
+    that were not begun or not ended."""
+    entries = [m.entry for m in made]
+    contests = [*_contests(made, best), *_small_contests(made)]
+    return Words(
+        compared=_compared(entries, unfinished),
+        on=_on(made),
+        answer=[*_answers(contests, limits), *_cheapest(entries, best, limits)] or [_alone(entries)],
+        sure=_sure(contests, made, samples),
+        doubtful=_doubtful(entries, found, unfinished),
+    )
+
+
+# ---- what ----
+
+
+def _compared(entries: Sequence[Entry], unfinished: int) -> str:
+    series = list(dict.fromkeys(e.series for e in entries))
+    loads = list(dict.fromkeys(filter(None, (_axis_words(entries, axis) for axis in _LEVELS))))
+    workloads = list(dict.fromkeys(words for e in entries if (words := workload(e))))
+    parts = [_listed(series) if len(series) > 1 else series[0] if series else "nothing"]
+    kinds = list(dict.fromkeys(_KINDS[e.kind] for e in entries))
+    parts.append(f"({', '.join(kinds)})")
+    if loads:
+        parts.append(f"at {' and '.join(loads)}")
+    if workloads:
+        parts.append(f"with {_listed(workloads)}" if len(workloads) <= _MOST else f"with {len(workloads)} workloads")
+    runs = sum(e.repeats for e in entries if not e.failure)
+    repeats = sorted({e.repeats for e in entries if not e.failure})
+    told = f"{_many(runs, 'result')}"
+    if repeats and repeats[-1] > 1:
+        of = str(repeats[0]) if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
+        told += f", {of} repeats of each"
+    if failed := sum(bool(e.failure) for e in entries):
+        told += f"; {_many(failed, 'trial')} failed and {'has' if failed == 1 else 'have'} none"
+    if unfinished:
+        told += f"; {_many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
+    return f"{' '.join(parts)}: {told}."
+
+
+_LEVELS = {
+    "concurrency": "concurrency",
+    "rate": "requests/s offered",
+    "batch_size": "batch size",
+    "requests": "requests",
+}
+
+
+def _axis_words(entries: Sequence[Entry], axis: str) -> str:
+    values = sorted({e.axes[axis] for e in entries if axis in e.axes})
+    if not values:
+        return ""
+    span = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
+    return f"{span} {_LEVELS[axis]}" if axis in ("rate", "requests") else f"{_LEVELS[axis]} {span}"
+
+
+def workload(entry: Entry) -> str:
+    """In words; '' where nothing is told."""
+    axis = next((a for a in _LEVELS if a in entry.axes), "")
+    rest = {k: v for k, v in entry.beside(axis).items() if k not in _LEVELS and k not in ("num_prompts", "completed")}
+    return said(rest)
+
+
+def said(load: dict[str, Scalar]) -> str:
+    """A load in words, with its dataset."""
+    dataset = [str(load["dataset"])] if "dataset" in load else []
+    return ", ".join(filter(None, [*dataset, load_words(tuple(load.items()))]))
+
+
+def _on(made: Sequence[Made]) -> str:
+    """Machines, then engines with their versions."""
+    machines = list(dict.fromkeys(filter(None, (_machine(m) for m in made))))
+    engines = []
+    for m in made:
+        e = m.entry
+        if name := str(e.settings.get("engine") or ""):
+            engines.append(" ".join(filter(None, [name, str(e.settings.get("engine_version") or "")])))
+    models = list(dict.fromkeys(str(told) for m in made if (told := m.entry.settings.get("model"))))
+    parts = [_listed(machines) if machines else "a machine that nobody tells of"]
+    if engines:
+        parts.append(_listed(list(dict.fromkeys(engines))))
+    if models:
+        parts.append(f"serving {_listed(models)}")
+    return ", ".join(parts) + "."
+
+
+def _machine(m: Made) -> str:
+    e, rig = m.entry, m.group[0].rig
+    if e.accelerator:
+        return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
+    if rig is not None:
+        return f"{rig.cpu}, {_many(rig.cores, 'core')}"
+    return ""
+
+
+# ---- who leads ----
+
+
+class Contest:
+    """Series under one workload, the fastest first, each at its best load."""
+
+    def __init__(self, metric: str, about: str, made: Sequence[Made]) -> None:
+        self.metric = metric
+        self.about = about
+        lower = direction.better(metric, str(made[0].entry.load.get("metric", ""))) == "lower"
+        self.ranked = sorted(made, key=lambda m: m.entry.value(metric) or 0.0, reverse=not lower)
+
+    @property
+    def leader(self) -> Made:
+        return self.ranked[0]
+
+    @property
+    def second(self) -> Made:
+        return self.ranked[1]
+
+    def lead(self) -> float:
+        a, b = (m.entry.value(self.metric) or 0.0 for m in (self.leader, self.second))
+        return abs(a - b) / b if b else 0.0
+
+
+def _contests(made: Sequence[Made], best: Sequence[Best]) -> Iterator[Contest]:
+    by_id = {m.entry.id: m for m in made}
+    groups: dict[str, list[Made]] = {}
+    for one in best:
+        if one.entry is not None:
+            groups.setdefault(one.workload, []).append(by_id[one.entry])
+    for words, there in groups.items():
+        metric = next((n for n in _SPEEDS if all(m.entry.value(n) is not None for m in there)), None)
+        if metric is not None and len({m.entry.series for m in there}) > 1:
+            yield Contest(metric, words, there)
+
+
+def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
+    """Micro tests and scores: at the same test or task."""
+    groups: dict[tuple[object, ...], list[Made]] = {}
+    for m in made:
+        e = m.entry
+        if e.kind in ("micro", "quality") and e.figures and e.verdict != "void":
+            groups.setdefault((e.kind, *sorted((k, str(v)) for k, v in e.load.items())), []).append(m)
+    for there in groups.values():
+        metric = next((n for n in ("speed", "score") if all(m.entry.value(n) is not None for m in there)), None)
+        if metric is not None and len({m.entry.series for m in there}) > 1:
+            yield Contest(metric, said(there[0].entry.load), there)
+
+
+def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
+    for contest in contests[:_MOST]:
+        first, second = contest.leader.entry, contest.second.entry
+        at = f"{contest.about}: " if contest.about else ""
+        kept = f" that keeps {_kept(limits)}" if limits and first.kind not in ("micro", "quality") else ""
+        unit = _UNITS[contest.metric]
+        score = contest.metric == "score"
+        word = "scores highest" if score else "gives the most"
+        if direction.better(contest.metric, str(first.load.get("metric", ""))) == "lower":
+            word = "scores best"
+        value, other = (f"{e.value(contest.metric):,.4g} {unit}".strip() for e in (first, second))
+        loads = [""] * 2 if first.kind in ("micro", "quality") else [f" at {level(e)}" for e in (first, second)]
+        lead = ", against" if score else f", {contest.lead():.0%} more than"
+        elsewhere = loads[1] if loads[1] != loads[0] else ""
+        yield f"{at}{first.series} {word}: {value}{loads[0]}{kept}{lead} {second.series} ({other}{elsewhere})."
+    if len(contests) > _MOST:
+        yield f"{len(contests) - _MOST} more workloads are in the tables."
+
+
+def _kept(limits: dict[str, float]) -> str:
+    return " and ".join(f"{shown(name)} ≤ {limit:g} ms" for name, limit in limits.items())
+
+
+def _cheapest(entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]) -> Iterator[str]:
+    by_id = {e.id: e for e in entries}
+    chosen = [by_id[b.entry] for b in best if b.entry is not None]
+    groups: dict[tuple[str, str], list[tuple[float, str, Entry]]] = {}
+    for e in chosen:
+        c = e.cost
+        price = None if c is None else c.per_million_output or c.per_million_total
+        if c is not None and price is not None:
+            what = "output tokens" if c.per_million_output else "tokens"
+            groups.setdefault((workload(e), what), []).append((price, c.currency, e))
+    for (words, what), there in list(groups.items())[:_MOST]:
+        price, currency, e = min(there, key=lambda t: t[0])
+        kept = f" with {_kept(limits)}" if limits else ""
+        others = sorted((p, o) for p, _, o in there if o.series != e.series)[:1] if len(there) > 1 else []
+        against = f", against {others[0][0]:,.3g} with {others[0][1].series}" if others else ""
+        at = f"{words}: " if words and len(groups) > 1 else ""
+        who = f"{e.series} at {level(e)}{kept}{against}"
+        yield f"{at}A million {what} cost {price:,.3g} {currency} with {who} (prices below)."
+
+
+def _alone(entries: Sequence[Entry]) -> str:
+    """Nothing to compare: what the one thing does at most."""
+    of = [(v, n, e) for e in entries if e.verdict != "void" for n in _SPEEDS[:3] if (v := e.value(n)) is not None]
+    if not of:
+        return "No result could be used."
+    value, name, e = max(of, key=lambda t: (-_SPEEDS.index(t[1]), t[0]))
+    tail = next((n for n in ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms") if latency(e, n) is not None), None)
+    waits = f", with {shown(tail)} {latency(e, tail):,.4g} ms" if tail is not None else ""
+    at = f" at {level(e)}" if e.kind != "micro" else f" in {said(e.load)}"
+    return f"{e.series} gives {value:,.4g} {_UNITS[name]} at most{at}{waits}."
+
+
+# ---- how sure ----
+
+
+def _sure(contests: Sequence[Contest], made: Sequence[Made], samples: Callable[[Measured], Measured]) -> list[str]:
+    if not contests:
+        return ["Nothing is compared here; intervals in the tables tell how far each figure may be off by chance."]
+    return [_held_together(contest, made, samples) for contest in contests[:_MOST]]
+
+
+def _held_together(contest: Contest, made: Sequence[Made], samples: Callable[[Measured], Measured]) -> str:
+    about = f"{contest.about}: " if contest.about else ""
+    names = f"{contest.leader.entry.series} against {contest.second.entry.series}"
+    found = _under_one_load(contest, made)
+    if found is None:
+        return f"{about}{names}: they were never measured under the same load."
+    a, b = found
+    where = "" if b.entry.kind in ("micro", "quality") else f" at {level(b.entry)}"
+    sides = [_sampled(m.group, samples) for m in (a, b)]
+    result = compare(sides[0], sides[1], (a.entry.series, b.entry.series), [contest.metric])
+    if not result.pairings:
+        return f"{about}{names}{where}: not held together. {next((f.text for f in result.findings), '')}".rstrip()
+    pairing = result.pairings[0]
+    if pairing.refused or not pairing.differences:
+        return f"{about}{names}{where}: not comparable. {_objection(pairing)}"
+    doubts = [f.text for f in pairing.findings if f.level != "note"][:1]
+    return " ".join([f"{about}{names}{where}: {_how_sure(pairing.differences[0])}.", *doubts])
+
+
+def _under_one_load(contest: Contest, made: Sequence[Made]) -> tuple[Made, Made] | None:
+    """The second and the leader at the leader's best load, else at the highest that both were measured under."""
+    first, second = contest.leader, contest.second
+    if first.entry.load == second.entry.load:
+        return second, first
+    sides = [
+        {_key(m.entry): m for m in made if m.entry.series == s.entry.series and m.entry.figures}
+        for s in (second, first)
+    ]
+    best = sides[0].get(_key(first.entry))
+    if best is not None:
+        return best, first
+    shared = [k for k in sides[0] if k in sides[1] and workload(sides[1][k].entry) == workload(first.entry)]
+    if not shared:
+        return None
+    top = max(shared, key=lambda k: sides[1][k].entry.value(contest.metric) or 0.0)
+    return sides[0][top], sides[1][top]
+
+
+def _key(entry: Entry) -> tuple[object, ...]:
+    paced = any(a in entry.axes for a in ("concurrency", "rate", "batch_size"))
+    load = {k: v for k, v in entry.load.items() if not (paced and k in ("num_prompts", "completed"))}
+    return (entry.kind, *sorted((k, str(v)) for k, v in load.items()))
+
+
+def _sampled(group: Group, samples: Callable[[Measured], Measured]) -> Group:
+    return [samples(m) for m in group] if len(group) == 1 else group
+
+
+def _objection(pairing: Pairing) -> str:
+    return next((f.text for f in pairing.findings if f.level != "note"), "No figure is told by both.")
+
+
+def _how_sure(d: Difference) -> str:
+    if d.change is None or d.low is None or d.high is None:
+        return f"{d.word}: {d.why}" if d.why else d.word
+    over = "over repeats" if "repeats" in (d.a.by, d.b.by) else "within single runs, which says little of the next run"
+    interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
+    words = {
+        "better": "the difference is real", "worse": "the difference is real", "perhaps better": "perhaps real",
+        "perhaps worse": "perhaps real", "higher": "the difference is real", "lower": "the difference is real",
+    }  # fmt: skip
+    return f"{words.get(d.word, d.word)}, {interval}"
+
+
+# ---- what is doubtful ----
+
+
+def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: int) -> list[str]:
+    counts = Counter(e.verdict for e in entries if not e.failure)
+    out = []
+    total = sum(counts.values())
+    if counts["void"] or counts["doubtful"]:
+        told = [f"{counts[v]} of {_many(total, 'result')} {'is' if counts[v] == 1 else 'are'} {v}"
+                for v in ("void", "doubtful") if counts[v]]  # fmt: skip
+        out.append(f"{' and '.join(told)}; void ones are in no answer above.")
+    serious = [f for f in found if f.level != "note"]
+    out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
+    if len(serious) > _MOST:
+        out.append(f"{len(serious) - _MOST} more doubts are among the findings below.")
+    failed = [(e.failed or 0.0) for e in entries]
+    if sum(failed):
+        out.append(f"{sum(failed):,.0f} requests failed, in {_many(sum(f > 0 for f in failed), 'result')}.")
+    if unfinished:
+        out.append(
+            f"The study is not finished: {_many(unfinished, 'trial')} {'is' if unfinished == 1 else 'are'} missing."
+        )
+    if total and all(e.repeats == 1 for e in entries):
+        out.append("Nothing was repeated: what differs from run to run is not known.")
+    return out or ["Nothing doubtful was found by dyno's checks."]
+
+
+def _many(count: float, what: str) -> str:
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    if len(words) > 6:
+        return f"{', '.join(words[:5])} and {len(words) - 5} more"
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
