@@ -153,7 +153,7 @@ def _spread(words: list[str]) -> "Iterator[str]":
         if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
             files = (p for p in sorted(path.iterdir()) if p.is_file() and p.name != ABOUT)
             yield from (str(p) for p in files if not p.name.startswith("."))
-        else:
+        elif path.name != ABOUT or len(words) == 1:  # published/NAME/*
             yield word
 
 
