@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dyno.cli.main import main
+from dyno.store.imports import kept
 
 BLOCK = """
 ============ Serving Benchmark Result ============
@@ -183,3 +184,74 @@ def test_without_text_the_authors_words_stay_where_they_are(here: Path) -> None:
     assert main(["import", "report.md", "--no-text", "-o", "kept"]) == 0
     kept = (here / "kept" / "report.md.json").read_text()
     assert "think" not in kept and '"mean_ttft_ms"' in kept
+
+
+# ---- dyno import --set ----
+
+BARE = """Successful requests,Benchmark duration (s),Output token throughput (tok/s)
+10,5.0,20.0
+20,6.0,30.0
+30,7.0,40.0
+"""
+
+
+def set_(here: Path, *words: str) -> int:
+    (here / "bare.csv").write_text(BARE)
+    return main(["import", "bare.csv", "-o", "kept", *(f"--set={word}" for word in words)])
+
+
+def test_what_a_file_does_not_tell_is_given_and_kept_with_who_told_it(here: Path) -> None:
+    told = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
+            "series=TGI on eight", "rate=inf", "no-enable-prefix-caching=true"]  # fmt: skip
+    assert set_(here, *told, "3:input_len=80", "3-4:num_prompts=30") == 0
+    rows = kept(here / "kept/bare.csv.json").rows
+    assert {name: s.value for name, s in rows[1].settings.items()} == {
+        "engine": "tgi", "tensor_parallel": 8, "accelerators": 8, "accelerator": "MI300X", "--swap-space": 16,
+        "rate": "inf", "prefix_caching": False, "input_len": 80, "num_prompts": 30,
+    }  # fmt: skip
+    assert {(s.by, s.line) for s in rows[1].settings.values()} == {("user", 0)}
+    assert ["num_prompts" in r.settings for r in rows] == [False, True, True]
+    assert {r.series for r in rows} == {"TGI on eight"}
+    assert [r.get("completed") for r in rows] == [10, 20, 30], "figures are the file's"
+
+
+def test_given_settings_are_audited_and_compared_like_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set_(here, "accelerators=8", "4:num_prompts=60") == 0
+    capsys.readouterr()
+    assert main(["audit", "kept/bare.csv.json", "--price", "2"]) == 3
+    out = capsys.readouterr().out
+    assert "30 of 60 requests failed (50.0%): who imported it says 60" in out
+    assert "222.22" in out, "16 an hour at 20 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["engine"], "write NAME=VALUE, such as engine=vllm"),
+        (["enginee=x"], "there is no such setting. Did you mean engine?"),
+        (["engine="], "has no value"),
+        (["accelerators=eight"], "accelerators is a number, 0 or more"),
+        (["accelerators=-1"], "accelerators is a number, 0 or more"),
+        (["9:rate=3"], "no result stands there. The first ones are at bare.csv:2, bare.csv:3"),
+        (["4-2:rate=3"], "the first of them comes first"),
+        (["engine=vllm", "3:engine=tgi"], "--set engine=vllm and --set 3:engine=tgi are both of bare.csv:3"),
+        (["api_key=abc"], "looks like a secret"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_given_gets_a_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert set_(here, *words) == 2
+    assert told in capsys.readouterr().err and not (here / "kept").exists()
+
+
+def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "sound.log", "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    model = document["rows"][0]["settings"]["model"]["value"]
+    assert main(["import", "sound.log", "-o", "kept", "--set", "model=another"]) == 2
+    told = capsys.readouterr().err
+    assert f"--set model=another: sound.log:3 itself tells model = {model}" in told
+    assert main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
+    (row,) = kept(here / "kept/sound.log.json").rows
+    assert row.settings["model"].value == model and row.settings["model"].by != "user"

@@ -13,7 +13,11 @@ from dyno.cli.audit import peaks_of
 from dyno.facts.imported import Document
 from dyno.imports.document import read
 from dyno.measure.audit import Audit, audit
+from dyno.measure.cost import choose
+from dyno.measure.normal import normal
 from dyno.store.imports import kept
+from dyno.study.about import about
+from dyno.study.prices import read as read_prices
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden" / "audits"
@@ -99,3 +103,36 @@ def test_rows_that_are_sound_are_not_doubted() -> None:
         "consistency.percentiles",
         "consistency.twins", "cache.warm", "physics.above_roofline",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_files_tell_stands_and_the_rest_is_told_by_user(name: str) -> None:
+    for ours, theirs in zip(published(name), reported(name), strict=True):
+        for mine, read_now in zip(ours.rows, theirs.rows, strict=True):
+            assert {k: s for k, s in mine.settings.items() if s.by != "user"} == read_now.settings, mine.at
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_result_tells_its_engine_and_its_accelerators(name: str) -> None:
+    for document in published(name):
+        for row in document.rows:
+            assert all(row.told(n) for n in ("engine", "model", "accelerator", "accelerators")), row.at
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_folder_says_what_it_is_and_has_a_price(name: str) -> None:
+    told = about(ROOT / "published" / name)
+    assert told.title and told.about and told.source
+    rules = read_prices(ROOT / "published" / "prices.toml")
+    for document in published(name):
+        for row in document.rows:
+            assert choose(rules, str(row.told("accelerator"))) is not None, row.at
+
+
+def test_the_prices_are_those_of_the_authors_own_file() -> None:
+    rules = read_prices(ROOT / "published" / "prices.toml")
+    (curve,) = [d for d in published("h100-mi300x-llama-405b") if d.file.endswith("curve.csv")]
+    for row in curve.rows:
+        ours = normal(row, rules)
+        assert ours.cost_per_million == pytest.approx(row.get("cost_per_million_tokens"), rel=1e-6), row.at
+        assert ours.price_per_hour == pytest.approx(row.number("price_per_hour"))

@@ -199,7 +199,7 @@ def test_a_comparison_of_engines_has_rows_series_and_bold_cells() -> None:
     assert first.figures["request_throughput"].half == 0.005
     assert first.figures["mean_ttft_ms"].definition == ""
     assert [f.bold for f in second.figures.values()] == [True, True, True]
-    assert (first.told("engine"), first.told("model"), first.told("concurrency")) == ("vLLM", "m/a (FP16)", 16)
+    assert (first.told("engine"), first.told("model"), first.told("concurrency")) == ("vllm", "m/a (FP16)", 16)
     assert (second.told("concurrency"), second.told("model_bytes")) == (16, 13.5e9)
     assert second.label == second.series == "llama.cpp, a.f16.gguf"
 

@@ -33,6 +33,8 @@ _IMPORTS = """
 examples:
   dyno import results/*.json                kept under runs/imports; `dyno runs` lists them
   dyno import report.md --no-text -o figures
+  dyno import tgi.csv --set engine=tgi --set accelerator=MI300X --set accelerators=8
+  dyno import rates.csv --set 2:rate=1 --set 3:rate=2      for the results on these lines
   dyno sql "select file, name, value, definition from imported where name like '%ttft%'\""""
 
 
@@ -78,6 +80,14 @@ def add(commands: Any) -> None:
     p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
     p.add_argument(
         "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
+    )
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting that the file doesn't tell, for all its results; LINE:NAME=VALUE or FIRST-LAST:NAME=VALUE for "
+        "some; may be repeated",
     )
     p.add_argument("--json", action="store_true", help="print what was read, and keep nothing")
     p.set_defaults(command=import_)
@@ -135,13 +145,15 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
 def _spread(words: list[str]) -> "Iterator[str]":
     """A folder that holds files and no runs is its files."""
     from dyno.store.shelf import kind_of, look_around
+    from dyno.study.about import NAME as ABOUT
 
     for word in words:
         path = Path(word)
         shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
         if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
-            yield from (str(p) for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith("."))
-        else:
+            files = (p for p in sorted(path.iterdir()) if p.is_file() and p.name != ABOUT)
+            yield from (str(p) for p in files if not p.name.startswith("."))
+        elif path.name != ABOUT or len(words) == 1:  # published/NAME/*
             yield word
 
 
@@ -155,18 +167,24 @@ def import_(options: argparse.Namespace) -> int:
     import msgspec
 
     from dyno.imports.document import read
+    from dyno.imports.given import all_used, given, with_given
     from dyno.report.audit import many
     from dyno.store.imports import FOLDER, keep, without_text
 
+    asked = given(options.set)
     documents, words, failed = [], [], 0
     for word in dict.fromkeys(options.files):
         try:
             found = read(Path(word))
-            documents.append(without_text(found) if options.no_text else found)
-            words.append(word)
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
+            continue
+        found = with_given(found, asked)
+        documents.append(without_text(found) if options.no_text else found)
+        words.append(word)
+    if not failed:
+        all_used(asked, documents)
     if options.json:
         print(msgspec.json.encode(documents).decode())
     for d, word in zip(documents, words, strict=True):

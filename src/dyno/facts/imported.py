@@ -16,8 +16,9 @@ RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
 Scalar = str | int | float | bool
 # Who told a setting. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
 # heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
-# progress: a progress bar. file: the file's name. log: an engine's log.
-By = Literal["block", "command", "namespace", "heading", "environment", "column", "progress", "file", "log"]
+# progress: a progress bar. file: the file's name. log: an engine's log. user: not the file, but who imported it;
+# then there is no line.
+By = Literal["block", "command", "namespace", "heading", "environment", "column", "progress", "file", "log", "user"]
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,6 +81,11 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     def told(self, name: str) -> Scalar | None:
         setting = self.settings.get(name)
         return None if setting is None else setting.value
+
+    def told_at(self, name: str) -> str:
+        """Where a setting stands; the row, where the file doesn't tell it."""
+        setting = self.settings.get(name)
+        return place(self.file, setting.line) if setting is not None and setting.line else self.at
 
     def number(self, name: str) -> float | None:
         """A setting, where it is one number."""

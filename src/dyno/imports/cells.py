@@ -7,7 +7,7 @@ from dyno.facts.definition import definition
 from dyno.facts.imported import SPEEDS, Cell, Figure, Scalar, Setting
 from dyno.imports import columns
 from dyno.imports.columns import TO_BYTES, TO_MS, Column
-from dyno.imports.flags import ENGINE
+from dyno.imports.flags import ENGINE, ENGINES
 from dyno.imports.printed import Printed, printed
 from dyno.secrets import shown
 
@@ -90,6 +90,8 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
         return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
     if name == "backend" and ENGINE.search(text):
         name = "engine"
+    if name == "engine" and (known := ENGINES.get(text.lower())):  # one name, however it is written
+        return {name: Setting(known, line, "column")}
     if name == "model_bytes":
         number = printed(text)
         size = None if number is None else TO_BYTES.get(number.unit)

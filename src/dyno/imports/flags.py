@@ -102,6 +102,12 @@ def scalar(text: str) -> Scalar:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
+def shared_name(flag: str) -> str:
+    """tensor-parallel-size, --tensor-parallel-size, tensor_parallel_size → tensor_parallel; '' where rows share none.
+    What turns something off begins with a dash: no-enable-prefix-caching → -prefix_caching."""
+    return _NAMES.get(flag.lstrip("-").replace("_", "-"), "")
+
+
 def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
     """Of a joined line of commands. None where it names no program that we know, or only speaks of one."""
     found = program_in(text)

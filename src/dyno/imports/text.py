@@ -13,6 +13,7 @@ from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passag
 from dyno.imports import block, html_table, markup, tables
 from dyno.imports.environment import Environments
 from dyno.imports.flags import (
+    QUANTIZATION,
     command,
     in_words,
     model_args,
@@ -318,6 +319,10 @@ class Walk:
         if self._label is not None:
             label = self._label[1]
             settings |= in_words(label, self._label[0])
+        if "quantization" in settings and QUANTIZATION.search(row.label):  # its own name goes before words above it
+            del settings["quantization"]
+            own = in_words(row.label, row.line, "column")
+            settings |= {name: told for name, told in own.items() if name == "quantization"}
         settings |= self._scope.of(row.kind)
         pending = dict(self._pending)
         progress = pending.pop("progress", None)

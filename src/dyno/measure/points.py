@@ -171,9 +171,8 @@ def sent(row: Row) -> tuple[float, str] | None:
     asked = row.settings.get("num_prompts")
     if asked is None or isinstance(asked.value, bool) or not isinstance(asked.value, int | float):
         return None
-    return float(asked.value), {"progress": "the progress bar", "namespace": "its list of arguments"}.get(
-        asked.by, "the command"
-    )
+    told_by = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
+    return float(asked.value), told_by.get(asked.by, "the command")
 
 
 def words(load: Point) -> str:

@@ -37,9 +37,10 @@ def more_than_asked(row: Row) -> Iterator[Finding]:
         yield Finding(
             "consistency.command",
             "doubt",
-            f"{done:,.0f} requests were completed, where {asked.value:,} were asked for on line {asked.line}.",
+            f"{done:,.0f} requests were completed, where {asked.value:,} were asked for"
+            + (f" on line {asked.line}." if asked.line else ", as who imported it says."),
             "The command is not the one of this result.",
-            [f"{row.file}:{asked.line}", *at([row], "completed")],
+            [row.told_at("num_prompts"), *at([row], "completed")],
         )
 
 

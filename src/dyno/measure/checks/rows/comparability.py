@@ -163,7 +163,7 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
                         f"{a.name} and {b.name} are compared: one was taught to answer, the other wasn't, so that "
                         "they end at other places and make other numbers of tokens.",
                         "Use the same model for both.",
-                        [f"{told[m].file}:{told[m].settings['model'].line}" for m in (a, b)],
+                        [told[m].told_at("model") for m in (a, b)],
                     )  # fmt: skip
 
 

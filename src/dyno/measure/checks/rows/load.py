@@ -98,7 +98,7 @@ def slots(row: Row) -> Iterator[Finding]:
             f"{asked:g} requests were kept in flight, and the engine takes {limit:g} at once"
             + (f" in each of {copies:g} copies." if copies > 1 else "."),
             "The others wait, and their wait is in the time to the first token. Raise the limit, or ask for less.",
-            [*at([row], "mean_ttft_ms"), f"{row.file}:{row.settings['max_num_seqs'].line}"],
+            [*at([row], "mean_ttft_ms"), row.told_at("max_num_seqs")],
         )
 
 
