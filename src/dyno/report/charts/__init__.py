@@ -1,0 +1,22 @@
+"""Charts of a report, drawn with Vega-Altair. One file a family; `base.py` has what they share."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from altair.utils.schemapi import debug_mode
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import Entry
+from dyno.facts.report import Report
+from dyno.report.charts.base import Look
+from dyno.report.charts.latency import latency
+from dyno.report.charts.throughput import served, throughput
+
+# In the order in which a page shows them. What has no data makes none.
+MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (throughput, served, latency)
+
+
+def charts(report: Report) -> list[Chart]:
+    look = Look(e.series for e in report.entries)
+    # Altair would check each part against the schema as it is made, which takes ten times as long as the making.
+    with debug_mode(False):
+        return [chart for make in MAKERS for chart in make(report.entries, look)]
