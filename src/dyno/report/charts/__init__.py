@@ -9,10 +9,12 @@ from dyno.facts.entry import Entry
 from dyno.facts.report import Report
 from dyno.report.charts.base import Look
 from dyno.report.charts.latency import latency
+from dyno.report.charts.requests import requests
 from dyno.report.charts.throughput import served, throughput
+from dyno.report.charts.tradeoff import tradeoff
 
 # In the order in which a page shows them. What has no data makes none.
-MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (throughput, served, latency)
+MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (throughput, served, latency, tradeoff, requests)
 
 
 def charts(report: Report) -> list[Chart]:

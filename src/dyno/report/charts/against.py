@@ -141,6 +141,8 @@ def against(
     log = log and any(
         wide([r[m.key] for r in rows if m.key in r and r["workload"] == w], 50) for m in there for w in panel.words
     )
+    if equal:  # a straight line, where it can be one
+        log = wide([row["x"] for row in rows], 16) and all(r[first.key] > 0 for r in rows if first.key in r)
     factor = FACTOR if per else "1"
     series = look.ordered(row["series"] for row in rows)
     x = load_axis(axis, [row["x"] for row in rows])
@@ -162,7 +164,7 @@ def against(
         bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
         layers.append(unit(bars, {"x": x, "y": low, "y2": high, "color": color}, when("isValid(datum.low)")))
     layers += lost(rows, x=x, y=y, tooltip=tooltip)
-    layers.append(points(rows, x=x, y=y, color=color, tooltip=tooltip))
+    layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
     layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS)
 
     if equal:
@@ -203,7 +205,7 @@ def diagonal(values: Sequence[float], text: str, *, x: Any, y: Any) -> list[Any]
     at = [short(least + (most - least) * i / 40) for i in range(41)]
     line = unit({"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y})
     line.data = alt.InlineData(values=[{"x": v, "y": v} for v in at])
-    label = {"type": "text", "text": text, "fill": GREY, "align": "right", "dx": -10, "dy": -4}
+    label = {"type": "text", "text": text, "fill": GREY, "align": "right", "dx": -24, "dy": 12}
     name = unit(label, {"x": x, "y": y})
     name.data = alt.InlineData(values=[{"x": at[-1], "y": at[-1]}])
     return [line, name]

@@ -28,6 +28,7 @@ VERDICTS = ("sound", "doubtful", "void")
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 SHAPES = ("circle", "triangle-up", CROSS)
 INK = "currentColor"  # the page's, light or dark
+WIDTH = 720  # of a picture
 HEIGHT = 300
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
 
@@ -236,22 +237,24 @@ def load_axis(axis: str, values: Iterable[float]) -> alt.X:
 
 def value_axis(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
     """From zero, or logarithmic."""
-    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True, nice=True)
+    scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
     ticks = alt.Axis(title=title, format=",~g" if log else alt.Undefined, labelOverlap="greedy")
     return channel(field, type="quantitative", scale=scale, axis=ticks)
 
 
-def _legend() -> alt.Legend:
+def _legend(symbol: str) -> alt.Legend:
     """As many columns as there is room for: a phone has one."""
-    columns = "max(1, floor(width / 230))"
-    limit = expr(f"width / {columns} - 40")
-    return alt.Legend(title=None, columns=expr(columns), labelLimit=limit, symbolOpacity=1, symbolSize=90)
+    columns = "max(1, floor(room / 240))"
+    limit = expr(f"(room - 80) / {columns} - 30")
+    return alt.Legend(title=None, columns=expr(columns), labelLimit=limit, symbolType=symbol, symbolOpacity=1,
+                      symbolSize=110, symbolStrokeWidth=2.5)  # fmt: skip
 
 
-def colour(look: Look, series: Iterable[str], *, legend: bool = True) -> alt.Color:
+def colour(look: Look, series: Iterable[str], symbol: str = "stroke") -> alt.Color:
+    """`symbol`: of the legend; '': it has none."""
     names = look.ordered(series)
     scale = alt.Scale(domain=names, range=[look.colour(n) for n in names])
-    return alt.Color("series", type="nominal", scale=scale, legend=_legend() if legend else None)
+    return alt.Color("series", type="nominal", scale=scale, legend=_legend(symbol) if symbol else None)
 
 
 def dashes(look: Look, series: Iterable[str]) -> Any:
@@ -260,7 +263,7 @@ def dashes(look: Look, series: Iterable[str]) -> Any:
     if all(look.places[n] < len(PALETTE) for n in names):
         return alt.Undefined
     scale = alt.Scale(domain=names, range=[look.dash(n) for n in names])
-    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend())
+    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend("stroke"))
 
 
 # ---- marks ----
@@ -276,20 +279,24 @@ def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, 
     )
 
 
-def points(rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)") -> Any:
+def points(rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)") -> list[Any]:
     """Shape tells the verdict; what isn't sound is hollow too."""
     unsound = any(row.get("verdict", "sound") != "sound" for row in rows)
-    # Drawn without fill, as the marks are, but for the sound ones.
-    legend = alt.Legend(title="Verdict", symbolFillColor="transparent", symbolStrokeColor=GREY, symbolStrokeWidth=2)
+    ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
+    legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
     shape = alt.Shape(
         "verdict",
         type="nominal",
         scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)),
         legend=legend if unsound else None,
     )
-    filled = expr("datum.verdict == 'sound' ? scale('color', datum.series) : 'transparent'")
-    mark = {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1, "clip": True, "fill": filled}
-    return unit(mark, {"x": x, "y": y, "color": color, "shape": shape, "tooltip": tooltip}, when(test))
+    where = {"x": x, "y": y, "color": color}
+    dot = {"type": "point", "filled": True, "size": 60, "opacity": 1, "clip": True}
+    mark = {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1, "clip": True}
+    return [
+        unit(dot, where, when(f"{test} && datum.verdict == 'sound'")),
+        unit(mark, {**where, "shape": shape, "tooltip": tooltip}, when(test)),
+    ]
 
 
 def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
@@ -298,7 +305,9 @@ def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
         return []
     test = when("datum.failed > 0 && isValid(datum.y)")
     ring = {"type": "point", "size": 230, "stroke": FAILURE, "strokeWidth": 1.5, "opacity": 1, "clip": True}
-    text = {"type": "text", "fill": FAILURE, "fontSize": 10, "dy": -14, "clip": True}
+    # Above and below in turn, where several have the same load.
+    above = expr("datum.lift % 2 ? 17 : -16")
+    text = {"type": "text", "fill": FAILURE, "fontSize": 10, "yOffset": above, "clip": True}
     count = alt.Text("lost", type="nominal")
     where = {"x": x, "y": y, "tooltip": tooltip}
     return [
@@ -320,11 +329,11 @@ def no_result(rows: Sequence[Row], *, x: Any, color: Any, tooltip: Any) -> list[
 
 
 def lift(rows: Sequence[Row], *keys: str) -> None:
-    """Failed trials at the same place stand one above the other."""
+    """Counts failed trials at the same place, which stand one above the other, and points with failed requests."""
     seen: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        if "why" in row:
-            place = tuple(row.get(k) for k in keys)
+        if "why" in row or "failed" in row:
+            place = ("why" in row, *(row.get(k) for k in keys))
             row["lift"] = seen[place] = seen.get(place, -1) + 1
 
 
@@ -383,6 +392,8 @@ def toggle(series: Iterable[str]) -> Any:
     return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)
 
 
+# Pixels there are for all of it. Asked once: what hangs on the drawn width would change that width.
+ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
 TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
 
 
@@ -417,12 +428,12 @@ def finish(
     switch = [constant("per", "measured")] if per else []
     told = f"[{', '.join(subtitle)}]"
     # A phone shows them one below the other.
-    lines = f"width < 480 ? {told} : join({told}, ' · ')"
+    lines = f"room < 480 ? {told} : join({told}, ' · ')"
     spec = alt.TopLevelLayerSpec(
         layer=list(layers),
         data=alt.NamedData(name=DATA),
         transform=list(transform) or alt.Undefined,
-        params=[constant("hidden", []), *switch, *params, *(p for s in selects for p in s.params())],
+        params=[constant("hidden", []), ROOM, *switch, *params, *(p for s in selects for p in s.params())],
         title=alt.TitleParams(text=title, subtitle=expr(lines) if subtitle else alt.Undefined),
         width="container",
         height=height,
@@ -444,8 +455,8 @@ def theme(ink: str) -> dict[str, Any]:
                  "domainOpacity": 0.5},
         "legend": {**text, "orient": "bottom", "direction": "horizontal", "rowPadding": 4, "columnPadding": 14,
                    "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}}},
-        "title": {"color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": 15, "subtitleFontSize": 12,
-                  "subtitlePadding": 5, "offset": 12, "frame": "bounds", "limit": {"expr": "width + 40"}},
+        "title": {"color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": {"expr": "room < 480 ? 13 : 15"}, "subtitleFontSize": 12,
+                  "subtitlePadding": 5, "offset": 12, "frame": "bounds", "limit": {"expr": "room - 20"}},
         "text": {"fill": ink},
         "view": {"stroke": None},
     }  # fmt: skip
