@@ -7,10 +7,9 @@ from typing import Any
 import vl_convert
 
 from dyno.facts.chart import DATA, Chart
-from dyno.report.charts.base import theme
+from dyno.report.charts.base import WIDTH, theme
 
 VEGA_LITE = "6.4"
-WIDTH = 720
 # Text and ground, on paper and on a dark slide.
 _INKS = {False: ("#1A1A1A", "#FFFFFF"), True: ("#E8E8E8", "#121212")}
 
@@ -23,6 +22,7 @@ def complete(
     spec = {**chart.spec, "datasets": {DATA: chart.rows}}
     if width is not None:
         spec["width"] = width
+        spec["params"] = [{"name": "room", "value": width} if p["name"] == "room" else p for p in spec["params"]]
     if dark is not None:
         ink, ground = _INKS[dark]
         spec["config"] = {**theme(ink), "background": ground}
