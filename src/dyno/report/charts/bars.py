@@ -1,0 +1,43 @@
+"""Horizontal bars from zero: a group of bars for each of a few things, a bar for each series."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from dyno.report.charts.base import Look, Row, colour, expr, let, toggle, unit, value_axis, when
+
+STEP = 18  # pixels of a bar
+SIGN = let("sign", "datum.text + (datum.verdict == 'doubtful' ? '  ?' : datum.verdict == 'void' ? '  ✕' : '')")
+
+
+def bars(
+    rows: Sequence[Row],
+    look: Look,
+    *,
+    title: str | alt.ExprRef,
+    tooltip: Any,
+    of: str = "series",  # field of what has a place of its own on the vertical axis
+    of_title: str | None = None,
+) -> list[Any]:
+    """Layers. They draw `y`, with `low` and `high` where these are known, and write `text` beside the bar, with a mark
+    where it isn't sound. A series has a bar of its own where `of` isn't the series."""
+    series = look.ordered(row["series"] for row in rows)
+    order = series if of == "series" else list(dict.fromkeys(row[of] for row in rows))
+    # Half of a phone is for the bars.
+    axis = alt.Axis(title=of_title, labelLimit=expr("min(260, room * 0.38)"), domain=False, ticks=False)
+    y = alt.Y(of, type="nominal", sort=order, axis=axis, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
+    beside = alt.YOffset("series", type="nominal", sort=series) if of != "series" else alt.Undefined
+    x = value_axis("y", title, channel=alt.X)
+    color = colour(look, series, "square")
+    where = {"y": y, "yOffset": beside, "tooltip": tooltip}
+    layers = [unit({"type": "bar", "height": {"band": 0.85}}, {**where, "x": x, "color": color}, params=[toggle(series)])]
+    if any("low" in row for row in rows):
+        low = value_axis("low", title, channel=alt.X)
+        layers.append(unit({"type": "rule", "strokeWidth": 1.5}, {**where, "x": low, "x2": alt.X2("high")},
+                           when("isValid(datum.low)")))  # fmt: skip
+    end = value_axis("end", title, channel=alt.X)
+    text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10}
+    layers.append(unit(text, {**where, "x": end, "text": alt.Text("sign", type="nominal")},
+                       let("end", "isValid(datum.high) ? max(datum.high, datum.y) : datum.y"), SIGN))  # fmt: skip
+    return layers

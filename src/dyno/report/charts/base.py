@@ -1,0 +1,462 @@
+"""What charts share: a series' colour, marks of verdict and failure, selects, axes, and how layers become a chart.
+
+Names and words of strangers are in rows and in values of parameters alone, never in an expression.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import msgspec
+
+from dyno.facts.chart import DATA, Chart
+from dyno.facts.definition import DEFINITIONS, one_meaning
+from dyno.facts.entry import Entry, Number
+from dyno.facts.imported import Scalar
+from dyno.measure.points import words
+
+# Okabe and Ito's, without black and yellow, which a dark or a white page swallows. Vermillion is for failures alone.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+FAILURE = "#D55E00"
+GREY = "#8A8A8A"  # seen on white and on near-black
+# More series than colours: the same ones again, with another line. Plain dashes are for estimates.
+DASHES = ((1, 0), (9, 3, 2, 3), (2, 3), (12, 3, 2, 3, 2, 3))
+ESTIMATE = [5, 4]
+VERDICTS = ("sound", "doubtful", "void")
+CROSS = "M-1,-1L1,1M-1,1L1,-1"
+SHAPES = ("circle", "triangle-up", CROSS)
+INK = "currentColor"  # the page's, light or dark
+WIDTH = 720  # of a picture
+HEIGHT = 300
+ROWS_MAX = 12_000  # items of a chart; a page holds many charts
+
+AXIS_TITLES = {
+    "concurrency": "Concurrency (requests in flight)",
+    "rate": "Offered rate (requests/s)",
+    "batch_size": "Batch size (requests)",
+    "context": "Context (tokens)",
+    "requests": "Requests sent",
+}
+# What of a load an axis tells, so that it isn't told again as the workload.
+_TOLD_BY = {
+    "concurrency": {"concurrency"},
+    "rate": {"rate"},
+    "batch_size": {"batch_size"},
+    "context": {"input_len", "depth"},
+    "requests": set(),
+}  # fmt: skip
+_ASIDE = {"num_prompts", "completed"}
+_IN_WORDS = {
+    "concurrency", "rate", "batch_size", "input_len", "output_len", "test", "depth", "task", "metric", "filter",
+    "n_shot",
+}  # fmt: skip
+_KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
+
+Row = dict[str, Any]
+Option = str | int
+
+
+class Look:
+    """Which colour and line a series has, the same in all charts of a report."""
+
+    def __init__(self, series: Iterable[str]) -> None:
+        self.places = {name: i for i, name in enumerate(dict.fromkeys(series))}
+
+    def colour(self, series: str) -> str:
+        return PALETTE[self.places[series] % len(PALETTE)]
+
+    def dash(self, series: str) -> list[int]:
+        return list(DASHES[self.places[series] // len(PALETTE) % len(DASHES)])
+
+    def ordered(self, series: Iterable[str]) -> list[str]:
+        return sorted(set(series), key=self.places.__getitem__)
+
+
+class Select(msgspec.Struct, frozen=True):
+    """A box to choose from. Its words are also a parameter, `<name>_words`, for titles."""
+
+    name: str
+    label: str
+    words: Mapping[Option, str]  # of each option
+    value: Option
+
+    def params(self) -> list[Any]:
+        options = list(self.words)
+        told = [cut(text, 90) for text in self.words.values()]
+        bind = alt.BindRadioSelect(input="select", options=options, labels=told, name=f"{self.label} ")
+        return [
+            alt.VariableParameter(
+                name=self.name, value=self.value, bind=bind if len(options) > 1 else alt.Undefined
+            ),
+            constant(f"{self.name}_words", {str(k): text for k, text in zip(options, told, strict=True)}),
+        ]
+
+    @property
+    def told(self) -> str:
+        """The expression of what is chosen, in words."""
+        return f"{self.name}_words[{self.name}]"
+
+
+def constant(name: str, value: Any) -> Any:
+    """A value that expressions ask by its name."""
+    return alt.VariableParameter(name=name, value=value)
+
+
+def expr(text: str) -> alt.ExprRef:
+    return alt.ExprRef(expr=text)
+
+
+def when(test: str) -> alt.FilterTransform:
+    return alt.FilterTransform(filter=test)
+
+
+def let(name: str, text: str) -> alt.CalculateTransform:
+    return alt.CalculateTransform(calculate=text, **{"as": name})
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# ---- numbers ----
+
+
+def short(value: float) -> float | int:
+    """Five digits, which no eye tells from all of them."""
+    if not math.isfinite(value) or value == 0:
+        return 0
+    value = float(f"{value:.5g}")
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def shown(number: Number) -> float | int:
+    """What somebody printed stays as it was printed."""
+    if number.half:
+        return int(number.value) if number.value.is_integer() and abs(number.value) < 1e15 else number.value
+    return short(number.value)
+
+
+def put(row: Row, key: str, number: Number) -> None:
+    """A figure with its interval."""
+    row[key] = shown(number)
+    if number.low is not None and number.high is not None:
+        row[f"{key}_low"], row[f"{key}_high"] = short(number.low), short(number.high)
+
+
+def wide(values: Iterable[float], times: float) -> bool:
+    """The largest is so many times the smallest; never where one isn't above zero."""
+    told = list(values)
+    return bool(told) and min(told) > 0 and max(told) / min(told) >= times
+
+
+# ---- workloads ----
+
+
+def workload(entry: Entry, axis: str) -> tuple[tuple[str, Scalar], ...]:
+    """The load without what the axis tells. Points of two of them are never on one line."""
+    rest = [(k, v) for k, v in entry.load.items() if k not in _TOLD_BY[axis] and k not in _ASIDE]
+    return (("kind", entry.kind), *rest)
+
+
+def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
+    """In words, and all of it: two workloads must not read alike."""
+    told = dict(load)
+    kind, data = told.pop("kind", ""), told.pop("dataset", "")
+    more = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in told.items() if k not in _IN_WORDS]
+    parts = [str(data), words(tuple(told.items())), *more]
+    return ", ".join(p for p in parts if p) or _KINDS.get(str(kind), "") or "one workload"
+
+
+def several_words(loads: Sequence[tuple[tuple[str, Scalar], ...]]) -> list[str]:
+    """Of workloads, each told apart from the others."""
+    told = [load_words(load) for load in loads]
+    return [
+        f"{text} ({_KINDS[str(dict(load)['kind'])]})" if told.count(text) > 1 else text
+        for text, load in zip(told, loads, strict=True)
+    ]
+
+
+def panels(entries: Sequence[Entry], axis: str) -> Select | None:
+    """The workloads that were measured, that with most entries first; None where none has two loads."""
+    found: dict[tuple[tuple[str, Scalar], ...], list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(workload(entry, axis), []).append(entry)
+    if not any(len({e.axes[axis] for e in group}) > 1 for group in found.values()):
+        return None
+    most = max(range(len(found)), key=lambda i: (len(list(found.values())[i]), -i))
+    return Select("workload", "Workload", dict(enumerate(several_words(list(found)))), most)
+
+
+def places(entries: Sequence[Entry], axis: str) -> dict[str, int]:
+    """Of each entry's id, the index of its workload, as panels() numbers them."""
+    index: dict[tuple[tuple[str, Scalar], ...], int] = {}
+    return {e.id: index.setdefault(workload(e, axis), len(index)) for e in entries}
+
+
+def meanings(keys: Iterable[str]) -> dict[str, int]:
+    """Of each definition's key, the number of its meaning."""
+    groups: list[list[str]] = []
+    for key in dict.fromkeys(keys):
+        for group in groups:
+            if one_meaning([*group, key]):
+                group.append(key)
+                break
+        else:
+            groups.append([key])
+    return {key: i for i, group in enumerate(groups) for key in group}
+
+
+def meaning_words(index: Mapping[str, int]) -> dict[Option, str]:
+    out: dict[Option, str] = {}
+    for i in sorted(set(index.values())):
+        keys = [k for k, at in index.items() if at == i]
+        tools = ", ".join(k.split(".")[0] for k in keys if k)
+        out[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "not told"
+    return out
+
+
+# ---- axes ----
+
+
+def load_axis(axis: str, values: Iterable[float]) -> alt.X:
+    """Ticks stand at the loads that were measured."""
+    at = sorted(set(values))
+    kind = "log" if wide(at, 16) else "linear"
+    if at[0] <= 0 and any(wide([v for v in at if v > 0], times) for times in (16,)):
+        kind = "symlog"
+    ticks = [short(v) for v in at] if len(at) <= 40 else alt.Undefined
+    return alt.X(
+        "x",
+        type="quantitative",
+        scale=alt.Scale(type=kind, nice=False, zero=False, padding=22),
+        axis=alt.Axis(title=AXIS_TITLES[axis], values=ticks, format=",~g", labelOverlap="greedy", labelSeparation=4),
+    )
+
+
+def value_axis(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
+    """From zero, or logarithmic."""
+    scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
+    ticks = alt.Axis(title=title, format=",~g" if log else alt.Undefined, labelOverlap="greedy")
+    return channel(field, type="quantitative", scale=scale, axis=ticks)
+
+
+def _legend(symbol: str) -> alt.Legend:
+    """As many columns as there is room for: a phone has one."""
+    columns = "max(1, floor(room / 240))"
+    limit = expr(f"(room - 80) / {columns} - 30")
+    return alt.Legend(title=None, columns=expr(columns), labelLimit=limit, symbolType=symbol, symbolOpacity=1,
+                      symbolSize=110, symbolStrokeWidth=2.5)  # fmt: skip
+
+
+def colour(look: Look, series: Iterable[str], symbol: str = "stroke") -> alt.Color:
+    """`symbol`: of the legend; '': it has none."""
+    names = look.ordered(series)
+    scale = alt.Scale(domain=names, range=[look.colour(n) for n in names])
+    return alt.Color("series", type="nominal", scale=scale, legend=_legend(symbol) if symbol else None)
+
+
+def dashes(look: Look, series: Iterable[str]) -> Any:
+    """Undefined where colours alone tell all series apart."""
+    names = look.ordered(series)
+    if all(look.places[n] < len(PALETTE) for n in names):
+        return alt.Undefined
+    scale = alt.Scale(domain=names, range=[look.dash(n) for n in names])
+    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend("stroke"))
+
+
+# ---- marks ----
+
+
+def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, params: Sequence[Any] = ()) -> Any:
+    """A layer."""
+    return alt.UnitSpec(
+        mark=alt.MarkDef(**mark),
+        encoding=alt.Encoding(**{k: v for k, v in encoding.items() if v is not alt.Undefined}),
+        transform=list(transform) or alt.Undefined,
+        params=list(params) or alt.Undefined,
+    )
+
+
+def points(rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)") -> list[Any]:
+    """Shape tells the verdict; what isn't sound is hollow too."""
+    unsound = any(row.get("verdict", "sound") != "sound" for row in rows)
+    ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
+    legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
+    shape = alt.Shape(
+        "verdict",
+        type="nominal",
+        scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)),
+        legend=legend if unsound else None,
+    )
+    where = {"x": x, "y": y, "color": color}
+    dot = {"type": "point", "filled": True, "size": 60, "opacity": 1, "clip": True}
+    mark = {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1, "clip": True}
+    return [
+        unit(dot, where, when(f"{test} && datum.verdict == 'sound'")),
+        unit(mark, {**where, "shape": shape, "tooltip": tooltip}, when(test)),
+    ]
+
+
+def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
+    """Points with failed requests: a ring, and how many failed."""
+    if not any(row.get("failed") for row in rows):
+        return []
+    test = when("datum.failed > 0 && isValid(datum.y)")
+    ring = {"type": "point", "size": 230, "stroke": FAILURE, "strokeWidth": 1.5, "opacity": 1, "clip": True}
+    # Above and below in turn, where several have the same load.
+    above = expr("datum.lift % 2 ? 17 : -16")
+    text = {"type": "text", "fill": FAILURE, "fontSize": 10, "yOffset": above, "clip": True}
+    count = alt.Text("lost", type="nominal")
+    where = {"x": x, "y": y, "tooltip": tooltip}
+    return [
+        unit(ring, where, test),
+        unit(text, {**where, "text": count}, test, let("lost", "format(datum.failed, ',') + ' failed'")),
+    ]
+
+
+def no_result(rows: Sequence[Row], *, x: Any, color: Any, tooltip: Any) -> list[Any]:
+    """Trials that failed wholly: a cross at the bottom, in a ring of the series' colour; one above the other."""
+    if not any("why" in row for row in rows):
+        return []
+    test = when("isValid(datum.why)")
+    lift = expr("-9 - 17 * datum.lift")
+    at = {"x": x, "y": alt.YValue("height"), "tooltip": tooltip}
+    cross = {"type": "point", "shape": CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5, "yOffset": lift}
+    ring = {"type": "point", "shape": "circle", "size": 200, "strokeWidth": 1.5, "yOffset": lift}
+    return [unit({**ring, "opacity": 1}, {**at, "color": color}, test), unit({**cross, "opacity": 1}, at, test)]
+
+
+def lift(rows: Sequence[Row], *keys: str) -> None:
+    """Counts failed trials at the same place, which stand one above the other, and points with failed requests."""
+    seen: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        if "why" in row or "failed" in row:
+            place = ("why" in row, *(row.get(k) for k in keys))
+            row["lift"] = seen[place] = seen.get(place, -1) + 1
+
+
+# ---- rows and tooltips ----
+
+
+def entry_row(entry: Entry) -> Row:
+    """What every row of an entry has. Verdicts that are sound are told too: the shape asks."""
+    row: Row = {"entry": entry.id, "series": entry.series, "verdict": entry.verdict}
+    if entry.completed is not None:
+        row["completed"] = short(entry.completed)
+    if entry.failed:
+        row["failed"] = short(entry.failed)
+    return row
+
+
+def failed_row(entry: Entry) -> Row:
+    return {**entry_row(entry), "why": cut(re.sub(r"\s+", " ", entry.failure), 160)}
+
+
+def tip(field: str, title: str) -> alt.Tooltip:
+    return alt.Tooltip(field, type="nominal", title=title)
+
+
+def tips(*more: tuple[str, str]) -> list[alt.Tooltip]:
+    return [tip("series", "Series"), *(tip(f, t) for f, t in more), tip("requests", "Requests"),
+            tip("verdict", "Verdict")]  # fmt: skip
+
+
+FAILED_TIPS = [tip("series", "Series"), tip("why", "No result"), tip("verdict", "Verdict")]
+REQUESTS = let(
+    "requests",
+    "(isValid(datum.completed) ? format(datum.completed, ',') + ' completed' : 'completed: not told')"
+    " + (datum.failed > 0 ? ', ' + format(datum.failed, ',') + ' failed' : '')",
+)
+
+
+def interval(low: str, high: str, as_: str) -> str:
+    """The expression of an interval in words; '' where it isn't known."""
+    return f"(isValid({low}) ? ' (95 %: ' + {as_.format(low)} + ' to ' + {as_.format(high)} + ')' : '')"
+
+
+# ---- the whole ----
+
+
+def drawn(*selects: Select) -> list[Any]:
+    """Filters: what is chosen, and what isn't hidden."""
+    chosen = [when(f"datum.{s.name} == {s.name}") for s in selects if len(s.words) > 1]
+    return [*chosen, when("indexof(hidden, datum.series) < 0")]
+
+
+def toggle(series: Iterable[str]) -> Any:
+    """A click on a legend's entry hides or shows it. With none left, all are shown again."""
+    select = alt.PointSelectionConfig(type="point", fields=["series"], toggle="true", clear=False)
+    value = [{"series": name} for name in series]
+    return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)
+
+
+# Pixels there are for all of it. Asked once: what hangs on the drawn width would change that width.
+ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
+TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
+
+
+def zoom(*encodings: str) -> Any:
+    """By wheel with a key held, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
+    keys = "event.ctrlKey || event.shiftKey || event.metaKey"
+    select = alt.IntervalSelectionConfig(
+        type="interval",
+        encodings=list(encodings) or alt.Undefined,
+        zoom=f"wheel![{keys}]",
+        translate="[pointerdown[event.pointerType != 'touch'], window:pointerup] > window:pointermove!",
+    )
+    return alt.SelectionParameter(name="zoom", select=select, bind="scales")
+
+
+def finish(
+    layers: Sequence[Any],
+    rows: list[Row],
+    *,
+    name: str,
+    group: str,
+    title: str,
+    about: str,
+    subtitle: Sequence[str] = (),  # expressions; '' ones are left out
+    transform: Sequence[Any] = (),
+    selects: Sequence[Select] = (),
+    params: Sequence[Any] = (),
+    per: Sequence[str] = (),
+    height: Any = HEIGHT,
+    resolve: Any = alt.Undefined,
+) -> Chart:
+    switch = [constant("per", "measured")] if per else []
+    told = f"[{', '.join(subtitle)}]"
+    # A phone shows them one below the other.
+    lines = f"room < 480 ? {told} : join({told}, ' · ')"
+    spec = alt.TopLevelLayerSpec(
+        layer=list(layers),
+        data=alt.NamedData(name=DATA),
+        transform=list(transform) or alt.Undefined,
+        params=[constant("hidden", []), ROOM, *switch, *params, *(p for s in selects for p in s.params())],
+        title=alt.TitleParams(text=title, subtitle=expr(lines) if subtitle else alt.Undefined),
+        width="container",
+        height=height,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        resolve=resolve,
+    ).to_dict(validate=False)
+    spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
+    spec["config"] = theme(INK)
+    return Chart(name=name, group=group, title=title, about=about, spec=spec, rows=rows, per=list(per))
+
+
+def theme(ink: str) -> dict[str, Any]:
+    """Text and lines in one colour, whichever the page has."""
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return {
+        "background": "transparent",
+        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+        "axis": {**text, "tickColor": ink, "domainColor": ink, "gridColor": ink, "gridOpacity": 0.12, "tickOpacity": 0.5,
+                 "domainOpacity": 0.5},
+        "legend": {**text, "orient": "bottom", "direction": "horizontal", "rowPadding": 4, "columnPadding": 14,
+                   "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}}},
+        "title": {"color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": {"expr": "room < 480 ? 13 : 15"}, "subtitleFontSize": 12,
+                  "subtitlePadding": 5, "offset": 12, "frame": "bounds", "limit": {"expr": "room - 20"}},
+        "text": {"fill": ink},
+        "view": {"stroke": None},
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+"""Latencies against the load: one chart a latency and axis."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import AXES, Entry, Number
+from dyno.report.charts.against import Measure, against
+from dyno.report.charts.base import Look, meaning_words, meanings
+from dyno.report.charts.throughput import AGAINST
+
+NAMES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2el": "E2EL",
+    "ntpot": "NTPOT",
+    "queue": "Queueing",
+    "latency": "Batch latency",
+}
+WHOLE = {
+    "ttft": "Time to first token (TTFT)",
+    "tpot": "Time per output token (TPOT)",
+    "itl": "Inter-token latency (ITL)",
+    "e2el": "End-to-end latency (E2EL)",
+    "ntpot": "End-to-end latency per output token (NTPOT)",
+    "queue": "Time in the queue",
+    "latency": "Latency of a whole batch",
+}
+_NAMED = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_([a-z0-9]+)_ms")
+
+
+def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    for stem in NAMES:
+        told = statistics(entries, stem)
+        if not told:
+            continue
+        index = meanings(key for e in entries if (key := definition(e, stem, told)) is not None)
+        words = meaning_words(index)
+        for axis in AXES:
+            chart = against(
+                entries, axis, look,
+                [Measure(s, s, f"{NAMES[stem]}, {s} (ms)", "ms", lambda e, s=s, stem=stem: number(e, s, stem)) for s in told],
+                name=f"{stem}-{axis.replace('_', '-')}", group="Latency", title=f"{WHOLE[stem]} against {AGAINST[axis]}",
+                about="Lower is better. Bars are 95 % intervals where they are known.",
+                choice="statistic", label="Statistic", log=True,
+                meaning=lambda e, stem=stem, told=told, index=index: index[definition(e, stem, told) or ""],
+                meaning_words=words,
+            )  # fmt: skip
+            if chart:
+                yield chart
+
+
+def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
+    """Mean, then percentiles; that which most would ask first of those is p50."""
+    names = {name for e in entries for name in e.figures}
+    found = {m[1].replace("median", "p50") for n in names if (m := _NAMED.fullmatch(n)) and m[2] == stem}
+    ranked = sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
+    return ranked
+
+
+def number(entry: Entry, statistic: str, stem: str) -> Number | None:
+    told = entry.figures.get(f"{statistic}_{stem}_ms")
+    return entry.figures.get(f"median_{stem}_ms") if told is None and statistic == "p50" else told
+
+
+def definition(entry: Entry, stem: str, told: Sequence[str]) -> str | None:
+    """None: the entry doesn't have this latency."""
+    return next((n.definition for s in told if (n := number(entry, s, stem)) is not None), None)

@@ -1,0 +1,42 @@
+"""Scores of tasks."""
+
+from collections.abc import Iterator, Sequence
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import Entry
+from dyno.report.charts.bars import bars
+from dyno.report.charts.base import REQUESTS, TOGGLED, Look, Row, Select, drawn, entry_row, finish, let, load_words, short, shown, tips
+from dyno.report.charts.memory import height
+
+
+def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    rows: list[Row] = []
+    metrics: dict[str, int] = {}
+    for entry in entries:
+        score = entry.figures.get("score")
+        if entry.kind != "quality" or score is None:
+            continue
+        # Accuracies and perplexities don't share an axis.
+        metric = ", ".join(str(entry.load[k]) for k in ("metric", "filter") if k in entry.load) or "score"
+        rest = [(k, v) for k, v in entry.load.items() if k not in ("metric", "filter")]
+        row = entry_row(entry) | {"metric": metrics.setdefault(metric, len(metrics)), "task": load_words(rest), "y": shown(score)}
+        error = entry.value("stderr")
+        if score.low is not None and score.high is not None:
+            row |= {"low": short(score.low), "high": short(score.high), "by": "95 % interval"}
+        elif error is not None:
+            row |= {"low": short(score.value - error), "high": short(score.value + error), "by": "± standard error"}
+        rows.append(row)
+    if not rows:
+        return
+    kinds = [row["metric"] for row in rows]
+    metric_select = Select("metric", "Metric", {i: text for text, i in metrics.items()}, max(sorted(set(kinds)), key=kinds.count))
+    most = max(kinds.count(i) for i in set(kinds))
+    how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
+    yield finish(
+        bars(rows, look, title="Score", tooltip=tips(("task", "Task"), ("told", "Score")), of="task"), rows,
+        name="quality", group="Accuracy", title="Scores", about=f"Lines on the bars: {how}." if how else "How sure they are isn't told.",
+        subtitle=[metric_select.told], selects=[metric_select], height=height(most),
+        transform=[*drawn(metric_select), TOGGLED, REQUESTS, let("text", "format(datum.y, ',.4~r')"),
+                   let("told", "format(datum.y, ',') + (isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + ' to ' + "
+                               "format(datum.high, ',.4~r') + ', ' + datum.by + ')' : '')")],
+    )  # fmt: skip

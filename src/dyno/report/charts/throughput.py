@@ -1,0 +1,77 @@
+"""Throughput against the load, and what was served of what was offered."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import AXES, Entry
+from dyno.report.charts.against import Measure, against
+from dyno.report.charts.base import Look
+
+FIGURES = {
+    "output_throughput": ("output tokens/s", "Output tokens/s"),
+    "total_token_throughput": ("total tokens/s (prompts and outputs)", "Total tokens/s"),
+    "input_throughput": ("input tokens/s", "Input tokens/s"),
+    "request_throughput": ("requests/s", "Requests/s"),
+    "request_goodput": ("requests/s that met the target", "Requests/s that met the target"),
+}
+AGAINST = {
+    "concurrency": "concurrency", "rate": "offered rate", "batch_size": "batch size", "context": "context length",
+    "requests": "number of requests",
+}  # fmt: skip
+HOW = "Higher is better. Bars are 95 % intervals where they are known."
+
+
+def measure(name: str) -> Measure:
+    words, axis = FIGURES[name]
+    return Measure(name, words, axis, axis[0].lower() + axis[1:], lambda entry: entry.figures.get(name))
+
+
+MEASURES = [measure(name) for name in FIGURES]
+SPEED = Measure("speed", "tokens/s", "Tokens/s", "tokens/s", lambda entry: entry.figures.get("speed"))
+
+
+def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    whole = [e for e in entries if e.kind in ("serve", "throughput", "latency")]
+    for axis in AXES:
+        chart = against(
+            whole, axis, look, MEASURES, name=f"throughput-{axis.replace('_', '-')}", group="Throughput",
+            title=f"Throughput against {AGAINST[axis]}", about=HOW, choice="figure", label="Figure", normal=True,
+        )  # fmt: skip
+        if chart:
+            yield chart
+    yield from speed(entries, look)
+
+
+def speed(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Of micro tests, against the context. Tests that differ in their length alone are one line."""
+    micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
+    if not any(e.load.get("depth") for e in micro):
+        micro = [msgspec.structs.replace(e, load={**e.load, "test": letters(str(e.load.get("test", "")))}) for e in micro]
+    chart = against(
+        micro, "context", look, [SPEED], name="speed-context", group="Throughput",
+        title="Speed of a single request against context length", about=HOW, choice="figure", label="Figure",
+        normal=True, log=True,
+    )  # fmt: skip
+    if chart:
+        yield chart
+
+
+def letters(test: str) -> str:
+    """'pp512' → 'pp'."""
+    return re.sub(r"\d.*", "", test) or test
+
+
+def served(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Requests/s that were served, of those that were offered. Below the diagonal, a queue grows."""
+    own = [e for e in entries if e.kind == "serve"]
+    chart = against(
+        own, "rate", look, [measure("request_throughput")], name="served-rate", group="Throughput",
+        title="Served against offered requests",
+        about="On the dashed line all that was offered was served; a point well below it has a queue that grows.",
+        choice="figure", label="Figure", equal="served = offered",
+    )  # fmt: skip
+    if chart:
+        yield chart

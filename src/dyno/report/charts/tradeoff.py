@@ -1,0 +1,177 @@
+"""Throughput against latency, load by load, with the Pareto front over all that is shown."""
+
+from collections.abc import Iterator, Sequence
+
+import altair as alt
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import AXES, Entry, Number
+from dyno.report.charts.against import FACTOR, per_of, per_words, put_per
+from dyno.report.charts.base import (
+    AXIS_TITLES,
+    ESTIMATE,
+    GREY,
+    REQUESTS,
+    TOGGLED,
+    Look,
+    Option,
+    Row,
+    Select,
+    colour,
+    constant,
+    dashes,
+    drawn,
+    entry_row,
+    expr,
+    finish,
+    let,
+    lost,
+    meanings,
+    panels,
+    places,
+    points,
+    short,
+    shown,
+    tips,
+    toggle,
+    unit,
+    value_axis,
+    when,
+    wide,
+    zoom,
+)
+from dyno.report.charts.latency import NAMES, definition, number, statistics
+from dyno.report.charts.throughput import AGAINST, FIGURES
+
+STEMS = ("ttft", "tpot", "e2el", "latency")
+FIRST = ("p99 TTFT", "mean TTFT", "p50 TTFT", "mean Batch latency", "mean E2EL", "mean TPOT")
+# Fields of a row, one a latency, and their words.
+Latencies = dict[Option, str]
+
+
+def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    whole = [e for e in entries if e.kind in ("serve", "throughput", "latency") and not e.failure]
+    words, values = latencies(whole)
+    for axis in AXES:
+        kept = [e for e in whole if axis in e.axes and values.get(e.id) and any(f in e.figures for f in FIGURES)]
+        if panel := panels(kept, axis):
+            yield _chart(kept, axis, look, panel, words, values)
+
+
+def latencies(entries: Sequence[Entry]) -> tuple[Latencies, dict[str, dict[str, Number]]]:
+    """Those to choose from, and each entry's. Of two definitions, they are two."""
+    words: Latencies = {}
+    values: dict[str, dict[str, Number]] = {e.id: {} for e in entries}
+    for stem in STEMS:
+        told = statistics(entries, stem)
+        index = meanings(key for e in entries if (key := definition(e, stem, told)) is not None)
+        for entry in entries:
+            for statistic in told:
+                if (found := number(entry, statistic, stem)) is None:
+                    continue
+                at = index[definition(entry, stem, told) or ""]
+                key = f"{statistic}_{stem}_{at}"
+                tools = ", ".join(k.split(".")[0] or "not told" for k, i in index.items() if i == at)
+                words[key] = f"{statistic} {NAMES[stem]}" + (f" (as {tools})" if len(set(index.values())) > 1 else "")
+                values[entry.id][key] = found
+    return words, values
+
+
+def _chart(
+    entries: Sequence[Entry], axis: str, look: Look, panel: Select, words: Latencies, values: dict[str, dict[str, Number]]
+) -> Chart:
+    at, per = places(entries, axis), per_of(entries)
+    rows: list[Row] = []
+    for entry in entries:
+        row = entry_row(entry) | {"load": short(entry.axes[axis]), "workload": at[entry.id]}
+        for key, found in values[entry.id].items():
+            row[key] = shown(found)
+        row |= {name: shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
+        put_per(row, entry, per)
+        rows.append(row)
+    counts = {key: sum(key in row for row in rows) for key in words}
+    there = {key: text for key, text in words.items() if counts[key]}
+    rank = {text: -i for i, text in enumerate(FIRST)}
+    latency = max(there, key=lambda k: (counts[str(k)], rank.get(there[k], -len(FIRST))))
+    figures = {name: told for name, (told, _) in FIGURES.items() if any(name in row for row in rows)}
+    figure = max(figures, key=lambda name: sum(name in row for row in rows))
+    selects = [Select("latency", "Latency", there, latency), Select("figure", "Throughput", figures, figure), panel]
+
+    log = any(wide([r[str(k)] for r in rows if k in r and r["workload"] == w], 16) for k in there for w in panel.words)
+    factor, heading = (FACTOR, " + per_words[per]") if per else ("1", "")
+    series = look.ordered(row["series"] for row in rows)
+    x = alt.X(
+        "x",
+        type="quantitative",
+        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=24),
+        axis=alt.Axis(title=expr("latency_words[latency] + ' (ms)'"), format=",~g", labelOverlap="greedy"),
+    )
+    y = value_axis("y", expr(f"axes[figure]{heading}"))
+    color = colour(look, series)
+    tooltip = tips(("load", AXIS_TITLES[axis]), ("told", "Throughput"), ("late", "Latency"))
+    dashed = any("part" in row for row in rows)
+    estimate = "per == 'machine' && datum.part == 1"
+    line = {"type": "line", "strokeWidth": 2, "clip": True}
+    path = {"x": x, "y": y, "color": color, "order": alt.Order("load", type="quantitative")}
+    layers = [
+        unit(line, {**path, "strokeDash": dashes(look, series)}, *([when(f"!({estimate})")] if dashed else []),
+             params=[toggle(series), zoom()]),
+    ]  # fmt: skip
+    if dashed:
+        layers.append(unit({**line, "strokeDash": ESTIMATE}, path, when(estimate)))
+    layers += front(x, y)
+    layers += lost(rows, x=x, y=y, tooltip=tooltip)
+    layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
+    label = {"type": "text", "align": "left", "dx": 7, "dy": 7, "fontSize": 10, "clip": True}
+    layers.append(unit(label, {"x": x, "y": y, "text": alt.Text("load", type="quantitative", format=",~g")}))
+    print_ = "',.4~r'" if per else "','"
+    told = f"format(datum.y, per == 'measured' ? ',' : {print_}) + ' ' + units[figure]{heading}"
+    transform = [
+        *drawn(panel),
+        TOGGLED,
+        let("x", "datum[latency]"),
+        let("y", f"datum[figure] * {factor}"),
+        when("isValid(datum.x) && isValid(datum.y)"),
+        let("told", told + (f" + ({estimate} ? ' – an estimate' : '')" if dashed else "")),
+        let("late", "format(datum.x, ',') + ' ms'"),
+        REQUESTS,
+    ]
+    subtitle = [f"figure_words[figure]{heading} + ' against ' + latency_words[latency]", panel.told]
+    if dashed:
+        subtitle.append("per == 'machine' ? 'dashed: an estimate, as if nothing were lost' : 'as measured'")
+    return finish(
+        layers, rows, name=f"tradeoff-{axis.replace('_', '-')}", group="Throughput and latency",
+        title=f"Throughput against latency, by {AGAINST[axis]}",
+        about=f"Up and to the left is better. Numbers at the points are the {AGAINST[axis]}. On the Pareto front nothing "
+        "else that is shown has more throughput at as little latency; void points don't count for it.",
+        subtitle=subtitle, transform=transform, selects=selects, per=per,
+        params=[
+            constant("axes", {k: axis_title for k, (_, axis_title) in FIGURES.items()}),
+            constant("units", {k: axis_title[0].lower() + axis_title[1:] for k, (_, axis_title) in FIGURES.items()}),
+            *([constant("per_words", per_words(entries))] if per else []),
+        ],
+    )  # fmt: skip
+
+
+def front(x: alt.X, y: alt.Y) -> list[alt.UnitSpec]:
+    """From the left: each point that has more throughput than all before it."""
+    sort = [alt.SortField("x", order="ascending"), alt.SortField("y", order="descending")]
+    best = [
+        when("datum.verdict != 'void'"),
+        window("max", "y", "top", sort),
+        window("lag", "top", "before", sort),
+        when("!isValid(datum.before) || datum.y > datum.before"),
+    ]
+    line = {"type": "line", "interpolate": "step-after", "stroke": GREY, "strokeWidth": 5, "opacity": 0.4, "clip": True}
+    text = {"type": "text", "text": "Pareto front", "fill": GREY, "align": "right", "baseline": "top", "dx": -12, "dy": 8,
+            "clip": True}  # fmt: skip
+    last = [
+        alt.JoinAggregateTransform(joinaggregate=[alt.JoinAggregateFieldDef(op="max", field="x", **{"as": "end"})]),
+        when("datum.x == datum.end"),
+    ]
+    where = {"x": x, "y": y}
+    return [unit(line, {**where, "order": alt.Order("x", type="quantitative")}, *best), unit(text, where, *best, *last)]
+
+
+def window(op: str, field: str, name: str, sort: list[alt.SortField]) -> alt.WindowTransform:
+    return alt.WindowTransform(window=[alt.WindowFieldDef(op=op, field=field, **{"as": name})], sort=sort, ignorePeers=True)
