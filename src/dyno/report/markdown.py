@@ -55,7 +55,7 @@ def _section(title: str, held: list[Table]) -> Iterator[str]:
 
 def as_markdown(table: Table) -> str:
     rows = [[_title(c) for c in table.columns], *([_cell(c) for c in row.cells] for row in table.lines)]
-    right = [i for i, column in enumerate(table.columns) if column.kind == "number"]
+    right = [i for i, column in enumerate(table.columns) if column.kind in ("number", "figure")]
     return "\n".join(table_lines(rows, right=right))
 
 

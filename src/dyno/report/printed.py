@@ -17,7 +17,7 @@ def decimals(half: float) -> int:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Whole numbers keep all their digits: 12346, not 12350. No separators: what is copied stays a number."""
+    """Before the point all digits stay: 12346, not 12350. No separators: what is copied stays a number."""
     if not math.isfinite(value):
         return NONE
     if value == 0:
@@ -25,8 +25,12 @@ def significant(value: float, digits: int = 4) -> str:
     after = digits - 1 - math.floor(math.log10(abs(value)))
     if after > 8:
         return f"{value:.{digits - 1}g}"
-    text = f"{value:.{max(0, after)}f}"
-    return f"{value:.0f}" if value == round(value) and abs(value) >= 1 else text
+    return f"{value:.{max(0, after)}f}"
+
+
+def count(value: float) -> str:
+    """Of requests, repeats, accelerators: whole unless it isn't."""
+    return f"{value:.0f}" if math.isfinite(value) and value == round(value) else significant(value)
 
 
 def interval(number: Number) -> str:
@@ -55,5 +59,5 @@ def scalar(value: str | int | float | bool) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:g}" if abs(value) < 1e15 and value != round(value) else significant(value)
+        return count(value) if value % 1 == 0 else f"{value:g}"
     return str(value)

@@ -13,10 +13,10 @@ from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.report import AuthorsTable, Report
 from dyno.measure import points
 from dyno.report import per
-from dyno.report.printed import NONE, currency, interval, money, printed, scalar, significant
+from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
 
-# How a column is shown. trials: links to them. level, verdict: a word with a mark.
-Kind = Literal["text", "number", "verdict", "level", "code", "places", "trials"]
+# How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
+Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
 PLACES = 8  # of a finding's evidence, that are shown
 
 
@@ -110,9 +110,9 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
         number = all(c.value is not None for c in cells if c is not _NOT_TOLD)
         drawn.append(_Drawn(Column(title, unit, "number" if number else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
-        drawn.append(_number("accelerators", "", entries, lambda e: e.accelerators))
+        drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
-        drawn.append(_number("repeats", "", entries, lambda e: e.repeats))
+        drawn.append(_count("repeats", "", entries, lambda e: e.repeats))
     return drawn
 
 
@@ -120,6 +120,11 @@ def _names(entries: Iterable[Entry]) -> list[str]:
     """In points.LOAD's order. How many were completed has a column anyhow."""
     told = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
     return [*(n for n in points.LOAD if n in told), *(n for n in told if n not in points.LOAD)]
+
+
+def varying(report: Report) -> dict[RowKind, list[str]]:
+    """Of each kind, the settings of the load in which its entries differ."""
+    return {kind: _varying([e for e in report.entries if e.kind == kind]) for kind in KINDS}
 
 
 def _varying(entries: Sequence[Entry]) -> list[str]:
@@ -141,8 +146,8 @@ def load_words(load: dict[str, Scalar]) -> str:
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
     drawn = [
-        _number("done", "requests", entries, lambda e: e.completed),
-        _number("failed", "requests", entries, lambda e: e.failed),
+        _count("done", "requests", entries, lambda e: e.completed),
+        _count("failed", "requests", entries, lambda e: e.failed),
     ]
     return drawn if any(d.told for d in drawn) else []
 
@@ -220,7 +225,7 @@ def _by_meaning(
         cells = [_NOT_TOLD if n is None or n.definition not in group else _figure(e, n, per)
                  for e, n in zip(entries, numbers, strict=True)]  # fmt: skip
         whose = f" ({', '.join(sorted(k.split('.')[0] or 'not told how' for k in group))})" if len(groups) > 1 else ""
-        drawn.append(_Drawn(Column(title + whose, unit, "number", per), cells))
+        drawn.append(_Drawn(Column(title + whose, unit, "figure", per), cells))
     return drawn
 
 
@@ -232,15 +237,12 @@ def _figure(entry: Entry, number: Number, follows: bool) -> Cell:
     return Cell(printed(number), number.value, interval(number), per=told)
 
 
-def _number(
-    title: str,
-    unit: str,
-    entries: Sequence[Entry],
-    pick: Callable[[Entry], float | None],
-    show: Callable[[float], str] = significant,
-) -> _Drawn:
-    values = [pick(e) for e in entries]
-    return _Drawn(Column(title, unit, "number"), [_NOT_TOLD if v is None else Cell(show(v), v) for v in values])
+def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
+    return _Drawn(Column(title, unit, "number"), [_cell(pick(e), count) for e in entries])
+
+
+def _cell(value: float | None, show: Callable[[float], str]) -> Cell:
+    return _NOT_TOLD if value is None else Cell(show(value), value)
 
 
 def _scalar(value: Scalar | None) -> Cell:
@@ -273,13 +275,16 @@ _COST_ABOUT = (
 
 
 def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
+    def told(title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]) -> _Drawn:
+        return _Drawn(Column(title, unit, "figure"), [_cell(v, show) for v in values])
+
     def priced(title: str, field: str, unit: str) -> _Drawn:
-        return _number(title, unit, entries, lambda e: getattr(e.cost, field) if e.cost else None, money)
+        return told(title, unit, (getattr(e.cost, field) if e.cost else None for e in entries), money)
 
     drawn = [priced("price", "hour", f"{sign}/hour")]
     for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
         for name in ("output_throughput", "total_token_throughput"):
-            drawn.append(_Drawn(Column(SPEEDS[name], unit, "number"), [_each(e, name, mode) for e in entries]))
+            drawn.append(_Drawn(Column(SPEEDS[name], unit, "figure"), [_each(e, name, mode) for e in entries]))
     return [
         *drawn,
         priced("input", "per_million_input", f"{sign}/M tokens"),
@@ -287,8 +292,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         priced("total", "per_million_total", f"{sign}/M tokens"),
         priced("requests", "per_thousand_requests", f"{sign}/1000"),
         priced("energy", "energy_per_million_output", f"{sign}/M output"),
-        _number("power", "W", entries, lambda e: e.power_w),
-        _number("energy", "J/token", entries, lambda e: e.joules_per_token),
+        told("power", "W", (e.power_w for e in entries), significant),
+        told("energy", "J/token", (e.joules_per_token for e in entries), significant),
     ]
 
 
@@ -346,7 +351,11 @@ _BEST_ABOUT = "Of the loads that were measured and meet the target, the one with
 
 
 def _best_load(entry: Entry | None, why: str) -> Cell:
-    return Cell(load_words(entry.load)) if entry is not None else Cell(f"none: {why}" if why else "none")
+    """By what a sweep raises; the workload has a column."""
+    if entry is None:
+        return Cell(f"none: {why}" if why else "none")
+    raised = {name: value for name, value in entry.load.items() if name in points.LEVELS}
+    return Cell(load_words(raised or entry.load))
 
 
 # ---- findings ----

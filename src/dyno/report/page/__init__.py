@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import msgspec
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from dyno.facts.chart import Chart
 from dyno.facts.report import Report
 from dyno.report import per, tables
-from dyno.report.page.trial import trial
+from dyno.report.page.trial import Trial, trial
 from dyno.report.plain import plain
 
 # Where no chart tells which colour a series has: Okabe and Ito's, which the colour-blind can tell apart.
@@ -34,7 +34,7 @@ def page(report: Report, charts: list[Chart]) -> str:
         scripts=[Markup(script) for script in scripts],
         series=series,
         number={name: i for i, name in enumerate(series)},
-        colours=_colours(series, charts),
+        looks=_looks(series, charts),
         results=tables.results(report),
         best=tables.best(report),
         cost=tables.cost(report),
@@ -53,7 +53,8 @@ def page(report: Report, charts: list[Chart]) -> str:
 @cache
 def bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed. Takes two seconds, once."""
-    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", str(vl_convert.javascript_bundle(None)), flags=re.IGNORECASE)
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
 
 
 @cache
@@ -124,32 +125,41 @@ def _groups(charts: list[Chart]) -> dict[str, list[Chart]]:
     return groups
 
 
-def _by_series(report: Report) -> dict[str, list[Any]]:
-    held: dict[str, list[Any]] = {}
+def _by_series(report: Report) -> dict[str, list[Trial]]:
+    held: dict[str, list[Trial]] = {}
+    varying = tables.varying(report)
     for entry in report.entries:
-        held.setdefault(entry.series, []).append(trial(entry))
+        held.setdefault(entry.series, []).append(trial(entry, varying[entry.kind]))
     return held
 
 
-def _colours(series: list[str], charts: list[Chart]) -> dict[str, str]:
-    """As the charts have them."""
-    found = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(series)}
+class _Look(NamedTuple):
+    colour: str
+    dash: str
+
+
+def _looks(series: list[str], charts: list[Chart]) -> dict[str, _Look]:
+    """Colour and line of each series, as the charts have them."""
+    looks = {name: _Look(_COLOURS[i % len(_COLOURS)], "") for i, name in enumerate(series)}
     for chart in charts:
-        for scale in _scales(chart.spec):
-            pairs = zip(scale["domain"], scale["range"], strict=False)
-            found.update((name, colour) for name, colour in pairs if re.match(r"#[0-9a-fA-F]{3,8}\Z", str(colour)))
-    return found
+        for channel, scale in _scales(chart.spec):
+            for name, value in zip(scale["domain"], scale["range"], strict=False):
+                if name in looks and channel == "strokeDash":
+                    looks[name] = looks[name]._replace(dash=" ".join(str(float(v)) for v in value))
+                elif name in looks and re.match(r"#[0-9a-fA-F]{3,8}\Z", str(value)):
+                    looks[name] = looks[name]._replace(colour=value)
+    return looks
 
 
-def _scales(spec: Any) -> Iterator[dict[str, Any]]:
-    """Colour scales of the series, wherever in a specification they stand."""
+def _scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Scales of the series, wherever in a specification they stand."""
     if isinstance(spec, list):
         for part in spec:
             yield from _scales(part)
     elif isinstance(spec, dict):
         for name, part in spec.items():
-            if name in ("color", "fill", "stroke") and isinstance(part, dict) and part.get("field") == "series":
+            if name in ("color", "strokeDash") and isinstance(part, dict) and part.get("field") == "series":
                 scale = part.get("scale") or {}
                 if isinstance(scale.get("domain"), list) and isinstance(scale.get("range"), list):
-                    yield scale
+                    yield name, scale
             yield from _scales(part)

@@ -221,7 +221,7 @@
     try {
       const { spec, rows } = JSON.parse(one('script', chart.box).textContent);
       const result = await window.vegaEmbed(chart.plot, { ...spec, datasets: { ...spec.datasets, rows } }, {
-        renderer: 'svg', ast: true, downloadFileName: chart.box.id,
+        renderer: 'svg', ast: true, logLevel: 1, downloadFileName: chart.box.id, // 1: errors, no warnings
         actions: { export: true, source: false, compiled: false, editor: false },
       });
       chart.view = result.view;

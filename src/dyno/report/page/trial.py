@@ -4,11 +4,11 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
-from dyno.report.printed import currency, interval, money, printed, scalar, significant
+from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
 from dyno.report.tables import STEMS, figure_unit, figure_words, load_words, verdict_words
 from dyno.units import human_bytes
 
-_STATS = ("mean", "std", "min", "median", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
+_STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
 _BY = {
     "repeats": "over the repeats", "shared": "as the other side's repeats vary", "requests": "from the requests",
     "iterations": "from the iterations", "slices": "from slices of time", "deviation": "from the printed deviation",
@@ -37,12 +37,14 @@ class Trial(msgspec.Struct, frozen=True):
     at: list[str]
 
 
-def trial(entry: Entry) -> Trial:
+def trial(entry: Entry, varying: list[str]) -> Trial:
+    """`varying`: by which settings of the load it is told from others."""
     stats, latencies = _latencies(entry)
+    load = {name: value for name, value in entry.load.items() if name in varying}
     by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
     return Trial(
-        entry.id, entry.series, load_words(entry.load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
-        [*_counts(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
+        entry.id, entry.series, load_words(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
+        [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
         stats, latencies, ", ".join(by), worst_first(entry.findings), entry.at,
     )  # fmt: skip
 
@@ -52,15 +54,16 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
     for name, number in entry.figures.items():
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
-            held.setdefault(stem, {})[stat] = Figure(printed(number), interval(number))
+            held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
     told = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in told), *sorted(told.difference(_STATS))]
     return stats, [(STEMS[stem], [held[stem].get(s, Figure("")) for s in stats]) for stem in STEMS if stem in held]
 
 
-def _counts(entry: Entry) -> list[tuple[str, str]]:
+def _load(entry: Entry) -> list[tuple[str, str]]:
     told = [("completed", entry.completed), ("failed", entry.failed)]
-    lines = [(name, significant(value)) for name, value in told if value is not None]
+    lines = [("load", load_words(entry.load))] if entry.load else []
+    lines += [(name, count(value)) for name, value in told if value is not None]
     return [*lines, ("repeats", str(entry.repeats))] if entry.repeats > 1 else lines
 
 
@@ -76,9 +79,9 @@ def _speeds(entry: Entry) -> list[tuple[str, str]]:
 def _machine(entry: Entry) -> list[tuple[str, str]]:
     lines = []
     if entry.accelerator or entry.accelerators:
-        count = f"{significant(entry.accelerators)} × " if entry.accelerators else ""
-        of = f", of {significant(entry.machine)} in the machine" if entry.machine else ""
-        lines.append(("accelerators", f"{count}{entry.accelerator or 'not told'}{of}"))
+        used = f"{count(entry.accelerators)} × " if entry.accelerators else ""
+        of = f", of {count(entry.machine)} in the machine" if entry.machine else ""
+        lines.append(("accelerators", f"{used}{entry.accelerator or 'not told'}{of}"))
     if entry.memory is not None:
         told = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in told if n is not None)
@@ -99,13 +102,12 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
         return []
     sign = currency(cost.currency)
     told = [
-        ("an hour", cost.hour), ("per million input tokens", cost.per_million_input),
-        ("per million output tokens", cost.per_million_output), ("per million tokens", cost.per_million_total),
-        ("per 1000 requests", cost.per_thousand_requests),
-        ("electricity per million output tokens", cost.energy_per_million_output),
+        ("an hour", cost.hour), ("M input tokens", cost.per_million_input),
+        ("M output tokens", cost.per_million_output), ("M tokens", cost.per_million_total),
+        ("1000 requests", cost.per_thousand_requests), ("energy, M output", cost.energy_per_million_output),
     ]  # fmt: skip
-    words = "; ".join(f"{sign}{money(value)} {what}" for what, value in told if value is not None)
-    return [("cost", words + (f" ({cost.source})" if cost.source else ""))]
+    lines = [(what, f"{sign} {money(value)}") for what, value in told if value is not None]
+    return [*lines, ("price", cost.source)] if cost.source else lines
 
 
 def _settings(entry: Entry) -> list[tuple[str, str]]:
