@@ -1,0 +1,83 @@
+"""A report as CSV: a line for each entry, with its load, its figures and their intervals."""
+
+import csv as commas
+import io
+import re
+
+from dyno.facts.entry import Entry, Number
+from dyno.facts.imported import Scalar
+from dyno.facts.report import Report
+from dyno.report.plain import line
+from dyno.report.printed import decimals
+
+_COST = ("hour", "per_million_input", "per_million_output", "per_million_total", "per_thousand_requests",
+         "energy_per_million_output")  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?\Z")
+
+
+def csv(report: Report) -> str:
+    lines = [_line(entry) for entry in report.entries]
+    told = {name for held in lines for name in held}
+    names = [name for name in _columns(report) if name in told]
+    out = io.StringIO()
+    writer = commas.writer(out, lineterminator="\n")
+    writer.writerow([guarded(name) for name in names])
+    writer.writerows([[held.get(name, "") for name in names] for held in lines])
+    return out.getvalue()
+
+
+def guarded(words: str) -> str:
+    """A spreadsheet would reckon what begins so. Numbers may."""
+    words = line(words)
+    return f"'{words}" if words[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
+
+
+def _columns(report: Report) -> list[str]:
+    """In a fixed order: what it is, how it went, then figures as they come."""
+    loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load)
+    settings = dict.fromkeys(f"setting.{name}" for e in report.entries for name in e.settings)
+    figures = dict.fromkeys(f"{name}{end}" for e in report.entries for name in e.figures for end in _ENDS)
+    return [
+        *("id", "series", "label", "kind", "tool", *loads, "repeats", "completed", "failed", "verdict", "findings"),
+        *("failure", *figures, "accelerator", "accelerators", "machine_accelerators", "power_w", "joules_per_token"),
+        *("memory_after_load_bytes", "memory_peak_bytes", "currency", *(f"cost_{name}" for name in _COST)),
+        *("price_source", *settings, "at"),
+    ]
+
+
+_ENDS = ("", ".low", ".high", ".definition")
+
+
+def _line(e: Entry) -> dict[str, str]:
+    """What isn't told is left out."""
+    held: dict[str, Scalar | None] = {
+        "id": e.id, "series": e.series, "label": e.label, "kind": e.kind, "tool": e.tool, "repeats": e.repeats,
+        "completed": e.completed, "failed": e.failed, "verdict": e.verdict, "failure": e.failure,
+        "findings": " ".join(dict.fromkeys(f.code for f in e.findings)), "accelerator": e.accelerator,
+        "accelerators": e.accelerators, "machine_accelerators": e.machine, "power_w": e.power_w,
+        "joules_per_token": e.joules_per_token, "at": " ".join(e.at),
+    }  # fmt: skip
+    held |= {f"load.{name}": value for name, value in e.load.items()}
+    held |= {f"setting.{name}": value for name, value in e.settings.items()}
+    if e.memory is not None:
+        held |= {"memory_after_load_bytes": e.memory.after_load_bytes, "memory_peak_bytes": e.memory.peak_bytes}
+    if e.cost is not None:
+        held |= {"currency": e.cost.currency, "price_source": e.cost.source}
+        held |= {f"cost_{name}": getattr(e.cost, name) for name in _COST}
+    for name, number in e.figures.items():
+        held |= {f"{name}.low": number.low, f"{name}.high": number.high, f"{name}.definition": number.definition}
+    out = {name: _text(value) for name, value in held.items() if value is not None and value != ""}
+    return out | {name: _digits(number) for name, number in e.figures.items()}
+
+
+def _text(value: Scalar) -> str:
+    if isinstance(value, str):
+        return guarded(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if value == value // 1 and abs(value) < 1e15 else repr(value)
+
+
+def _digits(number: Number) -> str:
+    """An imported figure as it was printed; dyno's own in full."""
+    return f"{number.value:.{decimals(number.half)}f}" if number.half > 0 else _text(number.value)

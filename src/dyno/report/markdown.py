@@ -1,0 +1,124 @@
+"""A report as Markdown: words, tables, findings, then all that one needs to run it again."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dyno.facts.report import Command, Report, Sheet
+from dyno.report import tables
+from dyno.report.columns import markdown as table_lines
+from dyno.report.plain import line, plain
+from dyno.report.tables import Cell, Column, Table
+
+
+def markdown(report: Report) -> str:
+    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+
+
+def _parts(report: Report) -> Iterator[str]:
+    yield f"# {escaped(report.title)}"
+    yield f"**{report.verdict}** · {escaped(report.made)} · dyno {escaped(report.dyno)}"
+    yield escaped(report.about)
+    yield from _words(report)
+    yield from _section("Results", tables.results(report))
+    if (best := tables.best(report)) is not None:
+        yield from _section(best.title, [best])
+    yield from _section("Cost", tables.cost(report))
+    yield _list("Prices, as assumed", map(escaped, report.prices))
+    yield _list("Findings", _findings(report))
+    yield from _section("The authors' own tables", tables.authors(report))
+    yield from _sheets("Machines", report.rigs)
+    yield from _sheets("Engines", report.engines)
+    yield from _commands(report.commands)
+    yield _list("Definitions", (f"{_code(k)}: {escaped(v)}" for k, v in report.definitions.items()))
+    yield _list("Sources", map(escaped, report.sources))
+    yield f"## This report again\n\n{_fenced(report.again)}" if report.again else ""
+
+
+def _words(report: Report) -> Iterator[str]:
+    words = report.words
+    yield f"**Compared:** {escaped(words.compared)}" if words.compared else ""
+    yield f"**On:** {escaped(words.on)}" if words.on else ""
+    for title, said in (("Answer", words.answer), ("How sure", words.sure), ("What is doubtful", words.doubtful)):
+        yield _list(title, map(escaped, said))
+
+
+def _section(title: str, held: list[Table]) -> Iterator[str]:
+    if not held:
+        return
+    yield f"## {escaped(title)}"
+    for table in held:
+        if table.title != title:
+            yield f"### {escaped(table.title)}"
+        yield as_markdown(table)
+        yield escaped(table.about)
+
+
+def as_markdown(table: Table) -> str:
+    rows = [[_title(c) for c in table.columns], *([_cell(c) for c in row.cells] for row in table.lines)]
+    right = [i for i, column in enumerate(table.columns) if column.kind in ("number", "figure")]
+    return "\n".join(table_lines(rows, right=right))
+
+
+def _title(column: Column) -> str:
+    return escaped(f"{column.title}, {column.unit}" if column.unit else column.title)
+
+
+def _cell(cell: Cell) -> str:
+    text = escaped(f"{cell.text} {cell.interval}".strip())
+    return f"**{text}**" if cell.bold and text else text
+
+
+def _findings(report: Report) -> Iterator[str]:
+    table = tables.findings(report)
+    for row in table.lines if table is not None else []:
+        level, code, text, advice, where, trials = (cell.text for cell in row.cells)
+        do = f" *{escaped(advice)}*" if advice else ""
+        at = f" At {escaped(where)}." if where else ""
+        of = f" In {escaped(trials)}." if trials else ""
+        yield f"**{level}** {_code(code)}: {escaped(text)}{do}{at}{of}"
+
+
+def _sheets(title: str, sheets: list[Sheet]) -> Iterator[str]:
+    if sheets:
+        yield f"## {title}"
+    for sheet in sheets:
+        yield f"### {escaped(sheet.name)}"
+        yield "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in sheet.facts)
+
+
+def _commands(commands: list[Command]) -> Iterator[str]:
+    if commands:
+        yield "## Commands"
+    for command in commands:
+        yield f"{escaped(command.what)}:\n\n{_fenced(command.text)}"
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    held = [f"- {item}" for item in items]
+    return "\n".join([f"## {title}", "", *held]) if held else ""
+
+
+_MARKS = re.compile(r"[\\`*\[\]~]|(?<!\w)_|_(?!\w)")
+_BLOCK = re.compile(r"^(?:[#+=-]|\d+[.)])")
+
+
+def escaped(words: str) -> str:
+    """As one line of text in which nothing is markup. A bar is the table's business (columns.py)."""
+    text = line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _MARKS.sub(lambda m: "\\" + m[0], text)
+    return _BLOCK.sub(lambda m: m[0][:-1] + "\\" + m[0][-1], text) if not _plain_number(text) else text
+
+
+def _plain_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?\d+(\.\d+)?( .*)?", text) is not None
+
+
+def _code(words: str) -> str:
+    return f"`{line(words).replace('`', chr(39))}`"
+
+
+def _fenced(words: str) -> str:
+    """The fence is longer than any inside."""
+    words = plain(words)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", words)), default=0))
+    return f"{fence}sh\n{words}\n{fence}"

@@ -1,0 +1,347 @@
+(() => {
+  'use strict';
+  const root = document.documentElement;
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const one = (selector, within = document) => within.querySelector(selector);
+  root.classList.add('js');
+
+  // ---- light and dark ----
+
+  const theme = one('#theme');
+  const dress = (name) => {
+    if (name === 'light' || name === 'dark') root.dataset.theme = name;
+    else delete root.dataset.theme;
+  };
+  // A page from disk may have no storage.
+  const kept = (() => { try { return localStorage.getItem('dyno-theme'); } catch { return null; } })();
+  if (kept) { theme.value = kept; dress(theme.value); }
+  theme.addEventListener('change', () => {
+    dress(theme.value);
+    try { localStorage.setItem('dyno-theme', theme.value); } catch { /* it holds for this visit */ }
+  });
+
+  // ---- copying ----
+
+  const copyText = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // not there, or not allowed, in a page from disk
+      const area = document.createElement('textarea');
+      area.value = text;
+      area.style.cssText = 'position:fixed;top:0;opacity:0';
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand('copy');
+      area.remove();
+      if (!done) throw new Error('refused');
+    }
+  };
+  const copyBy = (button, text) => {
+    const says = button.textContent;
+    const tell = (words) => {
+      button.textContent = words;
+      setTimeout(() => { button.textContent = says; }, 1500);
+    };
+    if (button.dataset.busy) return;
+    button.dataset.busy = 'yes';
+    setTimeout(() => { delete button.dataset.busy; }, 1500);
+    copyText(text).then(() => tell('copied'), () => tell('not allowed here'));
+  };
+  for (const button of all('.command .copy')) {
+    button.addEventListener('click', () => copyBy(button, one('code', button.parentElement).textContent));
+  }
+
+  // ---- tables ----
+
+  const hidden = new Set(); // numbers of series, as text
+  const shownText = (cell) => {
+    const interval = one('i', cell);
+    if (!interval) return cell.textContent.trim().replace(/\s+/g, ' ');
+    return `${cell.textContent.slice(0, -interval.textContent.length).trim()} ${interval.textContent}`;
+  };
+  // What is read off a cell is what it shows: '≈1234', '$1,200', '–'.
+  const figure = (cell) => {
+    if (cell.dataset.rank) return Number(cell.dataset.rank);
+    const text = cell.firstChild ? cell.firstChild.textContent : '';
+    const found = text.replace(/,(?=\d{3})/g, '').match(/^[\s≈~$€£<>]*([-+−]?\d*\.?\d+(?:e[-+]?\d+)?)/i);
+    return found ? Number(found[1].replace('−', '-')) : NaN;
+  };
+  const OPERATORS = {
+    '<': (a, b) => a < b, '>': (a, b) => a > b, '<=': (a, b) => a <= b, '>=': (a, b) => a >= b,
+    '=': (a, b) => a === b, '!=': (a, b) => a !== b,
+  };
+
+  class Grid {
+    constructor(box) {
+      this.body = one('tbody', box);
+      this.rows = all('tr', this.body);
+      this.heads = all('thead th', box);
+      this.titles = this.heads.map((th) => one('button', th).textContent.toLowerCase().split(/[\s(),/]+/).filter(Boolean));
+      this.input = one('input', box);
+      this.output = one('output', box);
+      this.levels = all('[data-level]', one('.levels', box) || document.createElement('div'));
+      this.sorted = null;
+      this.input.addEventListener('input', () => this.show());
+      this.heads.forEach((th, i) => one('button', th).addEventListener('click', () => this.sort(i)));
+      for (const button of this.levels) {
+        button.addEventListener('click', () => {
+          button.setAttribute('aria-pressed', String(button.getAttribute('aria-pressed') !== 'true'));
+          this.show();
+        });
+      }
+      for (const button of all('[data-copy]', box)) {
+        button.addEventListener('click', () => copyBy(button, this[button.dataset.copy]()));
+      }
+      this.show();
+    }
+
+    // Up, down, and as it was. What isn't told stands last either way.
+    sort(column) {
+      const head = this.heads[column];
+      const next = { none: 'ascending', ascending: 'descending', descending: 'none' }[head.getAttribute('aria-sort')];
+      for (const th of this.heads) th.setAttribute('aria-sort', 'none');
+      head.setAttribute('aria-sort', next);
+      this.sorted = next === 'none' ? null : { column, sign: next === 'ascending' ? 1 : -1 };
+      this.order();
+    }
+
+    order() {
+      const rows = [...this.rows];
+      if (this.sorted) {
+        const { column, sign } = this.sorted;
+        const held = new Map(rows.map((row) => [row, { number: figure(row.cells[column]), text: shownText(row.cells[column]) }]));
+        const told = [...held.values()].filter((v) => v.text && v.text !== '–');
+        const numbers = told.length > 0 && told.every((v) => !Number.isNaN(v.number));
+        rows.sort((a, b) => {
+          const x = held.get(a), y = held.get(b);
+          if (!numbers) return sign * x.text.localeCompare(y.text, 'en', { numeric: true });
+          if (Number.isNaN(x.number) || Number.isNaN(y.number)) return Number.isNaN(x.number) - Number.isNaN(y.number);
+          return sign * (x.number - y.number);
+        });
+      }
+      this.body.append(...rows);
+    }
+
+    // Of the columns whose title has all these words, the one with the shortest.
+    column(words) {
+      const wanted = words.toLowerCase().split(/[\s(),/]+/).filter(Boolean);
+      let best = -1;
+      this.titles.forEach((title, i) => {
+        const fits = wanted.length && wanted.every((word) => title.includes(word) || title.join('/').includes(word));
+        if (fits && (best < 0 || title.length < this.titles[best].length)) best = i;
+      });
+      return best;
+    }
+
+    // 'vllm p99 TTFT<500 verdict:void' → tests of a row. Before an operator stands a column's name: as many of the
+    // words there as make one.
+    tests(query) {
+      const tests = [];
+      const clause = /([^<>=:!]*?)\s*(<=|>=|!=|<|>|=|:)\s*("[^"]*"|\S+)/y;
+      let at = 0;
+      const words = (text) => {
+        for (const word of text.toLowerCase().split(/[\s,]+/).filter(Boolean)) tests.push((row) => row.textContent.toLowerCase().includes(word));
+      };
+      for (let found; (clause.lastIndex = at, found = clause.exec(query)); at = clause.lastIndex) {
+        const [, before, operator, value] = found;
+        const named = before.trim().split(/[\s,]+/);
+        let from = 0;
+        while (from < named.length && this.column(named.slice(from).join(' ')) < 0) from += 1;
+        if (from === named.length) throw new Error(`no column “${before.trim()}”`);
+        words(named.slice(0, from).join(' '));
+        const column = this.column(named.slice(from).join(' '));
+        const text = value.replace(/^"|"$|,$/g, '').toLowerCase();
+        const number = Number(text);
+        if (operator === ':' || (operator === '=' && Number.isNaN(number))) tests.push((row) => shownText(row.cells[column]).toLowerCase().includes(text));
+        else if (Number.isNaN(number)) throw new Error(`“${value}” is no number`);
+        else tests.push((row) => OPERATORS[operator](figure(row.cells[column]), number));
+      }
+      words(query.slice(at));
+      return tests;
+    }
+
+    show() {
+      let tests = [];
+      let wrong = '';
+      try { tests = this.tests(this.input.value); } catch (error) { wrong = `${error.message}; `; }
+      this.input.setAttribute('aria-invalid', String(Boolean(wrong)));
+      const levels = new Set(this.levels.filter((b) => b.getAttribute('aria-pressed') === 'true').map((b) => b.dataset.level));
+      let count = 0;
+      for (const row of this.rows) {
+        const off = hidden.has(row.dataset.s) || (this.levels.length > 0 && !levels.has(row.dataset.level));
+        row.hidden = off || !tests.every((test) => test(row));
+        count += !row.hidden;
+      }
+      this.output.textContent = wrong || count < this.rows.length ? `${wrong}shows ${count} of ${this.rows.length}` : `${count} rows`;
+    }
+
+    // What is shown, as it is shown.
+    cells() {
+      const titles = this.heads.map((th) => one('button', th).textContent.trim().replace(/\s+/g, ' '));
+      const rows = all('tr', this.body).filter((row) => !row.hidden);
+      return [titles, ...rows.map((row) => [...row.cells].map(shownText))];
+    }
+
+    markdown() {
+      const plain = (text) => text.replace(/[\\`*[\]|]/g, '\\$&').replace(/&/g, '&amp;').replace(/</g, '&lt;');
+      const [titles, ...rows] = this.cells();
+      const rule = this.heads.map((th) => (th.classList.contains('n') ? '---:' : '---'));
+      return [titles.map(plain), rule, ...rows.map((r) => r.map(plain))].map((r) => `| ${r.join(' | ')} |\n`).join('');
+    }
+
+    // A spreadsheet would reckon what begins with one of these.
+    csv() {
+      const guarded = (text) => (/^[=+\-@]/.test(text) && !/^[-+]?[\d.]+$/.test(text) ? `'${text}` : text);
+      const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+      return this.cells().map((r) => `${r.map((t) => quoted(guarded(t))).join(',')}\n`).join('');
+    }
+  }
+  const grids = all('.grid').map((box) => new Grid(box));
+
+  // ---- charts ----
+
+  const per = one('#per');
+  const names = all('.chips [data-s]').map((chip) => chip.dataset.name);
+  const charts = all('.chart').map((box) => ({ box, plot: one('.plot', box), per: box.dataset.per.split(' '), view: null, begun: null }));
+
+  const give = (view, name, value) => {
+    try { view.signal(name, value); } catch { /* this chart has no such switch */ }
+  };
+  const adjust = (chart, everything = false) => {
+    const mode = per ? per.value : 'measured';
+    const has = mode === 'measured' || chart.per.includes(mode);
+    const note = one('.note', chart.box);
+    note.hidden = has || !chart.per[0];
+    note.textContent = note.hidden ? '' : 'As measured: for what is chosen above, this chart has no figures.';
+    if (!chart.view) return;
+    give(chart.view, 'hidden', everything ? [] : [...hidden].map((s) => names[Number(s)]));
+    give(chart.view, 'per', has ? mode : 'measured');
+  };
+  const embed = async (chart) => {
+    try {
+      const { spec, rows } = JSON.parse(one('script', chart.box).textContent);
+      const result = await window.vegaEmbed(chart.plot, { ...spec, datasets: { ...spec.datasets, rows } }, {
+        renderer: 'svg', ast: true, logLevel: 1, downloadFileName: chart.box.id, // 1: errors, no warnings
+        actions: { export: true, source: false, compiled: false, editor: false },
+      });
+      chart.view = result.view;
+      adjust(chart);
+      await chart.view.runAsync();
+      chart.view.addEventListener('click', (event, item) => {
+        const datum = item && item.datum;
+        const id = datum && (datum.entry || (datum.datum && datum.datum.entry));
+        if (id) reveal(id);
+      });
+      chart.box.classList.add('drawn');
+    } catch (error) {
+      const words = document.createElement('p');
+      words.className = 'failed';
+      words.textContent = `This chart could not be drawn: ${error.message}`;
+      chart.plot.replaceChildren(words);
+      chart.box.classList.add('broken');
+    }
+  };
+  const draw = (chart) => {
+    chart.begun ??= embed(chart);
+    return chart.begun;
+  };
+  const redraw = () => {
+    for (const chart of charts) {
+      adjust(chart);
+      if (chart.view) chart.view.runAsync();
+    }
+  };
+  const drawInTurn = (left) => {
+    if (!left.length) return;
+    const later = window.requestIdleCallback || ((f) => setTimeout(f, 50));
+    later(() => draw(left[0]).then(() => drawInTurn(left.slice(1))));
+  };
+  const begin = () => {
+    const near = new IntersectionObserver((seen) => {
+      for (const { target, isIntersecting } of seen) if (isIntersecting) draw(charts.find((c) => c.box === target));
+    }, { rootMargin: '1200px' });
+    let waits = 0;
+    const widths = new Map();
+    const resized = new ResizeObserver((boxes) => {
+      const changed = boxes.filter(({ target, contentRect }) => widths.has(target) && Math.abs(widths.get(target) - contentRect.width) > 1);
+      for (const { target, contentRect } of boxes) widths.set(target, contentRect.width);
+      if (!changed.length) return;
+      clearTimeout(waits);
+      // Vega listens to the window: a chart whose box alone grew is told so.
+      waits = setTimeout(() => window.dispatchEvent(new Event('resize')), 150);
+    });
+    for (const chart of charts) { near.observe(chart.box); resized.observe(chart.box); }
+    drawInTurn(charts);
+  };
+  if (charts.length) addEventListener('load', begin);
+  // On paper everything is shown.
+  const everything = (on) => {
+    for (const chart of charts) {
+      draw(chart);
+      if (chart.view) { adjust(chart, on); chart.view.run(); }
+    }
+  };
+  addEventListener('beforeprint', () => everything(true));
+  addEventListener('afterprint', () => everything(false));
+
+  // ---- series and normalisation ----
+
+  const chips = all('.chips [data-s]');
+  const showAll = one('.chips .all');
+  const settle = () => {
+    for (const chip of chips) chip.setAttribute('aria-pressed', String(!hidden.has(chip.dataset.s)));
+    showAll.hidden = !hidden.size;
+    for (const grid of grids) grid.show();
+    redraw();
+  };
+  for (const chip of chips) {
+    chip.addEventListener('click', (event) => {
+      if (event.shiftKey) {
+        for (const other of chips) hidden.add(other.dataset.s);
+        hidden.delete(chip.dataset.s);
+      } else if (!hidden.delete(chip.dataset.s)) hidden.add(chip.dataset.s);
+      settle();
+    });
+  }
+  showAll.addEventListener('click', () => { hidden.clear(); settle(); });
+
+  const normalise = () => {
+    const mode = per.value;
+    for (const cell of all('td[data-accelerator], td[data-machine], td[data-dollar]')) {
+      cell.dataset.measured ??= cell.firstChild.textContent;
+      cell.firstChild.textContent = cell.dataset[mode] ?? '–';
+      const interval = one('i', cell);
+      if (interval) interval.hidden = mode !== 'measured';
+    }
+    for (const small of all('th[data-per] small')) small.textContent = per.selectedOptions[0].dataset.unit;
+    one('.estimate').hidden = mode !== 'machine';
+    for (const grid of grids) { grid.show(); grid.order(); }
+    redraw();
+  };
+  if (per) per.addEventListener('change', normalise);
+
+  // ---- a trial's facts ----
+
+  const reveal = (id) => {
+    const facts = document.getElementById(id);
+    if (!facts) return;
+    for (let box = facts; box; box = box.parentElement) if (box.tagName === 'DETAILS') box.open = true;
+    for (const other of all('.shown')) other.classList.remove('shown');
+    facts.classList.add('shown');
+    if (location.hash !== `#${id}`) history.pushState(null, '', `#${id}`);
+    facts.scrollIntoView({ block: 'start' });
+    const summary = one('summary', facts);
+    if (summary) summary.focus({ preventScroll: true });
+  };
+  const follow = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && target.classList.contains('trial')) reveal(target.id);
+  };
+  addEventListener('hashchange', follow);
+  follow();
+  document.addEventListener('click', (event) => {
+    const link = event.target.closest && event.target.closest('a[href^="#"]');
+    const target = link && document.getElementById(link.getAttribute('href').slice(1));
+    if (target && target.classList.contains('trial')) { event.preventDefault(); reveal(target.id); }
+  });
+})();

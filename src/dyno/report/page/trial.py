@@ -1,0 +1,115 @@
+"""A trial's facts as the page shows them: lines, and its latencies as a table of statistics."""
+
+import msgspec
+
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Finding, worst_first
+from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
+from dyno.report.tables import STEMS, figure_unit, figure_words, load_words, verdict_words
+from dyno.units import human_bytes
+
+_STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
+_BY = {
+    "repeats": "over the repeats", "shared": "as the other side's repeats vary", "requests": "from the requests",
+    "iterations": "from the iterations", "slices": "from slices of time", "deviation": "from the printed deviation",
+    "stderr": "from the printed error",
+}  # fmt: skip
+
+
+class Figure(msgspec.Struct, frozen=True):
+    text: str
+    interval: str = ""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    id: str
+    series: str
+    load: str
+    verdict: str
+    said: str  # the verdict in words
+    failure: str
+    label: str
+    lines: list[tuple[str, str]]
+    stats: list[str]  # columns of the latencies
+    latencies: list[tuple[str, list[Figure]]]
+    by: str  # whence the intervals, in words
+    findings: list[Finding]
+    at: list[str]
+
+
+def trial(entry: Entry, varying: list[str]) -> Trial:
+    """`varying`: by which settings of the load it is told from others."""
+    stats, latencies = _latencies(entry)
+    load = {name: value for name, value in entry.load.items() if name in varying}
+    by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
+    return Trial(
+        entry.id, entry.series, load_words(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
+        [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
+        stats, latencies, ", ".join(by), worst_first(entry.findings), entry.at,
+    )  # fmt: skip
+
+
+def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]:
+    held: dict[str, dict[str, Figure]] = {}
+    for name, number in entry.figures.items():
+        stat, _, stem = name.removesuffix("_ms").rpartition("_")
+        if name.endswith("_ms") and stem in STEMS:
+            held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
+    told = {stat for row in held.values() for stat in row}
+    stats = [*(s for s in _STATS if s in told), *sorted(told.difference(_STATS))]
+    return stats, [(STEMS[stem], [held[stem].get(s, Figure("")) for s in stats]) for stem in STEMS if stem in held]
+
+
+def _load(entry: Entry) -> list[tuple[str, str]]:
+    told = [("completed", entry.completed), ("failed", entry.failed)]
+    lines = [("load", load_words(entry.load))] if entry.load else []
+    lines += [(name, count(value)) for name, value in told if value is not None]
+    return [*lines, ("repeats", str(entry.repeats))] if entry.repeats > 1 else lines
+
+
+def _speeds(entry: Entry) -> list[tuple[str, str]]:
+    """All figures that are no latency; the counts are told already."""
+    return [
+        (figure_words(name), f"{printed(n)}{figure_unit(name)} {interval(n)}".rstrip())
+        for name, n in entry.figures.items()
+        if name not in ("completed", "failed") and not name.endswith("_ms")
+    ]
+
+
+def _machine(entry: Entry) -> list[tuple[str, str]]:
+    lines = []
+    if entry.accelerator or entry.accelerators:
+        used = f"{count(entry.accelerators)} × " if entry.accelerators else ""
+        of = f", of {count(entry.machine)} in the machine" if entry.machine else ""
+        lines.append(("accelerators", f"{used}{entry.accelerator or 'not told'}{of}"))
+    if entry.memory is not None:
+        told = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
+        words = ", ".join(f"{human_bytes(n)} {when}" for when, n in told if n is not None)
+        lines.append((f"memory of {entry.memory.of}", words))
+    if entry.power_w is not None:
+        lines.append(("power", f"{significant(entry.power_w)} W"))
+    if entry.joules_per_token is not None:
+        lines.append(("energy", f"{significant(entry.joules_per_token)} J/token"))
+    for p in entry.positions:
+        words = f"{p.bandwidth_share:.0%} of the bandwidth, {p.arithmetic_share:.0%} of the arithmetic"
+        lines.append((f"roofline, {p.what}", words + (f" ({entry.precision})" if entry.precision else "")))
+    return lines
+
+
+def _cost(entry: Entry) -> list[tuple[str, str]]:
+    cost = entry.cost
+    if cost is None:
+        return []
+    sign = currency(cost.currency)
+    told = [
+        ("an hour", cost.hour), ("M input tokens", cost.per_million_input),
+        ("M output tokens", cost.per_million_output), ("M tokens", cost.per_million_total),
+        ("1000 requests", cost.per_thousand_requests), ("energy, M output", cost.energy_per_million_output),
+    ]  # fmt: skip
+    lines = [(what, f"{sign} {money(value)}") for what, value in told if value is not None]
+    return [*lines, ("price", cost.source)] if cost.source else lines
+
+
+def _settings(entry: Entry) -> list[tuple[str, str]]:
+    lines = [("measured by", entry.tool)] if entry.tool else []
+    return [*lines, *((name, scalar(value)) for name, value in entry.settings.items())]

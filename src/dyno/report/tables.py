@@ -1,0 +1,406 @@
+"""The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and verdict."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dyno.facts.chart import PER
+from dyno.facts.definition import one_meaning
+from dyno.facts.entry import Entry, Number
+from dyno.facts.finding import Finding
+from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.report import AuthorsTable, Report
+from dyno.measure import points
+from dyno.report import per
+from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
+
+# How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
+Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
+PLACES = 8  # of a finding's evidence, that are shown
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    title: str
+    unit: str = ""
+    kind: Kind = "text"
+    per: bool = False  # follows the switch to one accelerator, one machine, one dollar
+
+
+class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
+    text: str
+    value: float | None = None  # by which it is sorted; None: by its text
+    interval: str = ""
+    bold: bool = False
+    per: dict[str, str] = {}  # of PER, as text
+    trials: list[str] = []  # Entry.id
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    cells: list[Cell]
+    entry: str = ""  # Entry.id
+    series: str = ""
+    verdict: str = ""
+
+
+class Table(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str  # anchor
+    title: str
+    columns: list[Column]
+    lines: list[Line]
+    about: str = ""
+
+
+KINDS: dict[RowKind, str] = {
+    "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+    "quality": "Accuracy",
+}  # fmt: skip
+_LOAD: dict[str, tuple[str, str]] = {
+    "rate": ("offered", "req/s"), "batch_size": ("batch size", ""), "num_prompts": ("prompts", ""),
+    "input_len": ("input", "tokens"), "output_len": ("output", "tokens"), "n_shot": ("shots", ""),
+}  # fmt: skip
+STEMS = {
+    "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "ntpot": "NTPOT", "latency": "latency",
+    "queue": "queue",
+}  # fmt: skip
+_SHOWN = ("ttft", "tpot", "itl", "e2el", "latency")
+SPEEDS = {
+    "request_throughput": "req/s", "request_goodput": "goodput req/s", "output_throughput": "output tok/s",
+    "total_token_throughput": "total tok/s", "speed": "tok/s",
+}  # fmt: skip
+_NOT_TOLD = Cell(NONE)
+
+
+class _Drawn(NamedTuple):
+    column: Column
+    cells: list[Cell]
+
+    @property
+    def told(self) -> bool:
+        return any(cell is not _NOT_TOLD for cell in self.cells)
+
+
+# ---- results ----
+
+
+def results(report: Report) -> list[Table]:
+    """One for each kind: what serving tells and what a micro test tells are no columns of one table."""
+    tables = []
+    for kind, title in KINDS.items():
+        if entries := [e for e in report.entries if e.kind == kind]:
+            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *_figures(entries)]
+            tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
+    return tables
+
+
+def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Drawn], about: str = "") -> Table:
+    lines = [
+        Line([d.cells[i] for d in drawn], entry.id, entry.series, entry.verdict) for i, entry in enumerate(entries)
+    ]
+    return Table(name, title, [d.column for d in drawn], lines, about)
+
+
+def _who(entries: Sequence[Entry]) -> list[_Drawn]:
+    """The series and where it stands; a setting of the load that all share is told below the table instead."""
+    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
+    for name in _varying(entries):
+        title, unit = _LOAD.get(name, (name, ""))
+        values = [e.load.get(name) for e in entries]
+        cells = [_scalar(v) for v in values]
+        number = all(c.value is not None for c in cells if c is not _NOT_TOLD)
+        drawn.append(_Drawn(Column(title, unit, "number" if number else "text"), cells))
+    if len({e.accelerators for e in entries}) > 1:
+        drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
+    if any(e.repeats > 1 for e in entries):
+        drawn.append(_count("repeats", "", entries, lambda e: e.repeats))
+    return drawn
+
+
+def _names(entries: Iterable[Entry]) -> list[str]:
+    """In points.LOAD's order. How many were completed has a column anyhow."""
+    told = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
+    return [*(n for n in points.LOAD if n in told), *(n for n in told if n not in points.LOAD)]
+
+
+def varying(report: Report) -> dict[RowKind, list[str]]:
+    """Of each kind, the settings of the load in which its entries differ."""
+    return {kind: _varying([e for e in report.entries if e.kind == kind]) for kind in KINDS}
+
+
+def _varying(entries: Sequence[Entry]) -> list[str]:
+    return [name for name in _names(entries) if len({str(e.load.get(name)) for e in entries}) > 1]
+
+
+def _in_common(entries: Sequence[Entry]) -> str:
+    varying = set(_varying(entries))
+    shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
+    return f"All of them: {load_words(shared)}." if shared else ""
+
+
+def load_words(load: dict[str, Scalar]) -> str:
+    told = tuple(load.items())
+    known = points.words(told)
+    rest = [f"{k.lstrip('-')} {scalar(v)}" for k, v in told if not points.words(((k, v),))]
+    return ", ".join(w for w in (known, *rest) if w)
+
+
+def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
+    drawn = [
+        _count("done", "requests", entries, lambda e: e.completed),
+        _count("failed", "requests", entries, lambda e: e.failed),
+    ]
+    return drawn if any(d.told for d in drawn) else []
+
+
+def _verdicts(entries: Sequence[Entry]) -> _Drawn:
+    return _Drawn(Column("verdict", kind="verdict"), [Cell(verdict_words(e)) for e in entries])
+
+
+def verdict_words(entry: Entry) -> str:
+    return f"{entry.verdict}, no result" if entry.failure and not entry.figures else entry.verdict
+
+
+def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
+    """Speeds, then latencies. A figure that nobody has is no column."""
+    drawn: list[_Drawn] = []
+    for name, title in SPEEDS.items():
+        drawn += _by_meaning(title, "", entries, lambda e, n=name: e.figures.get(n), per=True)  # type: ignore[misc]
+    drawn += _by_meaning("score", "", entries, _score)
+    for stem in _SHOWN:
+        for stat in _stats(entries, stem):
+            title = f"{stat} {STEMS[stem]}"
+            drawn += _by_meaning(title, "ms", entries, lambda e, s=stem, t=stat: statistic(e, s, t))  # type: ignore[misc]
+    return drawn
+
+
+def statistic(entry: Entry, stem: str, stat: str) -> Number | None:
+    number = entry.figures.get(f"{stat}_{stem}_ms")
+    return entry.figures.get(f"median_{stem}_ms") if number is None and stat == "p50" else number
+
+
+def _score(entry: Entry) -> Number | None:
+    number, error = entry.figures.get("score"), entry.value("stderr")
+    if number is None or number.low is not None or not error:
+        return number
+    return msgspec.structs.replace(number, low=number.value - 1.96 * error, high=number.value + 1.96 * error)
+
+
+def _stats(entries: Sequence[Entry], stem: str) -> list[str]:
+    """p50 and p99; of those that don't tell one, their mean or their highest percentile."""
+    stats: set[str] = set()
+    for e in entries:
+        middle, tail = statistic(e, stem, "p50"), statistic(e, stem, "p99")
+        if middle is not None:
+            stats.add("p50")
+        elif statistic(e, stem, "mean") is not None:
+            stats.add("mean")
+        if tail is not None:
+            stats.add("p99")
+        elif other := _percentiles(e, stem):
+            stats.add(f"p{other[-1]:g}")
+    return sorted(stats, key=lambda s: 0.0 if s == "mean" else float(s[1:]))
+
+
+def _percentiles(entry: Entry, stem: str) -> list[float]:
+    """Those above the middle that it has."""
+    end = f"_{stem}_ms"
+    found = [n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)]
+    return sorted(float(p) for p in found if p.replace(".", "", 1).isdigit() and float(p) > 50)
+
+
+def _by_meaning(
+    title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], Number | None], per: bool = False
+) -> list[_Drawn]:
+    """Figures of two definitions stand in two columns, each named for the tools that mean it so."""
+    numbers = [pick(e) for e in entries]
+    groups: list[set[str]] = []
+    for key in dict.fromkeys(n.definition for n in numbers if n is not None):
+        fits = next((g for g in groups if one_meaning({*g, key})), None)
+        if fits is None:
+            groups.append({key})
+        else:
+            fits.add(key)
+    drawn = []
+    for group in groups:
+        cells = [_NOT_TOLD if n is None or n.definition not in group else _figure(e, n, per)
+                 for e, n in zip(entries, numbers, strict=True)]  # fmt: skip
+        whose = f" ({', '.join(sorted(k.split('.')[0] or 'not told how' for k in group))})" if len(groups) > 1 else ""
+        drawn.append(_Drawn(Column(title + whose, unit, "figure", per), cells))
+    return drawn
+
+
+def _figure(entry: Entry, number: Number, follows: bool) -> Cell:
+    told: dict[str, str] = {}
+    for mode in PER[1:] if follows else ():
+        if (value := per.per(entry, number.value, mode)) is not None:
+            told[mode] = ("≈" if per.estimated(entry, mode) else "") + significant(value)
+    return Cell(printed(number), number.value, interval(number), per=told)
+
+
+def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
+    return _Drawn(Column(title, unit, "number"), [_cell(pick(e), count) for e in entries])
+
+
+def _cell(value: float | None, show: Callable[[float], str]) -> Cell:
+    return _NOT_TOLD if value is None else Cell(show(value), value)
+
+
+def _scalar(value: Scalar | None) -> Cell:
+    if value is None:
+        return _NOT_TOLD
+    return Cell(scalar(value), None if isinstance(value, str | bool) else float(value))
+
+
+# ---- cost ----
+
+
+def cost(report: Report) -> list[Table]:
+    """One for each currency."""
+    known = [e for e in report.entries if e.figures and (e.cost is not None or e.accelerators or e.joules_per_token)]
+    names = dict.fromkeys(e.cost.currency for e in known if e.cost is not None) or {"": None}
+    tables = []
+    for i, name in enumerate(names):
+        entries = [e for e in known if (e.cost is None and i == 0) or (e.cost is not None and e.cost.currency == name)]
+        if entries and (drawn := [d for d in _costs(entries, currency(name)) if d.told]):
+            title = "Cost and energy" + (f", in {name}" if len(names) > 1 else "")
+            shown = [*_who(entries), *_counts(entries), _verdicts(entries), *drawn]
+            tables.append(_table(f"cost-{i}" if i else "cost", title, entries, shown, _COST_ABOUT))
+    return tables
+
+
+_COST_ABOUT = (
+    "Each price of tokens bears the whole hour: a million output tokens cost so much and their prompts come free, or "
+    "the other way round. ≈ is an estimate for a whole machine from a part of it, as if nothing were lost."
+)
+
+
+def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
+    def told(title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]) -> _Drawn:
+        return _Drawn(Column(title, unit, "figure"), [_cell(v, show) for v in values])
+
+    def priced(title: str, field: str, unit: str) -> _Drawn:
+        return told(title, unit, (getattr(e.cost, field) if e.cost else None for e in entries), money)
+
+    drawn = [priced("price", "hour", f"{sign}/hour")]
+    for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
+        for name in ("output_throughput", "total_token_throughput"):
+            drawn.append(_Drawn(Column(SPEEDS[name], unit, "figure"), [_each(e, name, mode) for e in entries]))
+    return [
+        *drawn,
+        priced("input", "per_million_input", f"{sign}/M tokens"),
+        priced("output", "per_million_output", f"{sign}/M tokens"),
+        priced("total", "per_million_total", f"{sign}/M tokens"),
+        priced("requests", "per_thousand_requests", f"{sign}/1000"),
+        priced("energy", "energy_per_million_output", f"{sign}/M output"),
+        told("power", "W", (e.power_w for e in entries), significant),
+        told("energy", "J/token", (e.joules_per_token for e in entries), significant),
+    ]
+
+
+def _each(entry: Entry, name: str, mode: str) -> Cell:
+    speed = entry.value(name)
+    value = None if speed is None else per.per(entry, speed, mode)
+    if value is None:
+        return _NOT_TOLD
+    return Cell(("≈" if per.estimated(entry, mode) else "") + significant(value), value)
+
+
+# ---- the best load ----
+
+
+def target_words(target: dict[str, float]) -> str:
+    return " and ".join(f"{figure_words(name)} ≤ {limit:g}{figure_unit(name)}" for name, limit in target.items())
+
+
+def figure_words(name: str) -> str:
+    """'p99_ttft_ms' → 'p99 TTFT'."""
+    stat, _, stem = name.removesuffix("_ms").rpartition("_")
+    if name.endswith("_ms") and stem in STEMS:
+        return f"{'p50' if stat == 'median' else stat} {STEMS[stem]}"
+    return SPEEDS.get(name) or name.removesuffix("_s").replace("_", " ")
+
+
+def figure_unit(name: str) -> str:
+    return " ms" if name.endswith("_ms") else " s" if name.endswith("_s") else ""
+
+
+def best(report: Report) -> Table | None:
+    """Of each series and workload, the highest throughput that meets the target."""
+    if not report.best:
+        return None
+    entries = {e.id: e for e in report.entries}
+    there = [entries.get(b.entry or "") for b in report.best]
+    found = [e for e in there if e is not None]
+    drawn = [
+        _Drawn(Column("series"), [Cell(b.series) for b in report.best]),
+        _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
+        _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(there, report.best, strict=True)]),
+    ]
+    for column, cells in [*_counts(found), _verdicts(found), *_figures(found)] if found else []:
+        left = iter(cells)
+        drawn.append(_Drawn(column, [_NOT_TOLD if e is None else next(left) for e in there]))
+    lines = [
+        Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
+        for i, e in enumerate(there)
+    ]
+    title = f"Best load with {target_words(report.target)}" if report.target else "Best load"
+    return Table("best", title, [d.column for d in drawn], lines, _BEST_ABOUT if report.target else "")
+
+
+_BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."
+
+
+def _best_load(entry: Entry | None, why: str) -> Cell:
+    """By what a sweep raises; the workload has a column."""
+    if entry is None:
+        return Cell(f"none: {why}" if why else "none")
+    raised = {name: value for name, value in entry.load.items() if name in points.LEVELS}
+    return Cell(load_words(raised or entry.load))
+
+
+# ---- findings ----
+
+
+def findings(report: Report) -> Table | None:
+    if not report.findings:
+        return None
+    bearing: dict[tuple[str, str], list[str]] = {}
+    for e in report.entries:
+        for key in {(f.code, f.level) for f in e.findings}:
+            bearing.setdefault(key, []).append(e.id)
+    columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
+               Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
+    lines = [Line(_finding(f, bearing.get((f.code, f.level), []))) for f in report.findings]
+    return Table("findings", "Findings", columns, lines)
+
+
+def _finding(f: Finding, trials: list[str]) -> list[Cell]:
+    more = f" and {len(f.at) - PLACES} more" if len(f.at) > PLACES else ""
+    rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
+    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(f.at[:PLACES]) + more),
+            Cell(", ".join(trials), float(len(trials)), trials=trials)]  # fmt: skip
+
+
+# ---- tables of a report's authors ----
+
+
+def authors(report: Report) -> list[Table]:
+    return [_authors(i, t) for i, t in enumerate(report.tables)]
+
+
+def _authors(index: int, theirs: AuthorsTable) -> Table:
+    """To the letter. Rows that are shorter or longer than the header stay so in number of filled cells."""
+    table = theirs.table
+    width = max([len(table.header), *(len(row) for row in table.rows)])
+    rows = [[Cell(c.text, bold=c.bold) for c in row] + [Cell("")] * (width - len(row)) for row in table.rows]
+    header = table.header + [""] * (width - len(table.header))
+    columns = [Column(h, kind="number" if _numeric(row[i].text for row in rows) else "text")
+               for i, h in enumerate(header)]  # fmt: skip
+    where = f"{theirs.file}:{table.line}" if table.line else theirs.file
+    title = f"{table.section}, {where}" if table.section else where
+    return Table(f"authors-{index + 1}", title, columns, [Line(row) for row in rows])
+
+
+def _numeric(texts: Iterable[str]) -> bool:
+    told = [t.strip() for t in texts if t.strip()]
+    return bool(told) and all(t.lstrip("~≈<>$€+-–− ")[:1].isdigit() for t in told)
