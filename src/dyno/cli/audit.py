@@ -10,8 +10,6 @@ from dyno import __version__
 from dyno.errors import DynoError, ImportFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dyno.facts.finding import Finding
     from dyno.facts.imported import Document
     from dyno.facts.roofline import Peaks
@@ -124,10 +122,10 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
     """Files, runs and studies. One that can't be read is told, and the others go on."""
     import msgspec
 
-    from dyno.cli.sources import read
+    from dyno.cli.sources import read, spread
 
     documents, own, failed = [], [], []
-    for word in dict.fromkeys(_spread(words)):
+    for word in dict.fromkeys(spread(words)):
         try:
             source = read(word, runs, samples=False)
         except DynoError as e:
@@ -140,21 +138,6 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
     if failed and not documents:
         raise ImportFailed("Nothing could be read.")
     return documents, own, len(failed)
-
-
-def _spread(words: list[str]) -> "Iterator[str]":
-    """A folder that holds files and no runs is its files."""
-    from dyno.store.shelf import kind_of, look_around
-    from dyno.study.about import NAME as ABOUT
-
-    for word in words:
-        path = Path(word)
-        shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
-        if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
-            files = (p for p in sorted(path.iterdir()) if p.is_file() and p.name != ABOUT)
-            yield from (str(p) for p in files if not p.name.startswith("."))
-        elif path.name != ABOUT or len(words) == 1:  # published/NAME/*
-            yield word
 
 
 def peaks_of(name: str, count: int) -> "Peaks | None":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from dyno import __version__
-from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, run, runs, serve, sql
+from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
 from dyno.errors import DynoError, UsageError
 
 Command = Callable[[argparse.Namespace], int]
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add(commands)
     runs.add(commands)
     sql.add(commands)
+    report.add(commands)
     compare.add(commands)
     audit.add(commands)
     engines.add(commands)

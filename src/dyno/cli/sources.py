@@ -1,7 +1,7 @@
 """A word of the command line as what was measured: a run, a study or a part of it, or another tool's file."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -30,6 +30,18 @@ class Source(msgspec.Struct, frozen=True):
     measured: list[Measured]  # the document's rows, in its order, with what dyno knows of its own runs besides
     missing: list[Measured] = []  # trials of a study that failed: rows without figures
     studies: list[Path] = []  # folders
+
+
+def spread(words: Iterable[str]) -> Iterator[str]:
+    """A folder that holds files and no runs is its files, but for what tells of the folder itself."""
+    for word in words:
+        path = Path(word)
+        shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
+        if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
+            files = (p for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith("."))
+            yield from (str(p) for p in files if p.name != "about.toml")
+        else:
+            yield word
 
 
 def read(word: str, runs: Path, samples: bool = True) -> Source:

@@ -9,18 +9,21 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
+from dyno.facts.study import short
 from dyno.measure import direction
 from dyno.measure.compare import compare
 from dyno.measure.entries import Made
 from dyno.measure.pairs import Group
 from dyno.measure.points import words as load_words
-from dyno.measure.target import latency, level, shown
+from dyno.measure.target import can_be_best, latency, level, shown
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
     "quality": "accuracy",
 }  # fmt: skip
 _MOST = 4  # of the same kind of sentence
+_ALIKE = 0.02  # of a throughput: as good as the same
+_WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms")
 _SPEEDS = ("output_throughput", "total_token_throughput", "speed", "score")
 _UNITS = {"output_throughput": "output tokens/s", "total_token_throughput": "tokens/s, prompts and outputs together,",
           "speed": "tokens/s", "score": ""}  # fmt: skip
@@ -33,7 +36,7 @@ def conclude(
     """`samples`: a result with its single requests, which say how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     entries = [m.entry for m in made]
-    contests = [*_contests(made, best), *_small_contests(made)]
+    contests = [*_contests(made, limits), *_small_contests(made)]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(made),
@@ -107,7 +110,7 @@ def _on(made: Sequence[Made]) -> str:
         e = m.entry
         if name := str(e.settings.get("engine") or ""):
             engines.append(" ".join(filter(None, [name, str(e.settings.get("engine_version") or "")])))
-    models = list(dict.fromkeys(str(told) for m in made if (told := m.entry.settings.get("model"))))
+    models = list(dict.fromkeys(short(told) for m in made if (told := m.entry.settings.get("model"))))
     parts = [_listed(machines) if machines else "a machine that nobody tells of"]
     if engines:
         parts.append(_listed(list(dict.fromkeys(engines))))
@@ -129,13 +132,16 @@ def _machine(m: Made) -> str:
 
 
 class Contest:
-    """Series under one workload, the fastest first, each at its best load."""
+    """Series under one workload, the best first, each at the best of the loads that all of them were measured under."""
 
     def __init__(self, metric: str, about: str, made: Sequence[Made]) -> None:
         self.metric = metric
         self.about = about
-        lower = direction.better(metric, str(made[0].entry.load.get("metric", ""))) == "lower"
-        self.ranked = sorted(made, key=lambda m: m.entry.value(metric) or 0.0, reverse=not lower)
+        self.lower = direction.better(metric, str(made[0].entry.load.get("metric", ""))) == "lower"
+        self.ranked = sorted(made, key=self.value, reverse=not self.lower)
+
+    def value(self, m: Made) -> float:
+        return m.entry.value(self.metric) or 0.0
 
     @property
     def leader(self) -> Made:
@@ -146,20 +152,45 @@ class Contest:
         return self.ranked[1]
 
     def lead(self) -> float:
-        a, b = (m.entry.value(self.metric) or 0.0 for m in (self.leader, self.second))
-        return abs(a - b) / b if b else 0.0
+        """As a share of the second."""
+        other = self.value(self.second)
+        return abs(self.value(self.leader) - other) / other if other else 0.0
 
 
-def _contests(made: Sequence[Made], best: Sequence[Best]) -> Iterator[Contest]:
-    by_id = {m.entry.id: m for m in made}
-    groups: dict[str, list[Made]] = {}
-    for one in best:
-        if one.entry is not None:
-            groups.setdefault(one.workload, []).append(by_id[one.entry])
-    for words, there in groups.items():
-        metric = next((n for n in _SPEEDS if all(m.entry.value(n) is not None for m in there)), None)
-        if metric is not None and len({m.entry.series for m in there}) > 1:
-            yield Contest(metric, words, there)
+def _contests(made: Sequence[Made], limits: dict[str, float]) -> Iterator[Contest]:
+    """One that was measured under more loads than another has no right to its best of these."""
+    for (_, words, axis), there in _families(made, limits).items():
+        shared = set.intersection(*({m.entry.axes[axis] for m in of} for of in there.values()))
+        held = {name: [m for m in of if m.entry.axes[axis] in shared] for name, of in there.items()}
+        if len(held) < 2 or not shared:
+            continue
+        metric = next(
+            (n for n in _SPEEDS if all(m.entry.value(n) is not None for of in held.values() for m in of)), None
+        )
+        if metric is None:
+            continue
+        tops = [max(of, key=lambda m: m.entry.value(metric) or 0.0) for of in held.values()]
+        contest = Contest(metric, words, tops)
+        yield _by_latency(contest, held, axis) if axis == "rate" and contest.lead() < _ALIKE else contest
+
+
+def _families(made: Sequence[Made], limits: dict[str, float]) -> dict[tuple[str, str, str], dict[str, list[Made]]]:
+    """Results that may be held together, by workload and by what their load is told in; then by series."""
+    out: dict[tuple[str, str, str], dict[str, list[Made]]] = {}
+    for m in made:
+        e = m.entry
+        axis = next((a for a in _LEVELS if a in e.axes), None)
+        if axis is not None and e.kind not in ("micro", "quality") and can_be_best(e, limits):
+            out.setdefault((e.kind, workload(e), axis), {}).setdefault(e.series, []).append(m)
+    return out
+
+
+def _by_latency(contest: Contest, held: dict[str, list[Made]], axis: str) -> Contest:
+    """Where all serve what is offered, throughput says nothing of them: then who answers sooner does."""
+    top = max(m.entry.axes[axis] for of in held.values() for m in of)
+    there = [m for of in held.values() for m in of if m.entry.axes[axis] == top]
+    metric = next((n for n in _WAITS if all(m.entry.value(n) is not None for m in there)), None)
+    return Contest(metric, contest.about, there) if metric is not None else contest
 
 
 def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
@@ -178,20 +209,28 @@ def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
 def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
     for contest in contests[:_MOST]:
         first, second = contest.leader.entry, contest.second.entry
+        alone = first.kind in ("micro", "quality")  # no load
         at = f"{contest.about}: " if contest.about else ""
-        kept = f" that keeps {_kept(limits)}" if limits and first.kind not in ("micro", "quality") else ""
-        unit = _UNITS[contest.metric]
-        score = contest.metric == "score"
-        word = "scores highest" if score else "gives the most"
-        if direction.better(contest.metric, str(first.load.get("metric", ""))) == "lower":
-            word = "scores best"
-        value, other = (f"{e.value(contest.metric):,.4g} {unit}".strip() for e in (first, second))
-        loads = [""] * 2 if first.kind in ("micro", "quality") else [f" at {level(e)}" for e in (first, second)]
-        lead = ", against" if score else f", {contest.lead():.0%} more than"
+        kept = f" that keeps {_kept(limits)}" if limits and not alone else ""
+        loads = [""] * 2 if alone else [f" at {level(e)}" for e in (first, second)]
         elsewhere = loads[1] if loads[1] != loads[0] else ""
-        yield f"{at}{first.series} {word}: {value}{loads[0]}{kept}{lead} {second.series} ({other}{elsewhere})."
+        value, other = (f"{contest.value(m):,.4g} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
+        lead = f", {contest.lead():.0%} {'less' if contest.lower else 'more'} than"
+        against = ", against" if contest.metric == "score" else lead
+        behind = f"{second.series} ({other}{elsewhere})"
+        yield f"{at}{first.series} {_does(contest)}: {value}{loads[0]}{kept}{against} {behind}."
     if len(contests) > _MOST:
-        yield f"{len(contests) - _MOST} more workloads are in the tables."
+        yield f"{len(contests) - _MOST} more are in the tables."
+
+
+def _does(contest: Contest) -> str:
+    if contest.metric == "score":
+        return "scores best" if contest.lower else "scores highest"
+    return f"has the shortest {shown(contest.metric)}" if contest.lower else "gives the most"
+
+
+def _unit(metric: str) -> str:
+    return _UNITS.get(metric, "ms")
 
 
 def _kept(limits: dict[str, float]) -> str:
@@ -261,7 +300,7 @@ def _held_together(contest: Contest, made: Sequence[Made], samples: Callable[[Me
 def _under_one_load(contest: Contest, made: Sequence[Made]) -> tuple[Made, Made] | None:
     """The second and the leader at the leader's best load, else at the highest that both were measured under."""
     first, second = contest.leader, contest.second
-    if first.entry.load == second.entry.load:
+    if _key(first.entry) == _key(second.entry):
         return second, first
     sides = [
         {_key(m.entry): m for m in made if m.entry.series == s.entry.series and m.entry.figures}

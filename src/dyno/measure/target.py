@@ -137,6 +137,11 @@ def best(entries: Iterable[Entry], limits: dict[str, float]) -> list[Best]:
     return out
 
 
+def can_be_best(entry: Entry, limits: dict[str, float]) -> bool:
+    """It has a result that counts, and keeps the limits."""
+    return not _candidate(entry, limits).why
+
+
 def workload(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
     """Its load without the level."""
     return tuple((name, value) for name, value in entry.load.items() if name not in _LEVELS)

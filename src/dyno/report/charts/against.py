@@ -48,7 +48,9 @@ from dyno.report.charts.base import (
 )
 
 # What a figure is multiplied by. What isn't known is no number, and isn't drawn.
-FACTOR = "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
+FACTOR = (
+    "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
+)
 PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
 
 
@@ -175,7 +177,9 @@ def against(
               for s in selects[1:] if len(s.words) > 1]  # fmt: skip
     print_ = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if per else "','") + ")"
     told = f"{print_.format('datum.y')} + ' ' + units[{choice}]" + (" + per_words[per]" if per else "")
-    told += f" + {interval('datum.low', 'datum.high', print_)}" + (f" + ({estimate} ? ' – an estimate' : '')" if dashed else "")
+    told += f" + {interval('datum.low', 'datum.high', print_)}" + (
+        f" + ({estimate} ? ' – an estimate' : '')" if dashed else ""
+    )
     transform = [
         *(when(test) for test in chosen),
         *drawn(),
@@ -203,7 +207,9 @@ def diagonal(values: Sequence[float], text: str, *, x: Any, y: Any) -> list[Any]
     """Many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
     at = [short(least + (most - least) * i / 40) for i in range(41)]
-    line = unit({"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y})
+    line = unit(
+        {"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y}
+    )
     line.data = alt.InlineData(values=[{"x": v, "y": v} for v in at])
     label = {"type": "text", "text": text, "fill": GREY, "align": "right", "dx": -24, "dy": 12}
     name = unit(label, {"x": x, "y": y})

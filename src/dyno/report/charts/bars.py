@@ -31,7 +31,9 @@ def bars(
     x = value_axis("y", title, channel=alt.X)
     color = colour(look, series, "square")
     where = {"y": y, "yOffset": beside, "tooltip": tooltip}
-    layers = [unit({"type": "bar", "height": {"band": 0.85}}, {**where, "x": x, "color": color}, params=[toggle(series)])]
+    layers = [
+        unit({"type": "bar", "height": {"band": 0.85}}, {**where, "x": x, "color": color}, params=[toggle(series)])
+    ]
     if any("low" in row for row in rows):
         low = value_axis("low", title, channel=alt.X)
         layers.append(unit({"type": "rule", "strokeWidth": 1.5}, {**where, "x": low, "x2": alt.X2("high")},

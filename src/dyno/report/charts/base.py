@@ -87,9 +87,7 @@ class Select(msgspec.Struct, frozen=True):
         told = [cut(text, 90) for text in self.words.values()]
         bind = alt.BindRadioSelect(input="select", options=options, labels=told, name=f"{self.label} ")
         return [
-            alt.VariableParameter(
-                name=self.name, value=self.value, bind=bind if len(options) > 1 else alt.Undefined
-            ),
+            alt.VariableParameter(name=self.name, value=self.value, bind=bind if len(options) > 1 else alt.Undefined),
             constant(f"{self.name}_words", {str(k): text for k, text in zip(options, told, strict=True)}),
         ]
 
@@ -279,7 +277,9 @@ def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, 
     )
 
 
-def points(rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)") -> list[Any]:
+def points(
+    rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)"
+) -> list[Any]:
     """Shape tells the verdict; what isn't sound is hollow too."""
     unsound = any(row.get("verdict", "sound") != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")

@@ -92,7 +92,9 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         let("text", "format(datum.y, ',.3~r') + ' at ' + datum.at"),
         let("told", "format(datum.y, ',.4~r') + ' ' + currency"),
     ]  # fmt: skip
-    layers = bars(rows, look, title=expr("currency + ', ' + price_words[price]"), tooltip=tips(("told", "Cost"), ("at", "Load")))
+    layers = bars(
+        rows, look, title=expr("currency + ', ' + price_words[price]"), tooltip=tips(("told", "Cost"), ("at", "Load"))
+    )
     return finish(
         layers, rows, name=f"cheapest-{axis.replace('_', '-')}{tail}", group="Cost",
         title=f"Cost at the cheapest {AGAINST[axis]}", about=HOW + " A void result stands only where a series has no other.",

@@ -44,7 +44,9 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     loads, at = _loads(kept)
     latencies, keys = _latencies(kept)
     # Those that let series be compared come first, where not all fit.
-    several = sorted(kept, key=lambda e: -len({k.series for k in kept if at[k.id] == at[e.id]})) if len(kept) < 400 else kept
+    several = (
+        sorted(kept, key=lambda e: -len({k.series for k in kept if at[k.id] == at[e.id]})) if len(kept) < 400 else kept
+    )
     lines = [(e, stem) for e in several for stem in NAMES if e.quantiles.get(stem)]
     shown = lines[: ROWS_MAX // LEAST]
     most = max(LEAST, ROWS_MAX // len(shown))
@@ -56,11 +58,15 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         rows.append(row)
     used = {row["load"] for row in rows}
     counts = {i: len({row["series"] for row in rows if row["load"] == i}) for i in used}
-    load = Select("load", "Load", {i: w for i, w in loads.items() if i in used}, max(sorted(used), key=lambda i: counts[int(i)]))
+    load = Select(
+        "load", "Load", {i: w for i, w in loads.items() if i in used}, max(sorted(used), key=lambda i: counts[int(i)])
+    )
     stems = [str(row["latency"]) for row in rows]
     latency = Select("latency", "Latency", {k: w for k, w in latencies.items() if k in stems}, stems[0])
 
-    log = any(wide([v for v in row["ms"] if v > 0], 50) for row in rows) and all(v > 0 for row in rows for v in row["ms"])
+    log = any(wide([v for v in row["ms"] if v > 0], 50) for row in rows) and all(
+        v > 0 for row in rows for v in row["ms"]
+    )
     series = look.ordered(row["series"] for row in rows)
     x = alt.X(
         "ms",
@@ -68,7 +74,12 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=8),
         axis=alt.Axis(title=expr("latency_words[latency] + ' (ms)'"), format=",~g", labelOverlap="greedy"),
     )
-    y = alt.Y("share", type="quantitative", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title="Share of requests", format="%"))
+    y = alt.Y(
+        "share",
+        type="quantitative",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(title="Share of requests", format="%"),
+    )
     where = {"x": x, "y": y, "color": colour(look, series)}
     tooltip = tips(("told", "Share"))
     line = {"type": "line", "strokeWidth": 2, "clip": True}

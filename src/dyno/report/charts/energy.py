@@ -33,7 +33,9 @@ LEAST = 40  # moments of a trial, below which a dip can't be seen
 def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield from over_time(entries, look)
     measures = [
-        Measure("joules", "energy per output token", "Energy per output token (J)", "J", lambda e: own(e.joules_per_token)),
+        Measure(
+            "joules", "energy per output token", "Energy per output token (J)", "J", lambda e: own(e.joules_per_token)
+        ),
         Measure("watts", "power", "Power (W)", "W", lambda e: own(e.power_w)),
     ]
     for axis in AXES:
@@ -70,7 +72,12 @@ def over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     tooltip = [tip("series", "Series"), tip("when", "Time"), tip("told", "Power"), tip("each", "Energy"), tip("made", "Output"),
                tip("verdict", "Verdict")]  # fmt: skip
     joules = any(v is not None for row in rows for v in row["joules"])
-    x = alt.X("at", type="quantitative", scale=alt.Scale(nice=False, zero=True), axis=alt.Axis(title="Time since the load began (s)"))
+    x = alt.X(
+        "at",
+        type="quantitative",
+        scale=alt.Scale(nice=False, zero=True),
+        axis=alt.Axis(title="Time since the load began (s)"),
+    )
     panels = [("watts", "Power (W)", [TALL / 2 - 14, 0] if joules else [TALL, 0])]
     panels += [("joules", "Energy per output token (J)", [TALL, TALL / 2 + 14])] if joules else []
     layers = []
@@ -81,7 +88,10 @@ def over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         dots = {"type": "point", "filled": True, "size": 14, "opacity": 1, "clip": True}
         where = {"x": x, "y": y, "color": colour(look, series, "" if len(series) > 1 else "stroke")}
         valid = when(f"isValid(datum.{field})")
-        layers += [unit(line, where, valid, params=[zoom("x")] if not i else ()), unit(dots, {**where, "tooltip": tooltip}, valid)]
+        layers += [
+            unit(line, where, valid, params=[zoom("x")] if not i else ()),
+            unit(dots, {**where, "tooltip": tooltip}, valid),
+        ]
     less = f" The first {len(kept)} of {len(there)} trials are kept." if len(kept) < len(there) else ""
     yield finish(
         layers, rows, name="power-time", group="Energy", title="Power and energy per token over time",

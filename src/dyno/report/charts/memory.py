@@ -5,7 +5,20 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
 from dyno.report.charts.bars import bars
-from dyno.report.charts.base import REQUESTS, TOGGLED, Look, Row, Select, drawn, entry_row, finish, let, load_words, short, tips
+from dyno.report.charts.base import (
+    REQUESTS,
+    TOGGLED,
+    Look,
+    Row,
+    Select,
+    drawn,
+    entry_row,
+    finish,
+    let,
+    load_words,
+    short,
+    tips,
+)
 
 WHAT = {"after": "after load, before any request", "peak": "at most, under load"}
 OF = {"accelerators": "of accelerators", "processes": "of the engine's processes"}

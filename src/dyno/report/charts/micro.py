@@ -5,7 +5,20 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
 from dyno.report.charts.bars import bars
-from dyno.report.charts.base import REQUESTS, TOGGLED, Look, Row, Select, drawn, entry_row, finish, let, load_words, put, tips
+from dyno.report.charts.base import (
+    REQUESTS,
+    TOGGLED,
+    Look,
+    Row,
+    Select,
+    drawn,
+    entry_row,
+    finish,
+    let,
+    load_words,
+    put,
+    tips,
+)
 from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import letters
 

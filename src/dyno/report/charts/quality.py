@@ -5,7 +5,21 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
 from dyno.report.charts.bars import bars
-from dyno.report.charts.base import REQUESTS, TOGGLED, Look, Row, Select, drawn, entry_row, finish, let, load_words, short, shown, tips
+from dyno.report.charts.base import (
+    REQUESTS,
+    TOGGLED,
+    Look,
+    Row,
+    Select,
+    drawn,
+    entry_row,
+    finish,
+    let,
+    load_words,
+    short,
+    shown,
+    tips,
+)
 from dyno.report.charts.memory import height
 
 
@@ -19,7 +33,11 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         # Accuracies and perplexities don't share an axis.
         metric = ", ".join(str(entry.load[k]) for k in ("metric", "filter") if k in entry.load) or "score"
         rest = [(k, v) for k, v in entry.load.items() if k not in ("metric", "filter")]
-        row = entry_row(entry) | {"metric": metrics.setdefault(metric, len(metrics)), "task": load_words(rest), "y": shown(score)}
+        row = entry_row(entry) | {
+            "metric": metrics.setdefault(metric, len(metrics)),
+            "task": load_words(rest),
+            "y": shown(score),
+        }
         error = entry.value("stderr")
         if score.low is not None and score.high is not None:
             row |= {"low": short(score.low), "high": short(score.high), "by": "95 % interval"}
@@ -29,7 +47,9 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not rows:
         return
     kinds = [row["metric"] for row in rows]
-    metric_select = Select("metric", "Metric", {i: text for text, i in metrics.items()}, max(sorted(set(kinds)), key=kinds.count))
+    metric_select = Select(
+        "metric", "Metric", {i: text for text, i in metrics.items()}, max(sorted(set(kinds)), key=kinds.count)
+    )
     most = max(kinds.count(i) for i in set(kinds))
     how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
     yield finish(

@@ -68,9 +68,21 @@ def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     roof = [when("isValid(datum.roof)"), alt.FlattenTransform(flatten=["x", "y"])]
     tooltip = tips(("what", "What"), ("load", "Load"), ("told", "Done"), ("shares", "Of the peaks"))
     line = {"type": "line", "stroke": GREY, "strokeWidth": 2, "clip": True}
-    name = {"type": "text", "fill": GREY, "align": "right", "dy": -8, "dx": -4, "fontSize": 10, "clip": True, "limit": 260}
+    name = {
+        "type": "text",
+        "fill": GREY,
+        "align": "right",
+        "dy": -8,
+        "dx": -4,
+        "fontSize": 10,
+        "clip": True,
+        "limit": 260,
+    }
     part = {"type": "text", "dy": -14, "fontSize": 11, "fontStyle": "italic", "clip": True}
-    centre = [alt.AggregatedFieldDef(op="median", field="x", **{"as": "x"}), alt.AggregatedFieldDef(op="max", field="y", **{"as": "y"})]
+    centre = [
+        alt.AggregatedFieldDef(op="median", field="x", **{"as": "x"}),
+        alt.AggregatedFieldDef(op="max", field="y", **{"as": "y"}),
+    ]
     thin = {"type": "line", "strokeWidth": 1, "opacity": 0.6, "clip": True}
     marks = [*lost(rows, **where, tooltip=tooltip), *points(rows, **where, color=color, tooltip=tooltip)]
     for mark in marks:

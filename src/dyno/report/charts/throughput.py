@@ -49,7 +49,9 @@ def speed(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """Of micro tests, against the context. Tests that differ in their length alone are one line."""
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
     if not any(e.load.get("depth") for e in micro):
-        micro = [msgspec.structs.replace(e, load={**e.load, "test": letters(str(e.load.get("test", "")))}) for e in micro]
+        micro = [
+            msgspec.structs.replace(e, load={**e.load, "test": letters(str(e.load.get("test", "")))}) for e in micro
+        ]
     chart = against(
         micro, "context", look, [SPEED], name="speed-context", group="Throughput",
         title="Speed of a single request against context length", about=HOW, choice="figure", label="Figure",

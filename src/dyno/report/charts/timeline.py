@@ -41,7 +41,11 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     told = []
     for i, entry in enumerate(kept):
         bars = thinned(sorted(entry.bars, key=lambda b: b.sent_s), most)
-        row = entry_row(entry) | {"trial": i, "sent": [short(b.sent_s) for b in bars], "end": [short(b.end_s) for b in bars]}
+        row = entry_row(entry) | {
+            "trial": i,
+            "sent": [short(b.sent_s) for b in bars],
+            "end": [short(b.end_s) for b in bars],
+        }
         row["first"] = [None if b.first_s is None else short(b.first_s) for b in bars]
         row["error"] = [cut(b.error, 80) for b in bars]
         rows.append(row)
@@ -68,7 +72,16 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             let("part", f"datum.error != '' && !isValid(datum.first) ? '{FAILED}' : '{WAITING}'")]  # fmt: skip
     made = [when("isValid(datum.first)"), let("from", "datum.first"), let("to", "datum.end"),
             let("part", f"datum.error != '' ? '{FAILED}' : '{GENERATING}' + datum.series")]  # fmt: skip
-    cross = {"type": "text", "text": "✕", "fill": FAILURE, "align": "left", "dx": 3, "fontSize": 10, "fontWeight": "bold", "clip": True}
+    cross = {
+        "type": "text",
+        "text": "✕",
+        "fill": FAILURE,
+        "align": "left",
+        "dx": 3,
+        "fontSize": 10,
+        "fontWeight": "bold",
+        "clip": True,
+    }
     end = {"x": alt.X("end", type="quantitative"), "y": alt.Y("middle", type="quantitative"), "tooltip": tooltip}
     layers = [unit(bar, where, *wait, params=[zoom()]), unit(bar, where, *made)]
     if any(error for row in rows for error in row["error"]):

@@ -78,7 +78,12 @@ def latencies(entries: Sequence[Entry]) -> tuple[Latencies, dict[str, dict[str, 
 
 
 def _chart(
-    entries: Sequence[Entry], axis: str, look: Look, panel: Select, words: Latencies, values: dict[str, dict[str, Number]]
+    entries: Sequence[Entry],
+    axis: str,
+    look: Look,
+    panel: Select,
+    words: Latencies,
+    values: dict[str, dict[str, Number]],
 ) -> Chart:
     at, per = places(entries, axis), per_of(entries)
     rows: list[Row] = []
@@ -174,4 +179,6 @@ def front(x: alt.X, y: alt.Y) -> list[alt.UnitSpec]:
 
 
 def window(op: str, field: str, name: str, sort: list[alt.SortField]) -> alt.WindowTransform:
-    return alt.WindowTransform(window=[alt.WindowFieldDef(op=op, field=field, **{"as": name})], sort=sort, ignorePeers=True)
+    return alt.WindowTransform(
+        window=[alt.WindowFieldDef(op=op, field=field, **{"as": name})], sort=sort, ignorePeers=True
+    )
