@@ -1,5 +1,7 @@
 """Units: integers of nanoseconds inside, milliseconds and seconds at the edge."""
 
+import math
+
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -10,6 +12,14 @@ def ns(seconds: float) -> int:
 
 def seconds(ns: int | float) -> float:
     return ns / NS_PER_S
+
+
+def digits(value: float, significant: int = 4) -> str:
+    """For a sentence: 1,080 and 0.1375, never 1.08e+03."""
+    if value == 0:
+        return "0"
+    after = significant - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{min(max(after, 0), 12)}f}" if math.isfinite(value) else str(value)
 
 
 def human_bytes(n: float) -> str:

@@ -9,13 +9,14 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
-from dyno.facts.study import short
 from dyno.measure import direction
 from dyno.measure.compare import compare
 from dyno.measure.entries import Made
+from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
 from dyno.measure.points import words as load_words
 from dyno.measure.target import can_be_best, latency, level, shown
+from dyno.units import digits
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
@@ -25,7 +26,7 @@ _MOST = 4  # of the same kind of sentence
 _ALIKE = 0.02  # of a throughput: as good as the same
 _WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms")
 _SPEEDS = ("output_throughput", "total_token_throughput", "speed", "score")
-_UNITS = {"output_throughput": "output tokens/s", "total_token_throughput": "tokens/s, prompts and outputs together,",
+_UNITS = {"output_throughput": "output tokens/s", "total_token_throughput": "total tokens/s",
           "speed": "tokens/s", "score": ""}  # fmt: skip
 
 
@@ -40,7 +41,10 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(made),
-        answer=[*_answers(contests, limits), *_cheapest(entries, best, limits)] or [_alone(entries)],
+        answer=[
+            *(_answers(contests, limits) if contests else [_alone(entries)]),
+            *_costs(contests, entries, best, limits),
+        ],
         sure=_sure(contests, made, samples),
         doubtful=_doubtful(entries, found, unfinished),
     )
@@ -110,7 +114,7 @@ def _on(made: Sequence[Made]) -> str:
         e = m.entry
         if name := str(e.settings.get("engine") or ""):
             engines.append(" ".join(filter(None, [name, str(e.settings.get("engine_version") or "")])))
-    models = list(dict.fromkeys(short(told) for m in made if (told := m.entry.settings.get("model"))))
+    models = list(dict.fromkeys(named(str(told)).name for m in made if (told := m.entry.settings.get("model"))))
     parts = [_listed(machines) if machines else "a machine that nobody tells of"]
     if engines:
         parts.append(_listed(list(dict.fromkeys(engines))))
@@ -203,7 +207,9 @@ def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
     for there in groups.values():
         metric = next((n for n in ("speed", "score") if all(m.entry.value(n) is not None for m in there)), None)
         if metric is not None and len({m.entry.series for m in there}) > 1:
-            yield Contest(metric, said(there[0].entry.load), there)
+            ranked = Contest(metric, said(there[0].entry.load), there).ranked
+            best = {m.entry.series: m for m in reversed(ranked)}  # of a series, its best
+            yield Contest(metric, said(there[0].entry.load), list(best.values()))
 
 
 def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
@@ -214,13 +220,27 @@ def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[
         kept = f" that keeps {_kept(limits)}" if limits and not alone else ""
         loads = [""] * 2 if alone else [f" at {level(e)}" for e in (first, second)]
         elsewhere = loads[1] if loads[1] != loads[0] else ""
-        value, other = (f"{contest.value(m):,.4g} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
-        lead = f", {contest.lead():.0%} {'less' if contest.lower else 'more'} than"
+        value, other = (f"{digits(contest.value(m))} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
+        lead = (
+            f", {contest.lead():.0%} {'less' if contest.lower else 'more'} than"
+            if contest.lead() >= 0.005
+            else ", as much as"
+        )
         against = ", against" if contest.metric == "score" else lead
         behind = f"{second.series} ({other}{elsewhere})"
         yield f"{at}{first.series} {_does(contest)}: {value}{loads[0]}{kept}{against} {behind}."
     if len(contests) > _MOST:
         yield f"{len(contests) - _MOST} more are in the tables."
+
+
+def _rest(contest: Contest) -> str:
+    """Those behind the second, the last one too where not all are named."""
+    rest = contest.ranked[2:]
+    named = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
+    told = [f"{m.entry.series} {digits(contest.value(m))}" for m in named]
+    if len(rest) > 3:
+        told[-1] = f"{len(rest) - 3} others, and last {told[-1]}"
+    return f"; then {', '.join(told)}" if told else ""
 
 
 def _does(contest: Contest) -> str:
@@ -237,24 +257,34 @@ def _kept(limits: dict[str, float]) -> str:
     return " and ".join(f"{shown(name)} ≤ {limit:g} ms" for name, limit in limits.items())
 
 
-def _cheapest(entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]) -> Iterator[str]:
-    by_id = {e.id: e for e in entries}
-    chosen = [by_id[b.entry] for b in best if b.entry is not None]
-    groups: dict[tuple[str, str], list[tuple[float, str, Entry]]] = {}
-    for e in chosen:
-        c = e.cost
-        price = None if c is None else c.per_million_output or c.per_million_total
-        if c is not None and price is not None:
-            what = "output tokens" if c.per_million_output else "tokens"
-            groups.setdefault((workload(e), what), []).append((price, c.currency, e))
-    for (words, what), there in list(groups.items())[:_MOST]:
-        price, currency, e = min(there, key=lambda t: t[0])
-        kept = f" with {_kept(limits)}" if limits else ""
-        others = sorted((p, o) for p, _, o in there if o.series != e.series)[:1] if len(there) > 1 else []
-        against = f", against {others[0][0]:,.3g} with {others[0][1].series}" if others else ""
-        at = f"{words}: " if words and len(groups) > 1 else ""
-        who = f"{e.series} at {level(e)}{kept}{against}"
-        yield f"{at}A million {what} cost {price:,.3g} {currency} with {who} (prices below)."
+def _costs(
+    contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
+) -> Iterator[str]:
+    """Where series are held together, at the loads of that; of one alone, at its best."""
+    groups = [(c.about, [m.entry for m in c.ranked]) for c in contests if not c.lower and c.metric in _SPEEDS[:2]]
+    if not contests:
+        by_id = {e.id: e for e in entries}
+        groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
+    kept = f" with {_kept(limits)}" if limits else ""
+    for words, there in groups[:_MOST]:
+        priced = sorted(((p, e) for e in there if (p := _price(e)) is not None), key=lambda pair: pair[0][0])
+        if priced:
+            (price, what, currency), e = priced[0]
+            told = [f"{digits(o[0], 3)} with {other.series} at {level(other)}" for o, other in priced[1:3]]
+            at = f"{words}: " if words and len(groups) > 1 else ""
+            against = f", {' and '.join(told)}" if told else ""
+            who = f"{e.series} at {level(e)}{kept}"
+            yield f"{at}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
+
+
+def _price(e: Entry) -> tuple[float, str, str] | None:
+    """Of a million tokens, of which, in what money."""
+    if e.cost is None or not e.cost.hour:
+        return None
+    out, total = e.cost.per_million_output, e.cost.per_million_total
+    if out is not None:
+        return out, "output tokens", e.cost.currency
+    return (total, "tokens", e.cost.currency) if total is not None else None
 
 
 def _alone(entries: Sequence[Entry]) -> str:
@@ -264,9 +294,9 @@ def _alone(entries: Sequence[Entry]) -> str:
         return "No result could be used."
     value, name, e = max(of, key=lambda t: (-_SPEEDS.index(t[1]), t[0]))
     tail = next((n for n in ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms") if latency(e, n) is not None), None)
-    waits = f", with {shown(tail)} {latency(e, tail):,.4g} ms" if tail is not None else ""
+    waits = f", with {shown(tail)} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
     at = f" at {level(e)}" if e.kind != "micro" else f" in {said(e.load)}"
-    return f"{e.series} gives {value:,.4g} {_UNITS[name]} at most{at}{waits}."
+    return f"{e.series} gives {digits(value)} {_UNITS[name]} at most{at}{waits}."
 
 
 # ---- how sure ----
@@ -292,9 +322,11 @@ def _held_together(contest: Contest, made: Sequence[Made], samples: Callable[[Me
         return f"{about}{names}{where}: not held together. {next((f.text for f in result.findings), '')}".rstrip()
     pairing = result.pairings[0]
     if pairing.refused or not pairing.differences:
-        return f"{about}{names}{where}: not comparable. {_objection(pairing)}"
+        letters = f"(A: {a.entry.series}, B: {b.entry.series})"
+        return f"{about}{names}{where}: not comparable. {_objection(pairing)} {letters}"
     doubts = [f.text for f in pairing.findings if f.level != "note"][:1]
-    return " ".join([f"{about}{names}{where}: {_how_sure(pairing.differences[0])}.", *doubts])
+    letters = f" (A: {a.entry.series}, B: {b.entry.series})" if doubts else ""
+    return " ".join([f"{about}{names}{where}: {_how_sure(pairing.differences[0])}.", *doubts]) + letters
 
 
 def _under_one_load(contest: Contest, made: Sequence[Made]) -> tuple[Made, Made] | None:
@@ -332,7 +364,7 @@ def _objection(pairing: Pairing) -> str:
 
 def _how_sure(d: Difference) -> str:
     if d.change is None or d.low is None or d.high is None:
-        return f"{d.word}: {d.why}" if d.why else d.word
+        return f"{d.word}, since {d.why}" if d.why else d.word
     over = "over repeats" if "repeats" in (d.a.by, d.b.by) else "within single runs, which says little of the next run"
     interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
     words = {
@@ -352,7 +384,7 @@ def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: in
     if counts["void"] or counts["doubtful"]:
         told = [f"{counts[v]} of {_many(total, 'result')} {'is' if counts[v] == 1 else 'are'} {v}"
                 for v in ("void", "doubtful") if counts[v]]  # fmt: skip
-        out.append(f"{' and '.join(told)}; void ones are in no answer above.")
+        out.append(f"{' and '.join(told)}{'; void ones are in no answer above' if counts['void'] else ''}.")
     serious = [f for f in found if f.level != "note"]
     out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:

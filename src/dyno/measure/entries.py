@@ -64,7 +64,30 @@ def _once(made: list[Made]) -> list[Made]:
             kept[key] = _both(first, m)
         else:
             kept[key if first is None else (*key, e.id)] = m
-    return list(kept.values())
+    return _under_one_name(list(kept.values()))
+
+
+def _under_one_name(made: list[Made]) -> list[Made]:
+    """A second file may have another name for it: where all that both tell is equal to the last of many digits, and
+    the load is, it is one result."""
+    out: list[Made] = []
+    seen: dict[tuple[object, ...], int] = {}
+    for m in made:
+        e = m.entry
+        marks = [(n, e.figures[n].value) for n in SPEEDS if n in e.figures and _many_digits(e.figures[n])]
+        keys = [(e.kind, n, v, *sorted((k, str(w)) for k, w in e.load.items())) for n, v in marks]
+        index = next((seen[k] for k in keys if k in seen), None)
+        if index is not None and m.group[0].row.form != "run" and _tells_the_same(out[index].entry, e):
+            out[index] = _both(out[index], m)
+            continue
+        for k in keys:
+            seen.setdefault(k, len(out))
+        out.append(m)
+    return out
+
+
+def _many_digits(number: Number) -> bool:
+    return number.half > 0 and number.value / number.half > 1e5
 
 
 def _tells_the_same(one: Entry, other: Entry) -> bool:

@@ -194,6 +194,7 @@ def words(load: Point) -> str:
         "n_shot": "{}-shot",
     }
     told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
+    told = [re.sub(r"^1 (prompt|request)s$", r"1 \1", word) for word in told]
     return ", ".join(told).replace(", @", " @")  # fmt: skip
 
 

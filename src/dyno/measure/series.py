@@ -22,17 +22,33 @@ def names(of: Sequence[Measured]) -> list[str]:
     apart = _telling(facts)
     told = [_named(f, apart) for f in facts]
     # Under one name and one load there may still be several settings: then these tell them apart.
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for i, (m, name) in enumerate(zip(of, told, strict=True)):
-        alike.setdefault((name, m.row.kind, m.row.tool, point(m.row)), []).append(i)
-    mixed = {told[i] for same in alike.values() if len(same) > 1 for i in same}
-    for name in mixed:
-        those = [i for i, n in enumerate(told) if n == name]
+    for those in _mixed(of, told):
         besides = {i: _besides(of[i].row) for i in those}
         keys = _differing(list(besides.values()))
         for i in those:
-            told[i] = _named({"name": name, **besides[i]}, ["name", *keys])
+            told[i] = _named({"name": told[i], **besides[i]}, ["name", *keys])
+    # … or nothing does but the table that they stand in.
+    for those in _mixed(of, told):
+        tables: dict[tuple[str, object], int] = {}
+        for i in those:
+            row = of[i].row
+            tables[row.file, row.table] = min(row.line, tables.get((row.file, row.table), row.line))
+        for i in those if len(tables) > 1 else []:
+            line = tables[of[i].row.file, of[i].row.table]
+            told[i] = f"{told[i]} (line {line})" if line else told[i]
     return told
+
+
+def _mixed(of: Sequence[Measured], told: Sequence[str]) -> list[list[int]]:
+    """All that have a name under which one load stands several times."""
+    alike: dict[tuple[object, ...], set[str]] = {}
+    twice: set[str] = set()
+    for m, name in zip(of, told, strict=True):
+        load = (name, m.row.kind, m.row.tool, point(m.row), m.row.get("completed") if m.row.kind == "serve" else None)
+        if load in alike and m.row.at not in alike[load]:
+            twice.add(name)
+        alike.setdefault(load, set()).add(m.row.at)
+    return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
 
 
 def _identity(m: Measured) -> dict[str, Scalar]:
@@ -52,6 +68,10 @@ def _settings(row: Row) -> dict[str, Scalar]:
     found = {name: value for name in ENGINE if (value := row.told(name)) is not None}
     if "model" in found:
         found["model"] = named(str(found["model"])).name
+    if "quantization" in found and len(str(found["quantization"])) <= 5:
+        found["quantization"] = str(found["quantization"]).upper()  # fp8 and FP8 are one
+    if found.get("accelerators") == found.get("tensor_parallel"):
+        found.pop("accelerators", None)
     first = [name for name in ("engine", "model", "quantization", "accelerator") if name in found]
     return {name: found[name] for name in (*first, *found)}
 
