@@ -47,7 +47,7 @@ def write(text: str, name: str = "s.toml") -> None:
 
 
 def run(*words: str) -> int:
-    return main(["run", "s.toml", *words])
+    return main(["run", "s.toml", "--no-report", *words])
 
 
 def done(folder: str = "runs/s") -> set[str]:
@@ -55,7 +55,7 @@ def done(folder: str = "runs/s") -> set[str]:
 
 
 def start(*words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dyno", "run", "s.toml", *words]
+    command = [sys.executable, "-m", "dyno", "run", "s.toml", "--no-report", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

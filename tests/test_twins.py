@@ -37,7 +37,7 @@ def test_a_twin_runs_to_its_end(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     text = twin(path, keep=2)
     Path(path.name).write_text(text)
-    assert main(["run", path.name, "--rig", rig, "--plain"]) == 0
+    assert main(["run", path.name, "--rig", rig, "--plain", "--no-report"]) == 0
     mine = [p for p in study(text, path).trials if p.place.rig == rig]
     folder = StudyFolder(tmp_path / "runs" / path.stem)
     assert len(folder.done()) == len(mine)

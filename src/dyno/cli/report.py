@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dyno import __version__, secrets
 from dyno.cli.values import pairs
-from dyno.errors import StoreError, UsageError
+from dyno.errors import DynoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from dyno.cli.sources import Source
@@ -90,6 +90,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def of_study(study: Path, runs: Path) -> Path | None:
+    """The page of a study, in its folder. That there is none is told, and is no failure of the study."""
+    output = study / "report.html"
+    options = argparse.Namespace(
+        what=[str(study)], output=[output], title=None, price=[], prices=None, energy_price=None, target=[], runs=runs,
+        chart=[], list_charts=False,
+    )  # fmt: skip
+    try:
+        report = made(options)
+        _save(output, _page(report, _charts(report, options, [output])))
+    except DynoError as e:
+        print(f"dyno: there is no page of it: {e}", file=sys.stderr)
+        return None
+    return output
+
+
 def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
     """Before anything is read: a mistake in the last flag shouldn't cost the reading."""
     for path in outputs:
@@ -120,7 +136,6 @@ def made(options: argparse.Namespace) -> "Report":
 def _read(words: Sequence[str], runs: Path) -> "tuple[list[Source], list[str]]":
     """Samples are read later, a trial at a time."""
     from dyno.cli.sources import read
-    from dyno.errors import DynoError
 
     sources, failed = [], []
     for word in words:
@@ -280,18 +295,22 @@ def _write(report: "Report", charts: "list[Chart]", output: Path, options: argpa
         _pictures(charts, output, options)
         return
     if form == ".html":
-        from dyno.report.page import page
-
-        text = page(report, charts)
+        _save(output, _page(report, charts))
     elif form == ".md":
         from dyno.report.markdown import markdown
 
-        text = markdown(report)
+        _save(output, markdown(report).encode())
     else:
         from dyno.report.csv_table import csv
 
-        text = csv(report)
-    _save(output, text.encode())
+        _save(output, csv(report).encode())
+    print(output)
+
+
+def _page(report: "Report", charts: "list[Chart]") -> bytes:
+    from dyno.report.page import page
+
+    return page(report, charts).encode()
 
 
 def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
@@ -311,6 +330,7 @@ def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) 
             _save(path, png(chart, width=options.width, dark=options.dark, values=values))
         else:
             _save(path, svg(chart, width=options.width, dark=options.dark, values=values).encode())
+        print(path)
 
 
 def _save(path: Path, data: bytes) -> None:
@@ -321,4 +341,3 @@ def _save(path: Path, data: bytes) -> None:
     except OSError as e:
         raise StoreError(f"{path.parent} can't be made: {e.strerror}.") from None
     write(path, data)
-    print(path)

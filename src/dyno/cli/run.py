@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     p.add_argument("--new", action="store_true", help="the file has changed: begin a new folder")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
     p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
+    p.add_argument("--no-report", action="store_true", help="no page of the results at the end")
     p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
     p.set_defaults(command=run)
 
@@ -118,6 +119,11 @@ def _conclude(
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
         print(f"left out {p.place.label}: {skipped[p.place.id]}")
     print(f"Study: {folder.path}", file=sys.stderr)
+    if done and not options.no_report:
+        from dyno.cli.report import of_study
+
+        if (page := of_study(folder.path, options.runs)) is not None:
+            print(f"Page: {page}", file=sys.stderr)
     if stopped:
         print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
         return 130
