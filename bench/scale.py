@@ -1,4 +1,5 @@
-"""How dyno bears size: a study of a thousand trials, a trial of a million tokens, a log of a hundred megabytes.
+"""How dyno bears size: a study of a thousand trials, pages of these, a trial of a million tokens, a log of a hundred
+megabytes.
 
 Told stands beside its limit. Commands are timed as whole processes, so that start-up counts; the best of three, since
 the machine may be shared. Summing up is one thread's work and is held against its limit by CPU time, which others on
@@ -8,6 +9,7 @@ the same cores don't lengthen.
 """
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -45,6 +47,16 @@ num_prompts = 10
 [loads.closed]
 max_concurrency = {levels}
 """
+PAGE_TRIALS, PAGE_MAX_S, PAGE_MAX_MB, PAGE_MAX_FILE_MB = 200, 10.0, 1024, 5.0
+PAGES = """
+{engines}
+[workloads.w]
+input_len = [8, 16, 32, 64]
+output_len = 64
+num_prompts = 10
+[loads.closed]
+max_concurrency = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+"""
 REQUESTS, CHUNKS = 2_000, 500  # a million tokens
 SUM_UP_MAX_S, SUM_UP_MAX_MB = 5.0, 500
 LOG_MB, READ_MAX_S, READ_MAX_MB = 100, 10.0, 500
@@ -74,6 +86,9 @@ def main() -> int:
     kept = []
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         kept += _a_thousand_trials(Path(text))
+    for trials in (PAGE_TRIALS, TRIALS):
+        with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
+            kept.append(_a_page(Path(text), trials))
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
         kept.append(_a_million_tokens(Path(text)))
     with tempfile.TemporaryDirectory(prefix="dyno-bench-") as text:
@@ -89,26 +104,45 @@ def _a_thousand_trials(folder: Path) -> list[str]:
         _timed(f"dyno runs list, a study of {TRIALS} trials", ["runs", "list", str(study)], LIST_MAX_S, TRIALS),
         _timed(f"dyno runs, with a study of {TRIALS} trials", ["runs", *runs], LIST_MAX_S, 2),
         _timed(f"dyno sql, over {TRIALS} trials", ["sql", "select count(*) from trials", *runs], SQL_MAX_S, 2),
-        _timed(f"dyno run, a finished study of {TRIALS} trials", ["run", file, *runs], RESUME_MAX_S, TRIALS),
+        _timed(f"dyno run, a finished study of {TRIALS} trials", ["run", file, "--no-report", *runs], RESUME_MAX_S, TRIALS),
     ]
 
 
-def _make_study(folder: Path) -> Path:
+def _a_page(folder: Path, trials: int) -> str:
+    """Each trial with 200 requests of 64 tokens. The limits are those of the smaller one; the larger one must work."""
+    engines = "\n".join(f'[engines.e{i}]\nkind = "fake"\nargs = ["gap_ms={i}"]' for i in range(trials // 40))
+    study = _make_study(folder, PAGES.format(engines=engines), trials, Shape(8, 25, 64, first_ms=2, gap_ms=1))
+    page = folder / "page.html"
+    before = time.perf_counter()
+    words = [sys.executable, "-m", "dyno", "report", str(study), "-o", str(page)]
+    done = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(done.pid, 0)
+    took_s, mb, file_mb = time.perf_counter() - before, used.ru_maxrss / 1024, page.stat().st_size / 1e6
+    assert status == 0
+    held = took_s <= PAGE_MAX_S and mb <= PAGE_MAX_MB and file_mb <= PAGE_MAX_FILE_MB
+    limits = f"; ≤ {PAGE_MAX_S:g} s, {PAGE_MAX_MB} MB, {PAGE_MAX_FILE_MB:g} MB" if trials == PAGE_TRIALS else ""
+    word = _word(held) if limits else "done"
+    return f"dyno report, a page of {trials} trials: {word} ({took_s:.1f} s, {mb:.0f} MB, page {file_mb:.1f} MB{limits})"
+
+
+def _make_study(folder: Path, toml: str = "", trials: int = TRIALS, shape: Shape | None = None) -> Path:
     """From one measured run, copied: what is measured is the reading."""
     (folder / "template").mkdir()
-    calibrate(Shape(streams=4, rounds=25, chunks=8, first_ms=2, gap_ms=1), folder / "template")
+    calibrate(shape or Shape(streams=4, rounds=25, chunks=8, first_ms=2, gap_ms=1), folder / "template")
     (template,) = [p.parent for p in (folder / "template").glob("*/summary.json")]
     manifest = Run(template).manifest()
     path = folder / "thousand.toml"
-    path.write_text(STUDY.format(levels=list(range(1, TRIALS // 10 + 1))))
+    path.write_text(toml or STUDY.format(levels=list(range(1, TRIALS // 10 + 1))))
     study, text = study_plan.read(path)
-    assert len(study.trials) == TRIALS
+    assert len(study.trials) == trials
     at = StudyFolder(folder / "runs" / study.name)
     at.write(study, text)
     for planned in study.trials:
         run = at.run(planned.place)
         shutil.copytree(template, run.path)
-        run.manifest_path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, place=planned.place)))
+        load = msgspec.structs.replace(planned.trial, target=manifest.trial.target)
+        made = msgspec.structs.replace(manifest, place=planned.place, trial=load)
+        run.manifest_path.write_bytes(msgspec.json.encode(made))
     return at.path
 
 

@@ -101,11 +101,16 @@ def conduct(
         stop.requested = True
     finally:
         view.close()
-    return _conclude(study, folder, wanted, stop.requested, options)
+    return _conclude(study, folder, wanted, stop.requested, bool(left), options)
 
 
 def _conclude(
-    study: "Study", folder: "StudyFolder", wanted: "list[PlannedTrial]", stopped: bool, options: argparse.Namespace
+    study: "Study",
+    folder: "StudyFolder",
+    wanted: "list[PlannedTrial]",
+    stopped: bool,
+    ran: bool,
+    options: argparse.Namespace,
 ) -> int:
     from dyno.report.study import lines
     from dyno.store.study import failure_of
@@ -119,7 +124,7 @@ def _conclude(
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
         print(f"left out {p.place.label}: {skipped[p.place.id]}")
     print(f"Study: {folder.path}", file=sys.stderr)
-    if done and not options.no_report:
+    if done and not options.no_report and (ran or not (folder.path / "report.html").exists()):
         from dyno.cli.report import of_study
 
         if (page := of_study(folder.path, options.runs)) is not None:

@@ -15,6 +15,7 @@ from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.measure import series
 from dyno.measure.audit import without_copies
+from dyno.measure.bootstrap import QUICK
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.direction import latency
 from dyno.measure.estimate import estimates
@@ -290,7 +291,7 @@ def _figures(group: Group, deep: Row) -> dict[str, Number]:
     if deep.form == "run" and deep.kind == "serve" and deep.samples is not None and len(group) == 1:
         wanted = [n for n in wanted if n in SPEEDS or _worth(n)]
     sides = [msgspec.structs.replace(group[0], row=deep)] if len(group) == 1 else group
-    known = estimates(sides, wanted)
+    known = estimates(sides, wanted, QUICK)
     return {name: _number(name, rows, known.get(name)) for name in names}
 
 

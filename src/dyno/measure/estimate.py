@@ -59,7 +59,9 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
     return values[good]
 
 
-def estimates(group: Sequence[Measured], metrics: Sequence[str]) -> dict[str, Estimate]:
+def estimates(
+    group: Sequence[Measured], metrics: Sequence[str], effort: bootstrap.Effort = bootstrap.WHOLE
+) -> dict[str, Estimate]:
     """`group`: repeats of one setting. Those metrics that it has."""
     if len(group) > 1:
         return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
@@ -69,7 +71,7 @@ def estimates(group: Sequence[Measured], metrics: Sequence[str]) -> dict[str, Es
     for m in values:
         if (of := latency(m)) is not None:
             wanted.setdefault(of[1], []).append(of[0])
-    drawn = {stem: _drawn(row, stem, statistics) for stem, statistics in wanted.items()}
+    drawn = {stem: _drawn(row, stem, statistics, effort) for stem, statistics in wanted.items()}
     return {m: _of_one(row, m, value, drawn) for m, value in values.items()}
 
 
@@ -84,15 +86,15 @@ def _over_repeats(group: Sequence[Measured], metric: str) -> Estimate | None:
     return Estimate(mean, len(values), max(found.error, LEAST / math.sqrt(len(values))), found.df, "repeats")
 
 
-def _drawn(row: Row, stem: str, statistics: Sequence[str]) -> dict[str, bootstrap.Error]:
+def _drawn(row: Row, stem: str, statistics: Sequence[str], effort: bootstrap.Effort) -> dict[str, bootstrap.Error]:
     values = samples_of(row, stem)
     blocks = None
     if stem == "itl":  # gaps of one request stay together, as nearly as it is told where one ends
         requests = samples_of(row, "e2el")
         blocks = max(len(requests) // bootstrap.block_length(requests), 4) if len(requests) > 8 else None
     elif stem == "latency" and "mean" in statistics and (found := bootstrap.of_values([float(v) for v in values])):
-        return bootstrap.of_requests(values, statistics) | {"mean": found}
-    return bootstrap.of_requests(values, statistics, blocks)
+        return bootstrap.of_requests(values, statistics, effort=effort) | {"mean": found}
+    return bootstrap.of_requests(values, statistics, blocks, effort)
 
 
 def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, bootstrap.Error]]) -> Estimate:
