@@ -1,0 +1,120 @@
+"""What a report says at its top, in words."""
+
+from typing import Any
+
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Row
+from dyno.facts.measured import Measured
+from dyno.facts.price import Price, PriceRule
+from dyno.facts.report import Words
+from dyno.measure.conclusion import conclude
+from dyno.measure.entries import entries
+from dyno.measure.target import best
+from rows import micro, row, score
+
+
+def said(rows: list[Row], limits: dict[str, float] | None = None, price: float | None = None, **more: Any) -> Words:
+    rules = [PriceRule(Price(accelerator_hour=price), at="--price")] if price else []
+    made = entries([Measured(r) for r in rows], more.pop("found", []), rules, lambda m: None)
+    chosen = best([m.entry for m in made], limits or {})
+    return conclude(made, chosen, more.pop("findings", []), limits or {}, lambda m: m, **more)
+
+
+def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings: Any) -> Row:
+    """Speeds are reached by as many requests in less time."""
+    took = 100_000 / speed
+    figures: dict[str, float | None] = {
+        "output_throughput": speed, "duration_s": took, "request_throughput": 1000 / took, "p99_ttft_ms": ttft,
+        "total_token_throughput": 3 * speed,
+    }  # fmt: skip
+    told = {"engine": engine, "concurrency": streams, "accelerator": "H100", "accelerators": 1, **settings}
+    return row(figures, told, line=100 * streams + 50 * (engine == "tgi"))
+
+
+def test_the_faster_one_is_named_with_its_load_and_its_lead() -> None:
+    words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0), at("tgi", 8, 400.0), at("tgi", 64, 1600.0)])
+    (answer,) = words.answer
+    assert "vllm gives the most: 2,000 output tokens/s at concurrency 64, 25% more than tgi (1,600" in answer
+    assert words.compared.startswith("vllm and tgi (served) at concurrency 8 to 64") and "4 results" in words.compared
+    assert "1 × H100" in words.on
+
+
+def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
+    words = said([at("vllm", 8, 500.0), at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
+    assert "tgi gives the most: 600.0" in words.answer[0] and "9,000" not in " ".join(words.answer)
+
+
+def test_where_no_load_is_shared_nobody_leads() -> None:
+    words = said([at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
+    assert not any("more than" in a for a in words.answer)
+
+
+def test_a_target_leaves_out_what_misses_it() -> None:
+    rows = [at("vllm", 8, 500.0, 100.0), at("vllm", 64, 2000.0, 900.0), at("tgi", 8, 400.0, 100.0)]
+    words = said([*rows, at("tgi", 64, 1600.0, 900.0)], {"p99_ttft_ms": 500.0})
+    assert "500.0 output tokens/s at concurrency 8 that keeps p99 TTFT ≤ 500 ms" in words.answer[0]
+
+
+def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
+    def offered(engine: str, ttft: float) -> Row:
+        return at(engine, 8, 1000.0, ttft, concurrency=None, rate=10.0)
+
+    words = said([offered("vllm", 200.0), offered("tgi", 300.0)])
+    assert "vllm has the shortest p99 TTFT: 200.0 ms at 10 requests/s" in words.answer[0]
+    assert "33% less than tgi" in words.answer[0]
+
+
+def test_a_void_result_is_in_no_answer() -> None:
+    bad = at("vllm", 64, 9000.0)
+    void = Finding("requests.failed", "void", "28 of 64 requests failed.", "Look.", [bad.at])
+    rows = [at("vllm", 8, 500.0), bad, at("tgi", 8, 400.0), at("tgi", 64, 1600.0)]
+    words = said(rows, found=[void], findings=[void])
+    assert "9,000" not in " ".join(words.answer)
+    assert words.doubtful[0] == "1 of 4 results is void; void ones are in no answer above."
+    assert "28 of 64 requests failed. (requests.failed)" in words.doubtful
+
+
+def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
+    words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)])
+    assert "not known how sure" in words.sure[0]
+    assert any("Nothing was repeated" in d for d in words.doubtful)
+
+
+def test_what_is_not_comparable_is_said_with_the_reason() -> None:
+    long = {"total_output_tokens": 400_000.0, "output_throughput": 4000.0}
+    words = said([at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)])
+    assert "output tokens a request" in words.sure[0] and words.sure[0].endswith("(A: vllm, B: tgi)")
+
+
+def test_costs_are_told_where_prices_are() -> None:
+    words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], price=3.6)
+    assert "A million output tokens cost 2.00 USD with vllm at concurrency 8, 2.50 with tgi" in words.answer[1]
+
+
+def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
+    rows = [
+        micro("pp512", 1000.0, "A"),
+        micro("pp512", 1200.0, "B"),
+        micro("tg128", 20.0, "A"),
+        micro("tg128", 10.0, "B"),
+    ]
+    answers = said(rows).answer
+    assert any("B gives the most: 1,200 tokens/s" in a and a.startswith("pp512") for a in answers)
+    assert any("A gives the most: 20.00 tokens/s" in a and a.startswith("tg128") for a in answers)
+    words = said([score(0.8466, 0.0135, quantization="FP16"), score(0.848, 0.0135, quantization="FP8")])
+    assert "FP8 scores highest: 0.8480, against FP16 (0.8466)." in words.answer[0]
+    assert "no difference seen" in words.sure[0]
+
+
+def test_one_thing_alone_is_told_by_the_most_it_does() -> None:
+    words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0)])
+    assert words.answer == ["vllm gives 2,000 output tokens/s at most at concurrency 64, with p99 TTFT 600.0 ms."]
+    assert "Nothing is compared" in words.sure[0]
+
+
+def test_a_study_that_is_not_finished_says_so() -> None:
+    words = said([at("vllm", 8, 500.0)], unfinished=3)
+    assert (
+        any("not finished: 3 trials" in d for d in words.doubtful)
+        and "3 trials of the plan are not done" in words.compared
+    )

@@ -1,0 +1,233 @@
+"""From results to what a report shows of them: names, repeats together, intervals, prices, doubts, single requests."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dyno.facts.engine import EngineSpec
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Row, Samples
+from dyno.facts.load import LoadSpec
+from dyno.facts.measured import Measured
+from dyno.facts.price import Price, PriceRule
+from dyno.facts.record import Record
+from dyno.facts.study import Place
+from dyno.facts.target import TargetSpec
+from dyno.facts.telemetry import Sample
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.measure.entries import entries
+from dyno.measure.rows import row_without
+from dyno.measure.series import names
+from dyno.measure.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
+from dyno.units import NS_PER_MS, NS_PER_S
+from rows import micro, offline, row, score
+
+
+def made(rows: list[Row], found: list[Finding] | None = None, rules: list[PriceRule] | None = None) -> list[Entry]:
+    def detail(m: Measured) -> Detail | None:
+        return None if m.row.samples is None else Detail(m.row, bars_of_samples(m.row.samples), 3)
+
+    return [m.entry for m in entries([Measured(r) for r in rows], found or [], rules or [], detail)]
+
+
+def named(*settings: dict[str, Any]) -> list[str]:
+    return names([Measured(row({}, s, line=10 * i)) for i, s in enumerate(settings, 1)])
+
+
+# ---- names ----
+
+
+def test_a_series_is_named_by_what_differs_and_not_by_the_load() -> None:
+    of = [{"engine": "vllm", "tensor_parallel": tp, "concurrency": c} for tp in (1, 4) for c in (1, 64)]
+    assert named(*of) == ["tp 1", "tp 1", "tp 4", "tp 4"]
+
+
+def test_where_nothing_differs_the_engine_is_the_name() -> None:
+    assert named({"engine": "vllm", "concurrency": 1}, {"engine": "vllm", "concurrency": 2}) == ["vllm", "vllm"]
+
+
+def test_who_says_nothing_of_a_quantization_has_none() -> None:
+    assert named({"engine": "vllm"}, {"engine": "vllm", "quantization": "fp8"}) == ["vllm", "FP8"]
+
+
+def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apart() -> None:
+    of = [{"tensor_parallel": 1, "concurrency": 1}, {"tensor_parallel": 2, "concurrency": 1, "memory_fraction": 0.9}]
+    assert named(*of) == ["tp 1", "tp 2"]
+    of = [{"tensor_parallel": 1}, {"tensor_parallel": 1, "max_num_seqs": 4096}, {"tensor_parallel": 2}]
+    assert named(*of) == ["tp 1", "tp 1 slots 4096", "tp 2"]
+
+
+def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> None:
+    rows = [micro("pp512", 1000.0, fa=1), micro("pp512", 1200.0, fa=1)]
+    apart = [
+        Measured(Row(**{**_fields(r), "line": line, "table": i}))
+        for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
+    ]
+    assert names(apart) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
+
+
+def _fields(r: Row) -> dict[str, Any]:
+    return {name: getattr(r, name) for name in r.__struct_fields__}
+
+
+def test_a_long_name_is_cut() -> None:
+    (name, _) = named({"engine": "e" * 300}, {"engine": "vllm"})
+    assert len(name) == 60 and name.endswith("…")
+
+
+# ---- entries ----
+
+
+def test_an_entry_has_its_axes_and_what_stands_beside_them() -> None:
+    (e,) = made([row({}, {"input_len": 512, "output_len": 128})])
+    assert e.axes == {"concurrency": 32, "context": 512}
+    assert e.beside("concurrency") == {"input_len": 512, "output_len": 128, "dataset": "sharegpt"}
+    assert e.beside("context") == {"concurrency": 32, "output_len": 128, "dataset": "sharegpt"}
+
+
+def test_where_no_load_is_told_the_requests_are_it() -> None:
+    (e,) = made([row({}, {"concurrency": None, "dataset": None})])
+    assert e.axes["requests"] == 1000 and "requests" not in e.beside("requests")
+
+
+def test_prompts_of_nearly_one_length_are_one_workload() -> None:
+    unsaid = {"concurrency": None, "dataset": None, "num_prompts": None}
+    of = [row({"completed": n, "total_input_tokens": n * each}, unsaid, line=50 * i)
+          for i, (n, each) in enumerate([(10, 79.5), (20, 82.1), (40, 10_050)], 1)]  # fmt: skip
+    assert [e.axes["context"] for e in made(of)] == [80, 80, 10_000]
+    assert all("context" not in e.axes for e in made(of[:2])), "alike ones say nothing of the load"
+
+
+def test_a_figure_keeps_the_digits_that_were_printed() -> None:
+    (e,) = made([row({"output_throughput": 2269.09})])
+    assert (e.figures["output_throughput"].value, e.figures["output_throughput"].half) == (2269.09, 0.005)
+
+
+def test_single_requests_give_an_interval_and_quantiles() -> None:
+    rng = np.random.default_rng(1)
+    ttfts = list(rng.lognormal(5.0, 0.3, 400))
+    (e,) = made([row({"mean_ttft_ms": float(np.mean(ttfts))}, samples=Samples(ttfts_ms=ttfts))])
+    mean = e.figures["mean_ttft_ms"]
+    assert mean.low is not None and mean.high is not None and mean.low < mean.value < mean.high
+    assert mean.by == "requests"
+    assert mean.high / mean.low < 1.2
+    shares = [share for share, _ in e.quantiles["ttft"]]
+    values = [ms for _, ms in e.quantiles["ttft"]]
+    assert shares == sorted(shares) and values == sorted(values)
+    assert values[0] == pytest.approx(min(ttfts), rel=1e-4) and values[-1] == pytest.approx(max(ttfts), rel=1e-4)
+
+
+def test_a_single_figure_has_no_interval() -> None:
+    (e,) = made([row()])
+    assert e.figures["output_throughput"].low is None and e.figures["output_throughput"].by == ""
+
+
+def test_a_score_has_the_interval_that_its_error_tells() -> None:
+    (e,) = made([score(0.8466, 0.0135)])
+    number = e.figures["score"]
+    assert number.low == pytest.approx(0.8466 * math.exp(-1.96 * 0.0135 / 0.8466), rel=1e-3)
+
+
+def test_doubts_go_to_the_rows_whose_lines_they_name() -> None:
+    doubt = Finding("x.y", "doubt", "something", "look", ["r.md:105"])
+    first, second = made([row(line=10), row({"duration_s": 99.0}, {"concurrency": 64}, line=100)], [doubt])
+    assert (first.verdict, first.findings) == ("sound", [])
+    assert (second.verdict, second.findings) == ("doubtful", [doubt])
+
+
+def test_a_result_that_two_files_tell_is_one_entry_with_the_figures_of_both() -> None:
+    one = offline(64, 2091.4837, 4.0, file="a.csv")
+    other = row({}, {"batch_size": 64, "input_len": 2048, "output_len": 2048}, load={}, kind="throughput", form="csv",
+                base={"total_token_throughput": 2091.4837, "request_throughput": 0.51}, series="8xH100",
+                file="b.csv", half=0.00005)  # fmt: skip
+    (e,) = made([one, other])
+    assert {"total_token_throughput", "mean_latency_ms", "request_throughput"} <= e.figures.keys()
+    assert e.at == ["a.csv:1", "b.csv:1"]
+
+
+def test_a_result_under_another_name_in_another_file_is_told_once() -> None:
+    def told(name: str, file: str, value: float) -> Row:
+        return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file,
+                   base={"total_token_throughput": value}, half=0.00005)  # fmt: skip
+
+    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "b.csv", 2091.4837)])) == 1
+    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "b.csv", 2091.49)])) == 2
+    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "a.csv", 2091.4837)])) == 2, "one file"
+
+
+def test_a_price_of_the_command_line_makes_a_cost() -> None:
+    rules = [PriceRule(Price(accelerator_hour=3.6), accelerator="H100", at="--price")]
+    (e,) = made([row({}, {"accelerator": "H100", "accelerators": 2})], rules=rules)
+    assert e.cost is not None and e.cost.hour == pytest.approx(7.2)
+    assert e.cost.per_million_output == pytest.approx(7.2 / (1000 * 3600) * 1e6)
+    assert e.cost.per_thousand_requests == pytest.approx(7.2 / (10 * 3600) * 1000)
+
+
+def test_a_trial_that_failed_is_an_entry_with_its_load_and_no_figures() -> None:
+    trial = TrialSpec(
+        TargetSpec("", "openai", "/v1/completions"), WorkloadSpec("random", input_len=64, output_len=8),
+        LoadSpec(max_concurrency=16), engine=EngineSpec("vllm"),
+    )  # fmt: skip
+    place = Place("s", "ab", "vllm", "w", "c", {"engine.tensor_parallel": 2})
+    m = Measured(row_without(trial, place, "runs/s/trials/x-ab"), place=place, why_not="out of memory")
+    (found,) = entries([m], [], [], lambda m: None)
+    e = found.entry
+    assert (e.failure, e.verdict, e.figures) == ("out of memory", "void", {})
+    assert e.axes["concurrency"] == 16 and e.load["input_len"] == 64
+
+
+# ---- single requests ----
+
+
+def record(index: int, sent_ms: float, first_ms: float, end_ms: float, **more: Any) -> Record:
+    times = [int(t * NS_PER_MS) for t in np.linspace(first_ms, end_ms, 5)] if first_ms else []
+    sent = int(sent_ms * NS_PER_MS)
+    return Record(index, sent, sent, int(end_ms * NS_PER_MS), 8, 5, chunk_ns=times, output_tokens=5, **more)
+
+
+def test_a_bar_goes_from_sending_to_the_first_and_the_last_token() -> None:
+    bars = bars_of_records([record(1, 100, 150, 300), record(0, 0, 50, 200), record(2, 120, 0, 900, error="timeout")])
+    assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars] == [
+        (0.0, 0.05, 0.2, ""), (0.1, 0.15, 0.3, ""), (0.12, None, 0.9, "timeout"),
+    ]  # fmt: skip
+
+
+def test_of_many_requests_some_are_kept_and_the_failed_ones_first() -> None:
+    many = [record(i, i, i + 1, i + 2, **({"error": "reset"} if i % 100 == 7 else {})) for i in range(2000)]
+    bars = bars_of_records(many)
+    assert len(bars) <= BARS and sum(bool(b.error) for b in bars) >= 20
+    assert bars[0].sent_s < 0.02 and bars[-1].sent_s > 1.9
+
+
+def test_other_tools_requests_make_bars_where_their_times_are_told() -> None:
+    s = Samples(starts_s=[100.5, 100.0], ttfts_ms=[20.0, 0.0], e2els_ms=[120.0, 50.0])
+    assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars_of_samples(s)] == [
+        (0.0, None, 0.05, "empty"), (0.5, 0.52, 0.62, ""),
+    ]  # fmt: skip
+    assert bars_of_samples(Samples(ttfts_ms=[20.0])) == []
+
+
+def test_energy_for_a_token_is_power_over_tokens_in_each_slice_of_time() -> None:
+    """Two accelerators at 100 W each, and ten tokens a second: 20 J each."""
+    zero = 5 * NS_PER_S
+    samples = [
+        Sample(zero + int(i * 0.1 * NS_PER_S), "accelerator", card, {"power_w": 100.0})
+        for i in range(-5, 106)
+        for card in (0, 1)
+    ]
+    records = [record(i, 1000 * i, 1000 * i + 1, 1000 * i + 999) for i in range(10)]
+    ten = [*records, *records]
+    found = moments(ten, samples, zero, zero + 10 * NS_PER_S, [0, 1])
+    assert 50 <= len(found) <= 100 and found[0].at_s < found[-1].at_s < 10
+    assert all(m.power_w == pytest.approx(200, rel=0.01) for m in found)
+    made_tokens = sum((m.tokens_per_s or 0) * (10 / len(found)) for m in found)
+    assert made_tokens == pytest.approx(100, rel=0.01)
+    assert moments(ten, [], zero, zero + 10 * NS_PER_S, [0]) == [], "without power there is nothing to draw"
+
+
+def test_quantiles_need_a_few_samples() -> None:
+    assert quantiles(row(samples=Samples(ttfts_ms=[1.0, 2.0]))) == {}
