@@ -130,6 +130,8 @@ def _source(
     studies: Sequence[Path] = (),
 ) -> Source:  # fmt: skip
     planned = {p.place.id: p for study in studies for p in StudyFolder(study).study().trials}
+    order = {id: i for i, id in enumerate(planned)}  # as the file has them
+    folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
     measured, unread, missing = [], [], []
     for folder in folders:
         run = Run(folder)

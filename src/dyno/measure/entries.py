@@ -151,8 +151,11 @@ def _groups(measured: Sequence[Measured]) -> list[Group]:
     own = [m for m in measured if m.row.form == "run" and not m.why_not]
     others = [m for m in measured if m.row.form != "run"]
     kept = {id(row) for row in without_copies([m.row for m in others])}
-    missing = [m for m in measured if m.why_not]
-    return [*groups(own), *([m] for m in others if id(m.row) in kept), *([m] for m in missing)]
+    missing: dict[str, Group] = {}
+    for m in measured:
+        if m.why_not:
+            missing.setdefault(m.row.label, []).append(m)
+    return [*groups(own), *([m] for m in others if id(m.row) in kept), *missing.values()]
 
 
 def _rank(row: Row) -> tuple[object, ...]:

@@ -1,0 +1,153 @@
+"""`dyno report` on results that were really made: what it writes, what it says of mistakes, and where `dyno run` leaves
+its page."""
+
+import csv
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from dyno.cli.main import main
+
+STUDY = """
+about = "Two fakes, one of which breaks streams."
+repeats = 2
+interleave = "trials"
+on_failure = "carry_on"
+[rigs.here]
+price = { machine_hour = 1.8, source = "made up" }
+[engines.quick]
+kind = "fake"
+args = ["first_ms=6", "gap_ms=1"]
+[engines.slow]
+kind = "fake"
+args = ["first_ms=15", "gap_ms=3"]
+[engines.broken]
+kind = "fake"
+args = ["first_ms=6", "gap_ms=1", "fault=reset@5"]
+loads = ["one"]
+[engines.gone]
+kind = "fake"
+args = ["first_ms=6", "fault=die@1"]
+loads = ["one"]
+[workloads.w]
+input_len = 8
+output_len = 5
+[loads.c]
+max_concurrency = [1, 4]
+num_prompts = 20
+[loads.one]
+max_concurrency = 2
+num_prompts = 10
+"""
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "s.toml").write_text(STUDY)
+    assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--any-rig"]) == 1, "one engine dies"
+    return folder
+
+
+@pytest.fixture
+def here(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(measured)
+    return measured
+
+
+def test_a_study_ends_with_its_page_in_its_folder(here: Path) -> None:
+    text = (here / "runs/s/report.html").read_text()
+    assert "<title>" in text and "quick" in text and "Two fakes, one of which breaks streams." in text
+
+
+def test_a_finished_study_that_is_run_again_keeps_its_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = here / "runs/s/report.html"
+    before = page.stat().st_mtime_ns
+    main(["run", "s.toml", "--any-rig", "--only", "quick"])
+    assert page.stat().st_mtime_ns == before and "Page:" not in capsys.readouterr().err
+
+
+def test_one_command_makes_page_markdown_and_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/s", "-o", "out/r.html", "-o", "out/r.md", "-o", "out/r.csv"]) == 0
+    assert capsys.readouterr().out.split() == ["out/r.html", "out/r.md", "out/r.csv"]
+    text = Path("out/r.md").read_text()
+    assert "quick gives the most" in text and "| failed" in text
+    assert re.search(r"\d+ requests failed", text), "no speed without its failures"
+    with Path("out/r.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    by_name = {line["series"]: line for line in lines}
+    assert by_name.keys() == {"quick", "slow", "broken", "gone"}
+    assert float(by_name["broken"]["failed"]) == 4 and by_name["broken"]["verdict"] == "void"
+    assert by_name["gone"]["completed"] == "" and "exited with code" in str(by_name["gone"].values())
+
+
+def test_repeats_are_one_line_with_the_sum_of_their_requests(here: Path) -> None:
+    main(["report", "runs/s:quick", "-o", "out/q.csv"])
+    with Path("out/q.csv").open() as file:
+        quick = list(csv.DictReader(file))
+    assert {(line["load.concurrency"], line["completed"], line["repeats"]) for line in quick} == {
+        ("1", "40", "2"), ("4", "40", "2"), ("2", "20", "2"),
+    }  # fmt: skip
+
+
+def test_prices_of_the_study_make_costs(here: Path) -> None:
+    main(["report", "runs/s", "-o", "out/c.md"])
+    text = Path("out/c.md").read_text()
+    assert "A million output tokens cost" in text and "made up" in text
+    main(["report", "runs/s", "--price", "machine=3.6", "-o", "out/d.md"])
+    old, new = (float(re.search(r"cost ([\d.,]+) USD", Path(f"out/{n}.md").read_text())[1]) for n in "cd")  # type: ignore[index]
+    assert new == pytest.approx(2 * old, rel=0.02)
+
+
+def test_a_target_names_the_best_load_that_meets_it(here: Path) -> None:
+    main(["report", "runs/s", "--target", "ttft:100000", "-o", "out/t.md"])
+    assert "TTFT ≤ 100000 ms" in Path("out/t.md").read_text()
+
+
+def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/s", "--chart", "throughput-concurrency", "-o", "out/p.png", "-o", "out/p.svg"]) == 0
+    assert Path("out/p.png").read_bytes().startswith(b"\x89PNG")
+    words = "".join(ET.fromstring(Path("out/p.svg").read_text()).itertext())
+    assert "quick" in words and "Concurrency" in words and "tokens/s" in words
+
+
+def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/s", "--list-charts"]) == 0
+    out = capsys.readouterr().out
+    assert "throughput-concurrency: " in out and "statistic=" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["runs/s", "-o", "r.pdf"], "dyno makes .html, .md, .csv, .png, .svg"),
+        (["runs/s", "-o", "."], "told by the name's end"),
+        (["runs/s", "--target", "speed:5"], "there is no 'speed'"),
+        (["runs/s", "--price", "H100=cheap"], "is no price"),
+        (["runs/s", "--prices", "gone.toml"], "gone.toml can't be read"),
+        (["runs/s", "--chart", "pie", "-o", "x.png"], "there is no such chart here. There are throughput-concurrency"),
+        (["runs/s", "--chart", "throughput-concurrency", "--show", "colour=red", "-o", "x.png"], "has no such choice"),
+        (["runs/s", "--width", "3", "-o", "x.png"], "no width of a picture"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_written(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["report", *words]) == 2
+    assert told in capsys.readouterr().err and not Path("x.png").exists()
+
+
+def test_what_cant_be_read_is_told_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == 0
+    assert "nothing-here" in capsys.readouterr().err and Path("out/m.md").exists()
+    assert main(["report", "nothing-here", "-o", "out/none.md"]) == 1
+    assert not Path("out/none.md").exists()
+
+
+def test_a_key_reaches_no_page(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-123456")
+    main(["report", "runs/s", "--title", "with sk-secret-123456", "-o", "out/k.html", "-o", "out/k.md"])
+    again = Path("out/k.md").read_text().rpartition("dyno report")[2]
+    assert "sk-secret-123456" not in again
