@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-engines check format bench bench-engines bench-peers clean
+.PHONY: demo gallery test test-engines test-pages check format bench bench-engines bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
