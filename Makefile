@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-engines check format bench bench-engines bench-peers clean
+.PHONY: demo test test-engines test-pages check format bench bench-engines bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -15,6 +15,10 @@ test: $(VENV)/.dev
 # the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
+
+# A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
+test-pages: $(VENV)/.dev
+	$(BIN)/pytest -m pages -rs tests/pages
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench
