@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -161,7 +162,7 @@ def test_every_link_leads_somewhere(made: Report) -> None:
 def test_headings_are_in_order(made: Report) -> None:
     levels = [int(t[1]) for t, _ in Parsed(html_of(made)).elements if re.fullmatch("h[1-6]", t)]
     assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 def test_a_page_without_charts_or_results() -> None:
