@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser, missing
 
 import reports
 from dyno.report.page import bundle, page
 from test_report_page import hostile
 
-pytestmark = pytest.mark.pages
+pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
 
+__all__ = ["browser"]  # a fixture
 Open = Callable[..., Any]
 
 

@@ -1,9 +1,9 @@
 """A browser, where there is one."""
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,19 +22,10 @@ def chromium() -> str | None:
 
 
 def missing() -> str:
-    try:
-        import playwright.sync_api  # noqa: F401
-    except ImportError:
+    """Why no page can be opened here, and what to do; '' where one can."""
+    if importlib.util.find_spec("playwright") is None:
         return HOW["playwright"]
     return "" if chromium() else HOW["chromium"]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    why = missing()
-    for item in items if why else []:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(scope="session")
