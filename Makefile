@@ -8,6 +8,12 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
 
+# A page of each of the five reports in published/, with the prices that published/prices.toml assumes.
+gallery: $(VENV)/.installed
+	for folder in published/*/; do \
+	    $(BIN)/dyno report $$folder --prices published/prices.toml -o gallery/$$(basename $$folder).html || exit 1; \
+	done
+
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal
 
@@ -15,6 +21,10 @@ test: $(VENV)/.dev
 # the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
+
+# A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
+test-pages: $(VENV)/.dev
+	$(BIN)/pytest -m pages -rs tests/pages
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench

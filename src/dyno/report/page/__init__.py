@@ -26,6 +26,7 @@ _OPEN = 30  # trials, up to which their list is unfolded
 
 def page(report: Report, charts: list[Chart]) -> str:
     series = list(dict.fromkeys(e.series for e in report.entries))
+    groups = _groups(charts)
     scripts = [_text("script.js"), *([bundle()] if charts else [])]
     return _template().render(
         report=report,
@@ -40,7 +41,8 @@ def page(report: Report, charts: list[Chart]) -> str:
         cost=tables.cost(report),
         findings=tables.findings(report),
         authors=tables.authors(report),
-        groups=_groups(charts),
+        cost_charts=groups.pop("Cost", []),  # beside their table
+        groups=groups,
         modes=per.modes({mode for chart in charts for mode in chart.per}),
         mode_words=per.WORDS,
         mode_units=per.SHORT,

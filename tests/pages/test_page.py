@@ -1,0 +1,276 @@
+"""The page as a reader sees it: Chromium opens it from disk, with no network."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import browser, missing
+
+import reports
+from dyno.report.page import bundle, page
+from test_report_page import hostile
+
+pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
+
+__all__ = ["browser"]  # a fixture
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = {"plain": reports.report(), "hostile": hostile(), "large": reports.report(streams=tuple(range(1, 35)))}
+    for name, report in made.items():
+        (folder / f"{name}.html").write_text(page(report, reports.charts(report)), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+@pytest.fixture
+def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+    """`opened("plain", width=390)`: the page with its charts drawn. Complaints and requests fail the test."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_(name: str = "plain", width: int = 1280, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
+        tab.on("pageerror", lambda e: wrong.append(str(e)))
+        tab.on("dialog", lambda d: (wrong.append(f"dialog: {d.message}"), d.dismiss()))
+        tab.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+        tab.goto(files[name].as_uri())
+        if options.get("java_script_enabled", True):
+            tab.locator(".chart.drawn").nth(tab.locator(".chart").count() - 1).wait_for(
+                state="attached", timeout=30_000
+            )
+        return tab
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def shown(tab: Any, table: str = "#table-results-serve") -> Any:
+    return tab.locator(f"{table} tbody tr:visible")
+
+
+def column(tab: Any, number: int, table: str = "#table-results-serve") -> list[str]:
+    cells: list[str] = tab.locator(f"{table} tbody tr:visible > :nth-child({number})").all_inner_texts()
+    return cells
+
+
+def marks(tab: Any, chart: str) -> int:
+    count: int = tab.locator(f"#{chart} svg .mark-symbol.role-mark path").count()
+    return count
+
+
+def width_of_page(tab: Any) -> tuple[int, int]:
+    told: list[int] = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    return told[0], told[1]
+
+
+def settle(tab: Any) -> None:
+    tab.wait_for_timeout(300)
+
+
+def test_a_page_is_small(files: dict[str, Path]) -> None:
+    """The bundle is 0.9 MB of it."""
+    assert files["plain"].stat().st_size < 1_400_000 and files["large"].stat().st_size < 2_300_000
+    assert re.search(r"</script|<!--|\r", bundle(), re.IGNORECASE) is None
+
+
+def test_every_chart_is_drawn(opened: Open) -> None:
+    tab = opened()
+    assert tab.locator(".chart.broken").count() == 0
+    for chart in ("throughput-concurrency", "ttft-concurrency"):
+        assert marks(tab, chart) == 23
+
+
+def test_a_header_sorts_by_number_and_back(opened: Open) -> None:
+    tab = opened()
+    head = tab.locator("#table-results-serve thead th", has_text="output tok/s")
+    number = head.evaluate("th => th.cellIndex") + 1
+    before = column(tab, number)
+    head.locator("button").click()
+    values = [float(text.split()[0]) for text in column(tab, number) if text != "–"]
+    assert values == sorted(values) and head.get_attribute("aria-sort") == "ascending"
+    assert column(tab, number)[-1] == "–"
+    head.locator("button").click()
+    values = [float(text.split()[0]) for text in column(tab, number) if text != "–"]
+    assert values == sorted(values, reverse=True) and column(tab, number)[-1] == "–"
+    head.locator("button").click()
+    assert column(tab, number) == before and head.get_attribute("aria-sort") == "none"
+
+
+QUERIES = {
+    "": 24, "sglang": 8, "failed>0": 1, "verdict:void": 2, "vllm p99 TTFT<500": 3, "concurrency>=64": 12,
+    "ttft p99 < 500 sglang": 3, "concurrency=16 input=512": 3, "nobody": 0, "verdict:doubtful": 2,
+}  # fmt: skip
+
+
+def test_filters(opened: Open) -> None:
+    tab = opened()
+    for query, count in QUERIES.items():
+        tab.locator("#table-results-serve input").fill(query)
+        assert shown(tab).count() == count, query
+        told = tab.locator("#table-results-serve output").inner_text()
+        assert told == (f"shows {count} of 24" if count < 24 else "24 rows")
+
+
+def test_a_filter_that_names_no_column_says_so(opened: Open) -> None:
+    tab = opened()
+    tab.locator("#table-results-serve input").fill("nonsense>5")
+    assert "no column “nonsense”" in tab.locator("#table-results-serve output").inner_text()
+    assert shown(tab).count() == 24
+
+
+def test_a_chip_hides_a_series_everywhere(opened: Open) -> None:
+    tab = opened()
+    chip = tab.locator(".chips button", has_text="TGI")
+    chip.click()
+    settle(tab)
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert shown(tab).count() == 16 and shown(tab, "#table-cost").count() == 16
+    assert marks(tab, "throughput-concurrency") == marks(tab, "ttft-concurrency") == 16
+    tab.locator(".chips button", has_text="vLLM").click(modifiers=["Shift"])
+    settle(tab)
+    assert shown(tab).count() == 8 and marks(tab, "ttft-concurrency") == 8
+    tab.get_by_text("show all").click()
+    settle(tab)
+    assert shown(tab).count() == 24 and marks(tab, "ttft-concurrency") == 23
+
+
+def test_throughput_is_told_for_one_machine(opened: Open) -> None:
+    tab = opened()
+    axis = tab.locator("#throughput-concurrency svg.marks").inner_html()
+    number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate("th => th.cellIndex") + 1
+    before = column(tab, number)[0]
+    tab.locator("#per").select_option("machine")
+    settle(tab)
+    after = column(tab, number)[0]
+    assert after.startswith("≈") and float(after[1:]) == pytest.approx(2 * float(before.split()[0]), rel=1e-3)
+    assert "/ machine" in tab.locator("#table-results-serve thead").inner_text()
+    assert tab.locator(".estimate").is_visible()
+    assert tab.locator("#throughput-concurrency svg.marks").inner_html() != axis
+    tab.locator("#per").select_option("dollar")
+    settle(tab)
+    assert float(column(tab, number)[0]) == pytest.approx(float(before.split()[0]) / 20, rel=1e-3)
+    tab.locator("#per").select_option("measured")
+    settle(tab)
+    assert column(tab, number)[0] == before and tab.locator("#throughput-concurrency svg.marks").inner_html() == axis
+
+
+@pytest.mark.parametrize("clipboard", [True, False])
+def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
+    tab = opened()
+    tab.evaluate("""(there) => {
+        window.copied = [];
+        const keep = { writeText: async (text) => { window.copied.push(text); } };
+        Object.defineProperty(navigator, 'clipboard', { value: there ? keep : undefined, configurable: true });
+        document.execCommand = () => { window.copied.push(document.activeElement.value); return true; };
+    }""", clipboard)  # fmt: skip
+    tab.locator("#table-results-serve input").fill("concurrency=64 input=512")
+    tab.locator("#table-results-serve [data-copy=markdown]").click()
+    tab.locator("#table-results-serve [data-copy=csv]").click()
+    tab.locator("#commands .copy").first.click()
+    settle(tab)
+    as_markdown, as_csv, command = tab.evaluate("window.copied")
+    assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith("| --- | ---: |")
+    assert as_csv.splitlines()[0].startswith("series,concurrency,input tokens,") and "vLLM 0.11.0,64,512" in as_csv
+    assert command.startswith("vllm serve")
+
+
+def test_a_click_on_a_point_opens_its_facts(opened: Open) -> None:
+    tab = opened()
+    assert not tab.locator("#t16").evaluate("e => e.open")
+    point = tab.locator('#ttft-concurrency svg .mark-symbol.role-mark path[aria-label*="doubtful"]').last
+    point.scroll_into_view_if_needed()
+    point.click(force=True)
+    opened_ids = tab.locator("details.trial[open]").evaluate_all("all => all.map(e => e.id)")
+    assert len(opened_ids) == 1 and tab.url.endswith(f"#{opened_ids[0]}")
+    assert tab.locator(f"#{opened_ids[0]}").evaluate("e => e.getBoundingClientRect().top") < 900
+
+
+def test_a_name_in_a_table_opens_its_facts(opened: Open) -> None:
+    tab = opened("large")
+    assert not tab.locator("#t7").is_visible()
+    tab.locator('#table-results-serve a[href="#t7"]').click()
+    assert tab.locator("#t7 dl").is_visible()
+
+
+def test_findings_are_filtered_by_level(opened: Open) -> None:
+    tab = opened()
+    assert shown(tab, "#findings-table").count() == 4
+    tab.locator(".levels [data-level=void]").click()
+    assert shown(tab, "#findings-table").count() == 2
+
+
+def test_light_and_dark(opened: Open) -> None:
+    def ground(tab: Any) -> list[int]:
+        told: list[int] = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        return told
+
+    light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
+    assert sum(ground(light)) > 700 and sum(ground(dark)) < 150
+    light.locator("#theme").select_option("dark")
+    assert sum(ground(light)) < 150
+    light.reload()
+    assert sum(ground(light)) < 150 and light.locator("#theme").input_value() == "dark"
+    light.emulate_media(media="print")
+    assert sum(ground(light)) > 700
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile", "large"])
+def test_a_phone_scrolls_down_only(opened: Open, name: str) -> None:
+    tab = opened(name, width=390)
+    for details in tab.locator("details.trial").all()[:3]:
+        details.evaluate("e => { e.open = true; e.parentElement.open = true; }")
+    page_width, window_width = width_of_page(tab)
+    assert page_width <= window_width
+    first = tab.locator("#table-results-serve tbody th").first
+    left = first.evaluate("e => e.getBoundingClientRect().left")
+    tab.locator("#table-results-serve .scroll").evaluate("e => { e.scrollLeft = 300; }")
+    assert abs(first.evaluate("e => e.getBoundingClientRect().left") - left) < 2
+
+
+def test_hostile_words_never_become_elements(opened: Open) -> None:
+    tab = opened("hostile")
+    tab.locator("#table-results-serve input").fill("<img src=x onerror=hacked=1>")
+    for details in tab.locator("details").all():
+        details.evaluate("e => { e.open = true; }")
+    tab.locator("#throughput-concurrency svg .mark-symbol.role-mark path").first.hover(force=True)
+    settle(tab)
+    assert tab.evaluate("typeof window.hacked") == "undefined"
+    assert tab.locator("img, iframe, object").count() == 0
+    assert tab.locator('a[href^="javascript"]').count() == 0
+
+
+def test_paper_shows_every_row_and_no_button(opened: Open) -> None:
+    tab = opened()
+    tab.locator("#table-results-serve input").fill("sglang")
+    tab.emulate_media(media="print")
+    assert shown(tab).count() == 24
+    assert tab.locator(".tools:visible, .bar:visible, .copy:visible, nav:visible").count() == 0
+    tab.emulate_media(media="screen")
+    assert shown(tab).count() == 8
+    assert len(tab.pdf(format="A4")) > 50_000
+
+
+def test_without_scripts_all_but_the_charts_is_there(opened: Open) -> None:
+    tab = opened(java_script_enabled=False)
+    assert shown(tab).count() == 24
+    assert tab.locator("noscript p").count() == 1 or "Scripts are off" in tab.content()
+    assert tab.locator(".tools:visible, .bar:visible").count() == 0
+
+
+def test_charts_follow_the_window(opened: Open) -> None:
+    tab = opened()
+    wide = tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width")
+    tab.set_viewport_size({"width": 700, "height": 900})
+    tab.wait_for_timeout(600)
+    assert tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width") < wide - 200

@@ -1,0 +1,358 @@
+"""The page, Markdown and CSV of a report: nothing is fetched, nothing of a stranger's is obeyed, digits stay."""
+
+import base64
+import csv as commas
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+import reports
+from dyno.facts.entry import Entry, Number
+from dyno.facts.finding import Finding
+from dyno.facts.imported import Cell, Table
+from dyno.facts.report import AuthorsTable, Command, Report, Sheet, Words
+from dyno.report import page as pages
+from dyno.report import per, tables
+from dyno.report.csv_table import csv, guarded
+from dyno.report.markdown import escaped, markdown
+from dyno.report.page import embedded, page
+from dyno.report.plain import plain
+from dyno.report.printed import interval, printed, significant
+
+HOSTILE = (
+    "<script>window.hacked=1</script>", "</script><script>window.hacked=1</script>", "<img src=x onerror=hacked=1>",
+    "\"' onmouseover='hacked=1' x=\"", "javascript:hacked=1", "{{ 7*7 }}{% raise %}", "<!--", "]]>", "&lt;b&gt;",
+    "\x1b[31mred\x1b[0m \x00\x07\u202eback", "=HYPERLINK(\"http://x\")", "| a | `b` | ![](http://x/y.png)",
+    "\udcff\u2028",
+)  # fmt: skip
+
+
+def hostile() -> Report:
+    """Every string that a stranger may have written is one of those."""
+    bad = " ".join(HOSTILE)
+    made = reports.report(engines=HOSTILE[:3], streams=(1, 2))
+    entries = [
+        msgspec.structs.replace(
+            e, label=bad, failure=bad, accelerator=bad, at=list(HOSTILE), settings={bad: bad}, tool=bad,
+            load={**e.load, "dataset": bad}, findings=[Finding("a.b", "void", bad, bad, list(HOSTILE))],
+        )
+        for e in made.entries
+    ]  # fmt: skip
+    sheet = Sheet(bad, [(bad, one) for one in HOSTILE], ["t1"])
+    return reports.of(
+        entries, title=bad, made=bad, dyno=bad, about=bad, sources=list(HOSTILE), prices=list(HOSTILE), again=bad,
+        words=Words(bad, bad, [bad], [bad], [bad]), rigs=[sheet], engines=[sheet], commands=[Command(bad, bad)],
+        definitions={bad: bad}, target={"p99_ttft_ms": 1.0},
+        tables=[AuthorsTable(bad, Table(1, [bad, bad], [[Cell(bad, True), Cell(bad)]], [2], bad))],
+    )  # fmt: skip
+
+
+class Parsed(HTMLParser):
+    """Elements with their attributes, and the text of scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        attrs = self.elements[-1][1] if self.elements else {}
+        if self.cdata_elem == "script":
+            self.scripts.append((attrs.get("type") or "", data))
+        elif self.cdata_elem is None:
+            self.words.append(data)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the bundle takes seconds; tests/pages does."""
+    monkeypatch.setattr(pages, "bundle", lambda: "window.vegaEmbed = null;")
+
+
+@pytest.fixture(scope="module")
+def made() -> Report:
+    return reports.report()
+
+
+def html_of(report: Report) -> str:
+    return page(report, reports.charts(report))
+
+
+# ---- nothing is fetched, nothing of a stranger's runs ----
+
+
+@pytest.mark.parametrize("make", [reports.report, hostile])
+def test_nothing_is_fetched(make: Callable[[], Report]) -> None:
+    html = html_of(make())
+    parsed = Parsed(html)
+    assert not [e for e in parsed.elements if e[0] in ("link", "img", "iframe", "object", "embed", "base", "form")]
+    for tag, attrs in parsed.elements:
+        assert not {"src", "srcset", "background", "data", "action", "poster"} & attrs.keys(), (tag, attrs)
+        assert not [name for name in attrs if name.startswith("on")]
+        target = attrs.get("href")
+        assert target is None or (tag == "a" and re.match(r"#|https?://", target)), target
+    style = re.search(r"<style>(.*?)</style>", html, re.S)
+    assert style and not re.search(r"@import|url\(", style[1])
+
+
+@pytest.mark.parametrize("make", [reports.report, hostile])
+def test_only_our_scripts_run(make: Callable[[], Report]) -> None:
+    html = html_of(make())
+    parsed = Parsed(html)
+    policy = next(a["content"] for t, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy and "default-src 'none'" in policy and "unsafe-eval" not in policy
+    run = [text for kind, text in parsed.scripts if not kind]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
+    assert re.findall(r"sha256-([^']+)", policy) == hashes and len(hashes) == 2
+
+
+def test_hostile_words_stay_words() -> None:
+    """The same elements as with harmless words, no more."""
+    report = hostile()
+    parsed = Parsed(html_of(report))
+    counts = Counter(tag for tag, _ in parsed.elements)
+    assert counts["script"] == 2 + len(reports.charts(report)) and not counts["img"]
+    text = "".join(parsed.words)
+    assert "<script>window.hacked=1</script>" in text and "{{ 7*7 }}" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+    for kind, data in parsed.scripts:
+        if kind:
+            assert json.loads(data)["rows"] and "<" not in data and "\u2028" not in data
+
+
+def test_data_cannot_end_its_script() -> None:
+    data = embedded({"</script>": ["<!--", "\u2028", "\udcff", float("nan")]})
+    assert not re.search("[<>&\u2028]", data)
+    assert json.loads(data) == {"</script>": ["<!--", "\u2028", " ", None]}
+
+
+def test_only_web_addresses_are_links(made: Report) -> None:
+    report = msgspec.structs.replace(made, sources=["javascript:alert(1)", "https://a.b/c", "data:text/html,x"])
+    links = [
+        a["href"] for t, a in Parsed(html_of(report)).elements if t == "a" and not (a["href"] or "").startswith("#")
+    ]
+    assert links == ["https://a.b/c"]
+
+
+def test_escape_sequences_are_left_out() -> None:
+    assert plain("\x1b[1;31mred\x1b[0m\x1b]0;title\x07 a\u202eb\udc80\x00") == "red a b  "
+
+
+def test_every_link_leads_somewhere(made: Report) -> None:
+    parsed = Parsed(html_of(made))
+    ids = [a["id"] for _, a in parsed.elements if "id" in a]
+    assert not [i for i, count in Counter(ids).items() if count > 1]
+    assert {a["href"][1:] for t, a in parsed.elements if t == "a" and (a["href"] or "").startswith("#")} <= set(ids)  # type: ignore[index]
+    assert {e.id for e in made.entries} <= set(ids)
+
+
+def test_headings_are_in_order(made: Report) -> None:
+    levels = [int(t[1]) for t, _ in Parsed(html_of(made)).elements if re.fullmatch("h[1-6]", t)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_a_page_without_charts_or_results() -> None:
+    words = Words("nothing", "nowhere", [], [], [])
+    html = page(Report("Empty", "2025-01-01", "0", "sound", words, [], []), [])
+    assert "There is no result." in html and html.count("<script>") == 1
+
+
+# ---- digits ----
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (12.3, 0.005, "12.30"), (2310.0, 0.5, "2310"), (2310.0, 0.05, "2310.0"), (0.001, 0.0005, "0.001"),
+        (1200.0, 50.0, "1200"), (3.14159, 0.000005, "3.14159"), (1234567.8, 0.05, "1234567.8"),
+    ],
+)  # fmt: skip
+def test_imported_numbers_keep_the_digits_that_were_printed(value: float, half: float, text: str) -> None:
+    assert printed(Number(value, half=half)) == text
+    row = Entry(
+        "t1", "a", "serve", {"concurrency": 1}, {}, "sound", figures={"output_throughput": Number(value, half=half)}
+    )
+    report = reports.of([row], best=[])
+    assert f">{text}<" in page(report, [])
+    assert f"| {text} |" in markdown(report)
+    assert next(commas.DictReader(io.StringIO(csv(report))))["output_throughput"] == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1.6, "1.600"), (12345.6, "12346"), (0.012356, "0.01236"), (999.96, "1000.0"), (1e-9, "1e-09"),
+     (float("nan"), "–")],
+)  # fmt: skip
+def test_own_numbers_show_four_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_intervals() -> None:
+    assert interval(Number(100, 97, 103)) == "±3.0"
+    assert interval(Number(100, 99, 120)) == "99.0…120"
+    assert interval(Number(100)) == ""
+
+
+# ---- tables ----
+
+
+def titles(table: tables.Table) -> list[str]:
+    return [c.title for c in table.columns]
+
+
+def test_no_speed_without_failures_and_verdict(made: Report) -> None:
+    best = tables.best(made)
+    assert best is not None
+    for table in [*tables.results(made), *tables.cost(made), best]:
+        at = titles(table)
+        speed = next(i for i, title in enumerate(at) if title.endswith("tok/s"))
+        assert at.index("failed") < at.index("verdict") < speed
+        assert speed - at.index("verdict") <= 3
+
+
+def test_a_trial_without_result_has_a_row(made: Report) -> None:
+    table = tables.results(made)[0]
+    assert len(table.lines) == len(made.entries)
+    row = next(line for line in table.lines if line.entry == "t24")
+    assert "void, no result" in [c.text for c in row.cells]
+    assert "CUDA out of memory" in html_of(made)
+
+
+def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
+    table = tables.results(made)[0]
+    assert titles(table)[:5] == ["series", "concurrency", "input", "output", "repeats"]
+    assert table.about == "All of them: 512 prompts, dataset random."
+
+
+def test_kinds_stand_apart() -> None:
+    micro = Entry("t1", "a", "micro", {"test": "pp512"}, {}, "sound", figures={"speed": Number(1.0)})
+    score = Entry(
+        "t2", "a", "quality", {"task": "gsm8k"}, {}, "sound", figures={"score": Number(0.9), "stderr": Number(0.01)}
+    )
+    report = reports.of([micro, score], best=[])
+    assert [(t.title, titles(t)) for t in tables.results(report)] == [
+        ("Micro tests", ["series", "verdict", "tok/s"]),
+        ("Accuracy", ["series", "verdict", "score"]),
+    ]
+    assert tables.results(report)[1].lines[0].cells[2].interval == "±0.020"
+
+
+def test_two_definitions_are_two_columns() -> None:
+    def one(number: int, tool: str) -> Entry:
+        told = {
+            "median_itl_ms": Number(5.0, definition=f"{tool}.itl"),
+            "median_ttft_ms": Number(5.0, definition=f"{tool}.ttft"),
+        }
+        return Entry(f"t{number}", tool, "serve", {"concurrency": number}, {}, "sound", tool=tool, figures=told)
+
+    report = reports.of([one(1, "vllm"), one(2, "guidellm"), one(3, "dyno")], best=[])
+    table = tables.results(report)[0]
+    assert titles(table)[3:] == ["p50 TTFT", "p50 ITL (dyno, vllm)", "p50 ITL (guidellm)"]
+    assert [[c.text for c in line.cells[4:]] for line in table.lines] == [
+        ["5.000", "–"],
+        ["–", "5.000"],
+        ["5.000", "–"],
+    ]
+
+
+def test_means_where_nothing_else_is_told() -> None:
+    told = {"mean_ttft_ms": Number(5.0), "p90_ttft_ms": Number(6.0)}
+    table = tables.results(reports.of([Entry("t1", "a", "serve", {}, {}, "sound", figures=told)], best=[]))[0]
+    assert titles(table)[-2:] == ["mean TTFT", "p90 TTFT"]
+
+
+def test_throughput_follows_the_switch(made: Report) -> None:
+    e = made.entries[0]
+    speed = e.figures["output_throughput"].value
+    assert [per.per(e, speed, mode) for mode in per.PER] == [speed, speed / 4, speed * 2, speed / 20]
+    assert per.estimated(e, "machine") and not per.estimated(e, "accelerator")
+    whole = msgspec.structs.replace(e, accelerators=8)
+    assert not per.estimated(whole, "machine")
+    assert per.per(msgspec.structs.replace(e, cost=None, accelerators=None), speed, "dollar") is None
+    cell = next(c for c in tables.results(made)[0].lines[0].cells if c.per)
+    assert cell.per["machine"].startswith("≈") and not cell.per["accelerator"].startswith("≈")
+
+
+def test_the_authors_tables_are_to_the_letter(made: Report) -> None:
+    table = tables.authors(made)[0]
+    assert titles(table) == ["engine", "TTFT (ms)", "tok/s"]
+    assert [[c.text for c in line.cells] for line in table.lines] == [
+        ["vLLM", "123.40", "2,310.0"],
+        ["TGI", "98.05", "1790"],
+    ]
+    assert "<b>2,310.0</b>" in html_of(made) and "**2,310.0**" in markdown(made)
+
+
+def test_findings_name_their_trials(made: Report) -> None:
+    table = tables.findings(made)
+    assert table is not None
+    assert [line.cells[0].text for line in table.lines] == ["void", "void", "doubt", "note"]
+    assert next(line.cells[5].trials for line in table.lines if line.cells[1].text == "client.late") == ["t4", "t16"]
+
+
+# ---- Markdown and CSV ----
+
+
+def test_markdown_has_all_that_the_page_has(made: Report) -> None:
+    text = markdown(made)
+    for heading in ("Results", "Cost", "Findings", "Machines", "Engines", "Commands", "Definitions", "Sources"):
+        assert f"\n## {heading}\n" in text
+    assert "**void** `requests.failed`: 38 of 512 requests failed" in text
+    assert "| vLLM 0.11.0 | 16 | 512 | 128 | 3 | 1536 | 0 | sound | 16.00 ±0.48 |" in text
+
+
+def test_markdown_is_not_obeyed() -> None:
+    text = markdown(hostile())
+    outside = re.sub(r"`[^`\n]*`", "", re.sub(r"^(`{3,})sh\n.*?^\1$", "", text, flags=re.S | re.M))
+    assert "<script" not in outside and "![" not in outside.replace("!\\[", "")
+    assert "\x1b" not in text
+    text.encode()
+    for line in outside.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [("a|b", "a|b"), ("`x` *y*", "\\`x\\` \\*y\\*"), ("# no", "\\# no"), ("1. no", "1\\. no"), ("- no", "\\- no"),
+     ("-1.5", "-1.5"), ("a_b_c", "a_b_c"), ("_a_", "\\_a\\_"), ("a\nb", "a b"), ("1.600 ±0.048", "1.600 ±0.048")],
+)  # fmt: skip
+def test_marks_are_escaped(words: str, text: str) -> None:
+    assert escaped(words) == text
+
+
+def test_csv_has_a_line_for_each_trial(made: Report) -> None:
+    lines = list(commas.DictReader(io.StringIO(csv(made))))
+    assert [line["id"] for line in lines] == [e.id for e in made.entries]
+    first, last = lines[0], lines[-1]
+    assert first["load.concurrency"] == "1" and first["findings"] == "load.short" and first["verdict"] == "sound"
+    assert float(first["p99_ttft_ms.low"]) < float(first["p99_ttft_ms"]) < float(first["p99_ttft_ms.high"])
+    assert float(first["cost_per_million_output"]) == made.entries[0].cost.per_million_output  # type: ignore[union-attr]
+    assert last["output_throughput"] == "" and last["failure"].startswith("the engine exited")
+
+
+def test_a_spreadsheet_reckons_nothing() -> None:
+    assert [guarded(w) for w in ("=1+1", "+a", "-b", "@c", "-1.5", "\t=x", "a=b")] == \
+        ["'=1+1", "'+a", "'-b", "'@c", "-1.5", "'=x", "a=b"]  # fmt: skip
+    for line in commas.reader(io.StringIO(csv(hostile()))):
+        assert not [c for c in line if re.match(r"[=+@\t\r]|-\D", c)]
+
+
+def test_a_report_of_two_hundred_is_small() -> None:
+    report = reports.report(streams=tuple(range(1, 35)))
+    assert len(report.entries) == 204
+    assert len(html_of(report)) < 1_300_000  # and the bundle's 0.9
