@@ -31,7 +31,9 @@ def complete(
         known = {p["name"] for p in spec["params"]}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"{chart.name} has no parameter {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        spec["params"] = [{**p, "value": _option(p, values[p["name"]])} if p["name"] in values else p for p in spec["params"]]
+        spec["params"] = [
+            {**p, "value": _option(p, values[p["name"]])} if p["name"] in values else p for p in spec["params"]
+        ]
     return spec
 
 

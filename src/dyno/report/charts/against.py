@@ -27,6 +27,7 @@ from dyno.report.charts.base import (
     expr,
     failed_row,
     finish,
+    headroom,
     interval,
     let,
     lift,
@@ -48,7 +49,9 @@ from dyno.report.charts.base import (
 )
 
 # What a figure is multiplied by. What isn't known is no number, and isn't drawn.
-FACTOR = "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
+FACTOR = (
+    "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
+)
 PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
 
 
@@ -69,8 +72,9 @@ def per_of(entries: Sequence[Entry]) -> list[str]:
         "accelerator": any(e.accelerators for e in entries),
         "machine": any(e.accelerators and e.machine for e in entries),
         # Euros and dollars don't share an axis.
-        "dollar": any(e.cost and e.cost.hour for e in entries) and len({e.cost.currency for e in entries if e.cost}) == 1,
-    }  # fmt: skip
+        "dollar": any(e.cost and e.cost.hour for e in entries)
+        and len({e.cost.currency for e in entries if e.cost}) == 1,
+    }
     return [p for p in PER if has[p]]
 
 
@@ -105,6 +109,7 @@ def against(
     label: str,
     normal: bool = False,  # it follows the switch of what throughput is told for
     log: bool = False,  # where the range asks for it
+    falling: bool = False,  # with the load
     meaning: Callable[[Entry], int] | None = None,
     meaning_words: Mapping[Option, str] | None = None,
     equal: str = "",  # what a line through equal values is called; '': there is none
@@ -128,10 +133,10 @@ def against(
             put(row, key, number)
         put_per(row, entry, per)
         rows.append(row)
-    lift(rows, "x", "workload")
     counts = {m.key: sum(m.key in row for row in rows) for m in measures}
     there = [m for m in measures if counts[m.key]]
     first = max(there, key=lambda m: counts[m.key])
+    lift(rows, "x", "workload", highest=first.key)
     picks = Select(choice, label, {m.key: m.words for m in there}, first.key)
     selects = [picks, panel]
     if meaning_words and len(meaning_words) > 1:
@@ -163,19 +168,26 @@ def against(
         low, high = value_axis("low", expr(heading), log=log), alt.Y2("high")
         bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
         layers.append(unit(bars, {"x": x, "y": low, "y2": high, "color": color}, when("isValid(datum.low)")))
+    if not log:
+        layers.append(headroom(x=x, y=value_axis("far", expr(heading))))
     layers += lost(rows, x=x, y=y, tooltip=tooltip)
     layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
-    layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS)
+    layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS, top=falling)
 
     if equal:
         layers += diagonal([row["x"] for row in rows], equal, x=x, y=y)
 
     # A failed trial has no definition, and belongs to each.
-    chosen = [f"(datum.{s.name} == {s.name} || isValid(datum.why))" if s.name == "meaning" else f"datum.{s.name} == {s.name}"
-              for s in selects[1:] if len(s.words) > 1]  # fmt: skip
+    chosen = [
+        f"(datum.{s.name} == {s.name} || isValid(datum.why))" if s.name == "meaning" else f"datum.{s.name} == {s.name}"
+        for s in selects[1:]
+        if len(s.words) > 1
+    ]
     print_ = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if per else "','") + ")"
     told = f"{print_.format('datum.y')} + ' ' + units[{choice}]" + (" + per_words[per]" if per else "")
-    told += f" + {interval('datum.low', 'datum.high', print_)}" + (f" + ({estimate} ? ' – an estimate' : '')" if dashed else "")
+    told += f" + {interval('datum.low', 'datum.high', print_)}" + (
+        f" + ({estimate} ? ' – an estimate' : '')" if dashed else ""
+    )
     transform = [
         *(when(test) for test in chosen),
         *drawn(),
@@ -194,16 +206,27 @@ def against(
     if per:
         params.append(constant("per_words", per_words(kept)))
     return finish(
-        layers, rows, name=name, group=group, title=title, about=about, subtitle=subtitle, transform=transform,
-        selects=selects, params=params, per=per,
-    )  # fmt: skip
+        layers,
+        rows,
+        name=name,
+        group=group,
+        title=title,
+        about=about,
+        subtitle=subtitle,
+        transform=transform,
+        selects=selects,
+        params=params,
+        per=per,
+    )
 
 
 def diagonal(values: Sequence[float], text: str, *, x: Any, y: Any) -> list[Any]:
     """Many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
     at = [short(least + (most - least) * i / 40) for i in range(41)]
-    line = unit({"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y})
+    line = unit(
+        {"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y}
+    )
     line.data = alt.InlineData(values=[{"x": v, "y": v} for v in at])
     label = {"type": "text", "text": text, "fill": GREY, "align": "right", "dx": -24, "dy": 12}
     name = unit(label, {"x": x, "y": y})
