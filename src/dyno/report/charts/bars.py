@@ -24,13 +24,23 @@ def bars(
     of: str = "series",  # field of what has a place of its own on the vertical axis
     of_title: str | None = None,
 ) -> list[Any]:
-    """Layers. They draw `y`, with `low` and `high` where these are known, and write `text` beside the bar, with a mark
-    where it isn't sound. A series has a bar of its own where `of` isn't the series."""
+    """Layers, and where each row stands.
+
+    They draw `y`, with `low` and `high` where these are known, and write `text` beside the bar, with a mark where it
+    isn't sound. A series has a bar of its own where `of` isn't the series."""
     series = look.ordered(row["series"] for row in rows)
     order = series if of == "series" else list(dict.fromkeys(row[of] for row in rows))
     axis = alt.Axis(title=of_title, labelLimit=expr(LEFT), domain=False, ticks=False)
-    y = alt.Y(of, type="nominal", sort=order, axis=axis, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
-    beside = alt.YOffset("series", type="nominal", sort=series) if of != "series" else alt.Undefined
+    # By numbers: of names, Vega-Lite would make an expression.
+    for row in rows:
+        row |= {"place": order.index(row[of]), "slot": series.index(row["series"])}
+    sort = alt.EncodingSortField(field="place", op="min")
+    y = alt.Y(of, type="nominal", axis=axis, sort=sort, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
+    beside = (
+        alt.YOffset("slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series)))))
+        if of != "series"
+        else alt.Undefined
+    )
     x = value_axis("y", title, channel=alt.X)
     alone = of == "series"  # the axis has the names
     color = colour(look, series, "" if alone else "square", LEFT)

@@ -249,7 +249,7 @@ def load_axis(axis: str, values: Iterable[float]) -> alt.X:
     return alt.X(
         "x",
         type="quantitative",
-        scale=alt.Scale(type=kind, nice=False, zero=False, padding=22),
+        scale=alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=22),
         axis=alt.Axis(title=AXIS_TITLES[axis], values=ticks, format=PLAIN),
     )
 
@@ -258,7 +258,8 @@ def value_axis(field: str, title: str | alt.ExprRef, *, log: bool = False, chann
     """From zero, or logarithmic."""
     scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
     ticks = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
-    return channel(field, type="quantitative", scale=scale, axis=ticks)
+    # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
+    return channel(field, type="quantitative", scale=scale, axis=ticks, stack=None)
 
 
 def _legend(symbol: str, left: str) -> alt.Legend:

@@ -75,7 +75,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     x = alt.X(
         "ms",
         type="quantitative",
-        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=8),
+        scale=alt.Scale(type="log" if log else "linear", zero=alt.Undefined if log else False, nice=False, padding=8),
         axis=alt.Axis(
             title=expr("latency_words[latency] + ' (ms)'"), format=PLAIN, tickCount=6 if log else alt.Undefined
         ),

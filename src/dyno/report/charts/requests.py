@@ -46,8 +46,13 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             row |= {"x": short(entry.axes[axis]), "workload": at[entry.id]}
             rows.append(row)
         series = look.ordered(row["series"] for row in rows)
+        # A number, and sorted: of names, Vega-Lite would make an expression.
+        for row in rows:
+            row["slot"] = series.index(row["series"])
         x = alt.X("x", type="ordinal", axis=alt.Axis(title=AXIS_TITLES[axis], labelAngle=0, labelOverlap="greedy"))
-        beside = alt.XOffset("series", type="nominal", scale=alt.Scale(domain=series, paddingInner=0.1))
+        beside = alt.XOffset(
+            "slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series))), paddingInner=0.1)
+        )
         color = colour(look, series, "square")
         where = {"x": x, "xOffset": beside}
         tooltip = tips(("x", AXIS_TITLES[axis]))

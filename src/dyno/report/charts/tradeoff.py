@@ -123,7 +123,7 @@ def _chart(
     x = alt.X(
         "x",
         type="quantitative",
-        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=24),
+        scale=alt.Scale(type="log" if log else "linear", zero=alt.Undefined if log else False, nice=False, padding=24),
         axis=alt.Axis(
             title=expr("latency_words[latency] + ' (ms)'"), format=PLAIN, tickCount=6 if log else alt.Undefined
         ),
