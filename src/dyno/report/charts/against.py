@@ -52,6 +52,7 @@ from dyno.report.charts.base import (
 FACTOR = (
     "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
 )
+DASHED = "(per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
 PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
 
 
@@ -201,7 +202,7 @@ def against(
     subtitle = [picks.told + (" + per_words[per]" if per else ""), panel.told]
     subtitle += ["'as defined by ' + " + s.told for s in selects if s.name == "meaning"]
     if dashed:
-        subtitle.append("per == 'machine' ? 'dashed: an estimate, as if nothing were lost' : 'as measured'")
+        subtitle[0] += f" + {DASHED}"
     params = [constant("axes", {m.key: m.axis for m in there}), constant("units", {m.key: m.unit for m in there})]
     if per:
         params.append(constant("per_words", per_words(kept)))

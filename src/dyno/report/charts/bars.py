@@ -22,7 +22,6 @@ def bars(
     title: str | alt.ExprRef,
     tooltip: Any,
     of: str = "series",  # field of what has a place of its own on the vertical axis
-    of_title: str | None = None,
 ) -> list[Any]:
     """Layers, and where each row stands.
 
@@ -30,7 +29,7 @@ def bars(
     isn't sound. A series has a bar of its own where `of` isn't the series."""
     series = look.ordered(row["series"] for row in rows)
     order = series if of == "series" else list(dict.fromkeys(row[of] for row in rows))
-    axis = alt.Axis(title=of_title, labelLimit=expr(LEFT), domain=False, ticks=False)
+    axis = alt.Axis(title=None, labelLimit=expr(LEFT), domain=False, ticks=False)
     # By numbers: of names, Vega-Lite would make an expression.
     for row in rows:
         row |= {"place": order.index(row[of]), "slot": series.index(row["series"])}

@@ -464,7 +464,7 @@ def finish(
     group: str,
     title: str,
     about: str,
-    subtitle: Sequence[str] = (),  # expressions; '' ones are left out
+    subtitle: Sequence[str] = (),  # expressions
     transform: Sequence[Any] = (),
     selects: Sequence[Select] = (),
     params: Sequence[Any] = (),
@@ -529,5 +529,6 @@ def theme(ink: str) -> dict[str, Any]:
             "limit": {"expr": "room - 20"},
         },
         "text": {"fill": ink},
+        "rule": {"color": ink},
         "view": {"stroke": None},
     }

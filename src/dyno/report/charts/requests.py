@@ -10,7 +10,6 @@ from dyno.report.charts.base import (
     AXIS_TITLES,
     FAILED_TIPS,
     FAILURE,
-    INK,
     REQUESTS,
     TOGGLED,
     Look,
@@ -82,7 +81,7 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             cross = {**text, "text": "✕", "fill": FAILURE, "fontWeight": "bold", "fontSize": 13}
             layers.append(unit(cross, {**where, "y": top, "tooltip": FAILED_TIPS}, when("isValid(datum.why)")))
         if any(row["verdict"] != "sound" and "why" not in row for row in rows):
-            sign = {**text, "fill": INK, "dy": -18, "fontWeight": "bold", "fontSize": 11}
+            sign = {**text, "dy": -18, "fontWeight": "bold", "fontSize": 11}
             layers.append(
                 unit(
                     sign,

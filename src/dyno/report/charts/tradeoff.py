@@ -6,7 +6,7 @@ import altair as alt
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry, Number
-from dyno.report.charts.against import FACTOR, per_of, per_words, put_per
+from dyno.report.charts.against import DASHED, FACTOR, per_of, per_words, put_per
 from dyno.report.charts.base import (
     AXIS_TITLES,
     ESTIMATE,
@@ -175,7 +175,7 @@ def _chart(
     ]
     subtitle = [f"figure_words[figure]{heading} + ' against ' + latency_words[latency]", panel.told]
     if dashed:
-        subtitle.append("per == 'machine' ? 'dashed: an estimate, as if nothing were lost' : 'as measured'")
+        subtitle[0] += f" + {DASHED}"
     return finish(
         layers,
         rows,
