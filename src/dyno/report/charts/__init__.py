@@ -23,8 +23,20 @@ from dyno.report.charts.tradeoff import tradeoff
 
 # In the order in which a page shows them. What has no data makes none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
-    throughput, served, micro, latency, distribution, tradeoff, requests, timeline, cost, memory, energy, roofline, quality,
-)  # fmt: skip
+    throughput,
+    served,
+    micro,
+    latency,
+    distribution,
+    tradeoff,
+    requests,
+    timeline,
+    cost,
+    memory,
+    energy,
+    roofline,
+    quality,
+)
 
 
 def charts(report: Report) -> list[Chart]:

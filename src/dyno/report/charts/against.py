@@ -27,6 +27,7 @@ from dyno.report.charts.base import (
     expr,
     failed_row,
     finish,
+    headroom,
     interval,
     let,
     lift,
@@ -51,6 +52,7 @@ from dyno.report.charts.base import (
 FACTOR = (
     "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
 )
+DASHED = "(per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
 PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
 
 
@@ -71,8 +73,9 @@ def per_of(entries: Sequence[Entry]) -> list[str]:
         "accelerator": any(e.accelerators for e in entries),
         "machine": any(e.accelerators and e.machine for e in entries),
         # Euros and dollars don't share an axis.
-        "dollar": any(e.cost and e.cost.hour for e in entries) and len({e.cost.currency for e in entries if e.cost}) == 1,
-    }  # fmt: skip
+        "dollar": any(e.cost and e.cost.hour for e in entries)
+        and len({e.cost.currency for e in entries if e.cost}) == 1,
+    }
     return [p for p in PER if has[p]]
 
 
@@ -107,6 +110,7 @@ def against(
     label: str,
     normal: bool = False,  # it follows the switch of what throughput is told for
     log: bool = False,  # where the range asks for it
+    falling: bool = False,  # with the load
     meaning: Callable[[Entry], int] | None = None,
     meaning_words: Mapping[Option, str] | None = None,
     equal: str = "",  # what a line through equal values is called; '': there is none
@@ -130,10 +134,10 @@ def against(
             put(row, key, number)
         put_per(row, entry, per)
         rows.append(row)
-    lift(rows, "x", "workload")
     counts = {m.key: sum(m.key in row for row in rows) for m in measures}
     there = [m for m in measures if counts[m.key]]
     first = max(there, key=lambda m: counts[m.key])
+    lift(rows, "x", "workload", highest=first.key)
     picks = Select(choice, label, {m.key: m.words for m in there}, first.key)
     selects = [picks, panel]
     if meaning_words and len(meaning_words) > 1:
@@ -165,16 +169,21 @@ def against(
         low, high = value_axis("low", expr(heading), log=log), alt.Y2("high")
         bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
         layers.append(unit(bars, {"x": x, "y": low, "y2": high, "color": color}, when("isValid(datum.low)")))
+    if not log:
+        layers.append(headroom(x=x, y=value_axis("far", expr(heading))))
     layers += lost(rows, x=x, y=y, tooltip=tooltip)
     layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
-    layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS)
+    layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS, top=falling)
 
     if equal:
         layers += diagonal([row["x"] for row in rows], equal, x=x, y=y)
 
     # A failed trial has no definition, and belongs to each.
-    chosen = [f"(datum.{s.name} == {s.name} || isValid(datum.why))" if s.name == "meaning" else f"datum.{s.name} == {s.name}"
-              for s in selects[1:] if len(s.words) > 1]  # fmt: skip
+    chosen = [
+        f"(datum.{s.name} == {s.name} || isValid(datum.why))" if s.name == "meaning" else f"datum.{s.name} == {s.name}"
+        for s in selects[1:]
+        if len(s.words) > 1
+    ]
     print_ = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if per else "','") + ")"
     told = f"{print_.format('datum.y')} + ' ' + units[{choice}]" + (" + per_words[per]" if per else "")
     told += f" + {interval('datum.low', 'datum.high', print_)}" + (
@@ -193,14 +202,23 @@ def against(
     subtitle = [picks.told + (" + per_words[per]" if per else ""), panel.told]
     subtitle += ["'as defined by ' + " + s.told for s in selects if s.name == "meaning"]
     if dashed:
-        subtitle.append("per == 'machine' ? 'dashed: an estimate, as if nothing were lost' : 'as measured'")
+        subtitle[0] += f" + {DASHED}"
     params = [constant("axes", {m.key: m.axis for m in there}), constant("units", {m.key: m.unit for m in there})]
     if per:
         params.append(constant("per_words", per_words(kept)))
     return finish(
-        layers, rows, name=name, group=group, title=title, about=about, subtitle=subtitle, transform=transform,
-        selects=selects, params=params, per=per,
-    )  # fmt: skip
+        layers,
+        rows,
+        name=name,
+        group=group,
+        title=title,
+        about=about,
+        subtitle=subtitle,
+        transform=transform,
+        selects=selects,
+        params=params,
+        per=per,
+    )
 
 
 def diagonal(values: Sequence[float], text: str, *, x: Any, y: Any) -> list[Any]:

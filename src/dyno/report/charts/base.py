@@ -28,6 +28,7 @@ VERDICTS = ("sound", "doubtful", "void")
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 SHAPES = ("circle", "triangle-up", CROSS)
 INK = "currentColor"  # the page's, light or dark
+PLAIN = ",.7~r"  # a number without an exponent, and not rounded to the ticks' distance
 WIDTH = 720  # of a picture
 HEIGHT = 300
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
@@ -46,12 +47,21 @@ _TOLD_BY = {
     "batch_size": {"batch_size"},
     "context": {"input_len", "depth"},
     "requests": set(),
-}  # fmt: skip
+}
 _ASIDE = {"num_prompts", "completed"}
 _IN_WORDS = {
-    "concurrency", "rate", "batch_size", "input_len", "output_len", "test", "depth", "task", "metric", "filter",
+    "concurrency",
+    "rate",
+    "batch_size",
+    "input_len",
+    "output_len",
+    "test",
+    "depth",
+    "task",
+    "metric",
+    "filter",
     "n_shot",
-}  # fmt: skip
+}
 _KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
 
 Row = dict[str, Any]
@@ -79,7 +89,7 @@ class Select(msgspec.Struct, frozen=True):
 
     name: str
     label: str
-    words: Mapping[Option, str]  # of each option
+    words: Mapping[Any, str]  # of each option
     value: Option
 
     def params(self) -> list[Any]:
@@ -112,6 +122,17 @@ def when(test: str) -> alt.FilterTransform:
 
 def let(name: str, text: str) -> alt.CalculateTransform:
     return alt.CalculateTransform(calculate=text, **{"as": name})
+
+
+def window(op: Any, name: str, field: str = "", sort: Sequence[alt.SortField] = (), by: Sequence[str] = ()) -> Any:
+    """Of each row, something of those before it."""
+    told: dict[str, Any] = {"op": op, "as": name, **({"field": field} if field else {})}
+    return alt.WindowTransform(
+        window=[alt.WindowFieldDef(**told)],
+        sort=list(sort) or alt.Undefined,
+        groupby=list(by) or alt.Undefined,
+        ignorePeers=True,
+    )
 
 
 def cut(text: str, most: int) -> str:
@@ -221,38 +242,46 @@ def meaning_words(index: Mapping[str, int]) -> dict[Option, str]:
 def load_axis(axis: str, values: Iterable[float]) -> alt.X:
     """Ticks stand at the loads that were measured."""
     at = sorted(set(values))
-    kind = "log" if wide(at, 16) else "linear"
-    if at[0] <= 0 and any(wide([v for v in at if v > 0], times) for times in (16,)):
+    kind: Any = "log" if wide(at, 16) else "linear"
+    if at[0] <= 0 and wide([v for v in at if v > 0], 16):
         kind = "symlog"
     ticks = [short(v) for v in at] if len(at) <= 40 else alt.Undefined
     return alt.X(
         "x",
         type="quantitative",
-        scale=alt.Scale(type=kind, nice=False, zero=False, padding=22),
-        axis=alt.Axis(title=AXIS_TITLES[axis], values=ticks, format=",~g", labelOverlap="greedy", labelSeparation=4),
+        scale=alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=22),
+        axis=alt.Axis(title=AXIS_TITLES[axis], values=ticks, format=PLAIN),
     )
 
 
 def value_axis(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
     """From zero, or logarithmic."""
     scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
-    ticks = alt.Axis(title=title, format=",~g" if log else alt.Undefined, labelOverlap="greedy")
-    return channel(field, type="quantitative", scale=scale, axis=ticks)
+    ticks = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
+    # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
+    return channel(field, type="quantitative", scale=scale, axis=ticks, stack=None)
 
 
-def _legend(symbol: str) -> alt.Legend:
-    """As many columns as there is room for: a phone has one."""
-    columns = "max(1, floor(room / 240))"
-    limit = expr(f"(room - 80) / {columns} - 30")
-    return alt.Legend(title=None, columns=expr(columns), labelLimit=limit, symbolType=symbol, symbolOpacity=1,
-                      symbolSize=110, symbolStrokeWidth=2.5)  # fmt: skip
+def _legend(symbol: str, left: str) -> alt.Legend:
+    """As many columns as there is room for: a phone has one. `left`: pixels of what stands left of the plot."""
+    columns = f"max(1, floor((room - {left}) / 210))"
+    limit = expr(f"(room - {left}) / {columns} - 34")
+    return alt.Legend(
+        title=None,
+        columns=expr(columns),
+        labelLimit=limit,
+        symbolType=symbol,
+        symbolOpacity=1,
+        symbolSize=110,
+        symbolStrokeWidth=2.5,
+    )
 
 
-def colour(look: Look, series: Iterable[str], symbol: str = "stroke") -> alt.Color:
+def colour(look: Look, series: Iterable[str], symbol: str = "stroke", left: str = "80") -> alt.Color:
     """`symbol`: of the legend; '': it has none."""
     names = look.ordered(series)
     scale = alt.Scale(domain=names, range=[look.colour(n) for n in names])
-    return alt.Color("series", type="nominal", scale=scale, legend=_legend(symbol) if symbol else None)
+    return alt.Color("series", type="nominal", scale=scale, legend=_legend(symbol, left) if symbol else None)
 
 
 def dashes(look: Look, series: Iterable[str]) -> Any:
@@ -261,7 +290,7 @@ def dashes(look: Look, series: Iterable[str]) -> Any:
     if all(look.places[n] < len(PALETTE) for n in names):
         return alt.Undefined
     scale = alt.Scale(domain=names, range=[look.dash(n) for n in names])
-    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend("stroke"))
+    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend("stroke", "80"))
 
 
 # ---- marks ----
@@ -299,6 +328,16 @@ def points(
     ]
 
 
+def headroom(*, x: Any, y: Any) -> Any:
+    """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
+    return unit(
+        {"type": "point", "opacity": 0},
+        {"x": x, "y": y},
+        let("far", "(datum.high || datum.y) * 1.06"),
+        when("isValid(datum.far)"),
+    )
+
+
 def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
     """Points with failed requests: a ring, and how many failed."""
     if not any(row.get("failed") for row in rows):
@@ -316,22 +355,26 @@ def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
     ]
 
 
-def no_result(rows: Sequence[Row], *, x: Any, color: Any, tooltip: Any) -> list[Any]:
-    """Trials that failed wholly: a cross at the bottom, in a ring of the series' colour; one above the other."""
+def no_result(rows: Sequence[Row], *, x: Any, color: Any, tooltip: Any, top: bool = False, left: int = 0) -> list[Any]:
+    """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
+
+    `top`: at the upper end, where the lines come down to the axis. `left`: so many pixels."""
     if not any("why" in row for row in rows):
         return []
     test = when("isValid(datum.why)")
-    lift = expr("-9 - 17 * datum.lift")
-    at = {"x": x, "y": alt.YValue("height"), "tooltip": tooltip}
-    cross = {"type": "point", "shape": CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5, "yOffset": lift}
-    ring = {"type": "point", "shape": "circle", "size": 200, "strokeWidth": 1.5, "yOffset": lift}
-    return [unit({**ring, "opacity": 1}, {**at, "color": color}, test), unit({**cross, "opacity": 1}, at, test)]
+    lift = expr("9 + 17 * datum.lift" if top else "-9 - 17 * datum.lift")
+    at = {"x": x, "y": {"value": 0 if top else "height"}, "tooltip": tooltip}
+    cross = {"type": "point", "shape": CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5}
+    ring = {"type": "point", "shape": "circle", "size": 200, "strokeWidth": 1.5}
+    more = {"opacity": 1, "yOffset": lift, "xOffset": -left}
+    return [unit({**ring, **more}, {**at, "color": color}, test), unit({**cross, **more}, at, test)]
 
 
-def lift(rows: Sequence[Row], *keys: str) -> None:
-    """Counts failed trials at the same place, which stand one above the other, and points with failed requests."""
+def lift(rows: Sequence[Row], *keys: str, highest: str) -> None:
+    """Counts failed trials at the same place, which stand one above the other, and points with failed
+    requests, from the highest."""
     seen: dict[tuple[Any, ...], int] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: -row.get(highest, 0)):
         if "why" in row or "failed" in row:
             place = ("why" in row, *(row.get(k) for k in keys))
             row["lift"] = seen[place] = seen.get(place, -1) + 1
@@ -359,8 +402,12 @@ def tip(field: str, title: str) -> alt.Tooltip:
 
 
 def tips(*more: tuple[str, str]) -> list[alt.Tooltip]:
-    return [tip("series", "Series"), *(tip(f, t) for f, t in more), tip("requests", "Requests"),
-            tip("verdict", "Verdict")]  # fmt: skip
+    return [
+        tip("series", "Series"),
+        *(tip(f, t) for f, t in more),
+        tip("requests", "Requests"),
+        tip("verdict", "Verdict"),
+    ]
 
 
 FAILED_TIPS = [tip("series", "Series"), tip("why", "No result"), tip("verdict", "Verdict")]
@@ -397,7 +444,7 @@ ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? 
 TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
 
 
-def zoom(*encodings: str) -> Any:
+def zoom(*encodings: Any) -> Any:
     """By wheel with a key held, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
     keys = "event.ctrlKey || event.shiftKey || event.metaKey"
     select = alt.IntervalSelectionConfig(
@@ -417,7 +464,7 @@ def finish(
     group: str,
     title: str,
     about: str,
-    subtitle: Sequence[str] = (),  # expressions; '' ones are left out
+    subtitle: Sequence[str] = (),  # expressions
     transform: Sequence[Any] = (),
     selects: Sequence[Select] = (),
     params: Sequence[Any] = (),
@@ -451,12 +498,37 @@ def theme(ink: str) -> dict[str, Any]:
     return {
         "background": "transparent",
         "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
-        "axis": {**text, "tickColor": ink, "domainColor": ink, "gridColor": ink, "gridOpacity": 0.12, "tickOpacity": 0.5,
-                 "domainOpacity": 0.5},
-        "legend": {**text, "orient": "bottom", "direction": "horizontal", "rowPadding": 4, "columnPadding": 14,
-                   "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}}},
-        "title": {"color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": {"expr": "room < 480 ? 13 : 15"}, "subtitleFontSize": 12,
-                  "subtitlePadding": 5, "offset": 12, "frame": "bounds", "limit": {"expr": "room - 20"}},
+        "axis": {
+            **text,
+            "tickColor": ink,
+            "domainColor": ink,
+            "gridColor": ink,
+            "gridOpacity": 0.12,
+            "tickOpacity": 0.5,
+            "domainOpacity": 0.5,
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
+        },
+        "legend": {
+            **text,
+            "orient": "bottom",
+            "direction": "horizontal",
+            "rowPadding": 4,
+            "columnPadding": 14,
+            "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}},
+        },
+        "title": {
+            "color": ink,
+            "subtitleColor": ink,
+            "anchor": "start",
+            "fontSize": {"expr": "room < 480 ? 13 : 15"},
+            "subtitleFontSize": 12,
+            "subtitlePadding": 5,
+            "offset": 12,
+            "frame": "bounds",
+            "limit": {"expr": "room - 20"},
+        },
         "text": {"fill": ink},
+        "rule": {"color": ink},
         "view": {"stroke": None},
-    }  # fmt: skip
+    }

@@ -11,7 +11,6 @@ from dyno.report.charts.against import Measure, against
 from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
-    TOGGLED,
     Look,
     Row,
     Select,
@@ -26,6 +25,7 @@ from dyno.report.charts.base import (
     short,
     tips,
     when,
+    window,
 )
 from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import AGAINST
@@ -39,8 +39,12 @@ PRICES = {
 }
 HOW = "Lower is better. Each figure bears the whole price: where output tokens are told, their prompts come free."
 LEVEL = {
-    "concurrency": "'concurrency '", "rate": "''", "batch_size": "'batch size '", "context": "'context '", "requests": "''",
-}  # fmt: skip
+    "concurrency": "'concurrency '",
+    "rate": "''",
+    "batch_size": "'batch size '",
+    "context": "'context '",
+    "requests": "''",
+}
 AFTER = {"rate": "' requests/s'", "requests": "' requests'"}
 
 
@@ -53,10 +57,19 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         tail = f"-{i + 1}" if i else ""
         for axis in AXES:
             chart = against(
-                own, axis, look, [measure(name, currency) for name in PRICES],
-                name=f"cost-{axis.replace('_', '-')}{tail}", group="Cost", title=f"Cost against {AGAINST[axis]}", about=HOW,
-                choice="price", label="Price of", log=True,
-            )  # fmt: skip
+                own,
+                axis,
+                look,
+                [measure(name, currency) for name in PRICES],
+                name=f"cost-{axis.replace('_', '-')}{tail}",
+                group="Cost",
+                title=f"Cost against {AGAINST[axis]}",
+                about=HOW,
+                choice="price",
+                label="Price of",
+                log=True,
+                falling=True,
+            )
             if chart:
                 yield chart
                 yield cheapest([e for e in own if e.cost and axis in e.axes], axis, look, currency, tail)
@@ -83,21 +96,31 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
     price = Select("price", "Price of", words, next(iter(words)))
     order = [alt.SortField("bad", order="ascending"), alt.SortField("y", order="ascending")]
     transform = [
-        *drawn(panel), TOGGLED, REQUESTS, let("y", "datum[price]"), when("isValid(datum.y)"),
+        *drawn(panel),
+        REQUESTS,
+        let("y", "datum[price]"),
+        when("isValid(datum.y)"),
         # A void result wins only where there is no other.
         let("bad", "datum.verdict == 'void' ? 1 : 0"),
-        alt.WindowTransform(window=[alt.WindowFieldDef(op="row_number", **{"as": "rank"})], sort=order, groupby=["series"]),
+        window("row_number", "rank", sort=order, by=["series"]),
         when("datum.rank == 1"),
-        let("at", f"{LEVEL[axis]} + format(datum.load, ',~g') + {AFTER.get(axis, repr(''))}"),
+        let("at", f"{LEVEL[axis]} + format(datum.load, ',') + {AFTER.get(axis, repr(''))}"),
         let("text", "format(datum.y, ',.3~r') + ' at ' + datum.at"),
         let("told", "format(datum.y, ',.4~r') + ' ' + currency"),
-    ]  # fmt: skip
+    ]
     layers = bars(
         rows, look, title=expr("currency + ', ' + price_words[price]"), tooltip=tips(("told", "Cost"), ("at", "Load"))
     )
     return finish(
-        layers, rows, name=f"cheapest-{axis.replace('_', '-')}{tail}", group="Cost",
-        title=f"Cost at the cheapest {AGAINST[axis]}", about=HOW + " A void result stands only where a series has no other.",
-        subtitle=[price.told, panel.told], selects=[price, panel], transform=transform,
-        params=[constant("currency", currency)], height=height(len({row["series"] for row in rows})),
-    )  # fmt: skip
+        layers,
+        rows,
+        name=f"cheapest-{axis.replace('_', '-')}{tail}",
+        group="Cost",
+        title=f"Cost at the cheapest {AGAINST[axis]}",
+        about=HOW + " A void result stands only where a series has no other.",
+        subtitle=[price.told, panel.told],
+        selects=[price, panel],
+        transform=transform,
+        params=[constant("currency", currency)],
+        height=height(len({row["series"] for row in rows})),
+    )

@@ -8,6 +8,7 @@ from dyno.facts.chart import Chart
 from dyno.facts.definition import definition
 from dyno.facts.entry import Entry
 from dyno.report.charts.base import (
+    PLAIN,
     REQUESTS,
     ROWS_MAX,
     TOGGLED,
@@ -59,7 +60,10 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     used = {row["load"] for row in rows}
     counts = {i: len({row["series"] for row in rows if row["load"] == i}) for i in used}
     load = Select(
-        "load", "Load", {i: w for i, w in loads.items() if i in used}, max(sorted(used), key=lambda i: counts[int(i)])
+        "load",
+        "Load",
+        {i: w for i, w in loads.items() if i in used},
+        max(sorted(used, reverse=True), key=lambda i: counts[i]),
     )
     stems = [str(row["latency"]) for row in rows]
     latency = Select("latency", "Latency", {k: w for k, w in latencies.items() if k in stems}, stems[0])
@@ -71,8 +75,10 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     x = alt.X(
         "ms",
         type="quantitative",
-        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=8),
-        axis=alt.Axis(title=expr("latency_words[latency] + ' (ms)'"), format=",~g", labelOverlap="greedy"),
+        scale=alt.Scale(type="log" if log else "linear", zero=alt.Undefined if log else False, nice=False, padding=8),
+        axis=alt.Axis(
+            title=expr("latency_words[latency] + ' (ms)'"), format=PLAIN, tickCount=6 if log else alt.Undefined
+        ),
     )
     y = alt.Y(
         "share",
@@ -85,29 +91,49 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     line = {"type": "line", "strokeWidth": 2, "clip": True}
     dots = {"type": "point", "filled": True, "size": 60, "opacity": 0, "clip": True}
     layers = [
-        unit(line, {**where, "strokeDash": dashes(look, series), "detail": alt.Detail("entry", type="nominal")},
-             params=[toggle(series), zoom()]),
+        unit(
+            line,
+            {**where, "strokeDash": dashes(look, series), "detail": alt.Detail("entry", type="nominal")},
+            params=[toggle(series), zoom()],
+        ),
         unit(dots, {**where, "tooltip": tooltip}),
-    ]  # fmt: skip
+    ]
     signs = [row for row in rows if row["verdict"] != "sound" or "failed" in row]
     if signs:
         # At the end of its line.
         text = {"type": "text", "align": "right", "dx": -4, "dy": 12, "fontSize": 10, "clip": True}
         layers.append(
-            unit(text, {**where, "text": alt.Text("sign", type="nominal")}, when("datum.share == 1"),
-                 when("datum.verdict != 'sound' || datum.failed > 0"),
-                 let("sign", "(datum.verdict == 'sound' ? '' : datum.verdict + (datum.failed > 0 ? ', ' : ''))"
-                             " + (datum.failed > 0 ? format(datum.failed, ',') + ' failed' : '')"))
-        )  # fmt: skip
+            unit(
+                text,
+                {**where, "text": alt.Text("sign", type="nominal")},
+                when("datum.share == 1"),
+                when("datum.verdict != 'sound' || datum.failed > 0"),
+                let(
+                    "sign",
+                    "(datum.verdict == 'sound' ? '' : datum.verdict + (datum.failed > 0 ? ', ' : ''))"
+                    " + (datum.failed > 0 ? format(datum.failed, ',') + ' failed' : '')",
+                ),
+            )
+        )
     less = f" {len(shown):,} of {len(lines):,} lines are kept." if len(shown) < len(lines) else ""
     yield finish(
-        layers, rows, name="distribution", group="Latency", title="Distribution of latencies",
-        about="Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. Further "
-        "left is better. Failed requests are not in it." + less,
-        subtitle=[latency.told, load.told], selects=[latency, load],
-        transform=[*drawn(latency, load), TOGGLED, REQUESTS, alt.FlattenTransform(flatten=["share", "ms"]),
-                   let("told", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")],
-    )  # fmt: skip
+        layers,
+        rows,
+        name="distribution",
+        group="Latency",
+        title="Distribution of latencies",
+        about="Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. "
+        "Further left is better. Failed requests are not in it." + less,
+        subtitle=[latency.told, load.told],
+        selects=[latency, load],
+        transform=[
+            *drawn(latency, load),
+            TOGGLED,
+            REQUESTS,
+            alt.FlattenTransform(flatten=["share", "ms"]),
+            let("told", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'"),
+        ],
+    )
 
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:

@@ -40,10 +40,18 @@ def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     ]
     for axis in AXES:
         chart = against(
-            entries, axis, look, measures, name=f"energy-{axis.replace('_', '-')}", group="Energy",
-            title=f"Energy and power against {AGAINST[axis]}", about="Of the accelerators that were used, on average.",
-            choice="figure", label="Figure",
-        )  # fmt: skip
+            entries,
+            axis,
+            look,
+            measures,
+            name=f"energy-{axis.replace('_', '-')}",
+            group="Energy",
+            title=f"Energy and power against {AGAINST[axis]}",
+            about="Of the accelerators that were used, on average.",
+            choice="figure",
+            label="Figure",
+            falling=True,
+        )
         if chart:
             yield chart
 
@@ -69,48 +77,71 @@ def over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         rows.append(row)
     trial = trials(kept)
     series = look.ordered(row["series"] for row in rows)
-    tooltip = [tip("series", "Series"), tip("when", "Time"), tip("told", "Power"), tip("each", "Energy"), tip("made", "Output"),
-               tip("verdict", "Verdict")]  # fmt: skip
+    tooltip = [
+        tip("series", "Series"),
+        tip("when", "Time"),
+        tip("told", "Power"),
+        tip("each", "Energy"),
+        tip("made", "Output"),
+        tip("verdict", "Verdict"),
+    ]
     joules = any(v is not None for row in rows for v in row["joules"])
     x = alt.X(
         "at",
         type="quantitative",
-        scale=alt.Scale(nice=False, zero=True),
+        scale=alt.Scale(nice=True, zero=True),
         axis=alt.Axis(title="Time since the load began (s)"),
     )
     panels = [("watts", "Power (W)", [TALL / 2 - 14, 0] if joules else [TALL, 0])]
     panels += [("joules", "Energy per output token (J)", [TALL, TALL / 2 + 14])] if joules else []
     layers = []
     for i, (field, title, room) in enumerate(panels):
-        y = alt.Y(field, type="quantitative", scale=alt.Scale(zero=True, nice=True, range=room),
-                  axis=alt.Axis(title=title, orient="left", tickCount=4))  # fmt: skip
+        y = alt.Y(
+            field,
+            type="quantitative",
+            scale=alt.Scale(zero=True, nice=True, range=room),
+            axis=alt.Axis(title=title, orient="left", tickCount=4),
+        )
         line = {"type": "line", "strokeWidth": 1.5, "clip": True}
         dots = {"type": "point", "filled": True, "size": 14, "opacity": 1, "clip": True}
         where = {"x": x, "y": y, "color": colour(look, series, "" if len(series) > 1 else "stroke")}
         valid = when(f"isValid(datum.{field})")
-        layers += [
-            unit(line, where, valid, params=[zoom("x")] if not i else ()),
-            unit(dots, {**where, "tooltip": tooltip}, valid),
-        ]
+        params = [zoom("x")] if i == 0 else []
+        layers.append(
+            alt.LayerSpec(
+                layer=[unit(line, where, valid, params=params), unit(dots, {**where, "tooltip": tooltip}, valid)]
+            )
+        )
     less = f" The first {len(kept)} of {len(there)} trials are kept." if len(kept) < len(there) else ""
     yield finish(
-        layers, rows, name="power-time", group="Energy", title="Power and energy per token over time",
-        about="Of one trial at a time: the power of its accelerators, and that power by the tokens of the same slice of "
-        "time." + less,
-        subtitle=[trial.told, "trial_signs[trial]"], selects=[trial], resolve=alt.Resolve(scale=alt.ScaleResolveMap(y="independent")),
-        params=[signs(kept)], height=TALL,
-        transform=[*drawn(trial), alt.FlattenTransform(flatten=["at", "watts", "joules", "speed"]),
-                   let("when", "format(datum.at, ',') + ' s'"),
-                   let("told", "isValid(datum.watts) ? format(datum.watts, ',') + ' W' : 'not known'"),
-                   let("each", "isValid(datum.joules) ? format(datum.joules, ',') + ' J/token' : 'not known'"),
-                   let("made", "isValid(datum.speed) ? format(datum.speed, ',') + ' tokens/s' : 'not known'")],
-    )  # fmt: skip
+        layers,
+        rows,
+        name="power-time",
+        group="Energy",
+        title="Power and energy per token over time",
+        about="Of one trial at a time: the power of its accelerators, and that power by the tokens of the same slice "
+        "of time." + less,
+        subtitle=[trial.told, "trial_signs[trial]"],
+        selects=[trial],
+        resolve=alt.Resolve(scale=alt.ScaleResolveMap(y="independent")),
+        params=[signs(kept)],
+        height=TALL,
+        transform=[
+            *drawn(trial),
+            alt.FlattenTransform(flatten=["at", "watts", "joules", "speed"]),
+            let("when", "format(datum.at, ',') + ' s'"),
+            let("told", "isValid(datum.watts) ? format(datum.watts, ',') + ' W' : 'not known'"),
+            let("each", "isValid(datum.joules) ? format(datum.joules, ',') + ' J/token' : 'not known'"),
+            let("made", "isValid(datum.speed) ? format(datum.speed, ',') + ' tokens/s' : 'not known'"),
+        ],
+    )
 
 
 def trials(entries: Sequence[Entry]) -> Select:
-    """One at a time."""
+    """One at a time; at first that with most requests."""
+    first = max(range(len(entries)), key=lambda i: (entries[i].completed or 0.0, -i))
     told = {i: e.label or f"{e.series}: {load_words(e.load.items())}" for i, e in enumerate(entries)}
-    return Select("trial", "Trial", told, 0)
+    return Select("trial", "Trial", told, first)
 
 
 def signs(entries: Sequence[Entry]) -> alt.VariableParameter:

@@ -1,7 +1,8 @@
 """Latencies against the load: one chart a latency and axis."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry, Number
@@ -36,27 +37,41 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         if not told:
             continue
         index = meanings(key for e in entries if (key := definition(e, stem, told)) is not None)
-        words = meaning_words(index)
+        measures = [measure(statistic, stem) for statistic in told]
         for axis in AXES:
             chart = against(
-                entries, axis, look,
-                [Measure(s, s, f"{NAMES[stem]}, {s} (ms)", "ms", lambda e, s=s, stem=stem: number(e, s, stem)) for s in told],
-                name=f"{stem}-{axis.replace('_', '-')}", group="Latency", title=f"{WHOLE[stem]} against {AGAINST[axis]}",
+                entries,
+                axis,
+                look,
+                measures,
+                name=f"{stem}-{axis.replace('_', '-')}",
+                group="Latency",
+                title=f"{WHOLE[stem]} against {AGAINST[axis]}",
                 about="Lower is better. Bars are 95 % intervals where they are known.",
-                choice="statistic", label="Statistic", log=True,
-                meaning=lambda e, stem=stem, told=told, index=index: index[definition(e, stem, told) or ""],
-                meaning_words=words,
-            )  # fmt: skip
+                choice="statistic",
+                label="Statistic",
+                log=True,
+                meaning=partial(meaning, stem, told, index),
+                meaning_words=meaning_words(index),
+            )
             if chart:
                 yield chart
 
 
+def measure(statistic: str, stem: str) -> Measure:
+    title = f"{NAMES[stem]}, {statistic} (ms)"
+    return Measure(statistic, statistic, title, "ms", lambda entry: number(entry, statistic, stem))
+
+
+def meaning(stem: str, told: Sequence[str], index: Mapping[str, int], entry: Entry) -> int:
+    return index[definition(entry, stem, told) or ""]
+
+
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
-    """Mean, then percentiles; that which most would ask first of those is p50."""
+    """Mean, then percentiles as they rise."""
     names = {name for e in entries for name in e.figures}
     found = {m[1].replace("median", "p50") for n in names if (m := _NAMED.fullmatch(n)) and m[2] == stem}
-    ranked = sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
-    return ranked
+    return sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
 
 def number(entry: Entry, statistic: str, stem: str) -> Number | None:

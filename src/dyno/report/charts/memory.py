@@ -35,9 +35,9 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             if value is not None and (key not in most or value > most[key][0]):
                 most[key] = (value, entry)
     rows: list[Row] = []
-    for (of, what, _), (value, entry) in most.items():
+    for (held, what, _), (value, entry) in most.items():
         load = load_words([("kind", entry.kind), *entry.load.items()])
-        rows.append(entry_row(entry) | {"of": of, "what": WHAT[what], "y": short(value / 2**30), "load": load})
+        rows.append(entry_row(entry) | {"of": held, "what": WHAT[what], "y": short(value / 2**30), "load": load})
     if not rows:
         return
     rows.sort(key=lambda row: (row["what"], look.places[row["series"]]))
@@ -46,13 +46,23 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     tooltip = tips(("what", "When"), ("told", "Memory"), ("load", "Of the trial with most"))
     count = len({row["what"] for row in rows}) * len({row["series"] for row in rows})
     yield finish(
-        bars(rows, look, title="Memory (GiB)", tooltip=tooltip, of="what"), rows, name="memory", group="Memory",
+        bars(rows, look, title="Memory (GiB)", tooltip=tooltip, of="what"),
+        rows,
+        name="memory",
+        group="Memory",
         title="Memory after load, and at most",
         about="Of all accelerators of a trial together; of a series' trials, the one that took most.",
-        subtitle=[of.told], selects=[of], height=height(count),
-        transform=[*drawn(of), TOGGLED, REQUESTS, let("text", "format(datum.y, ',.3~r')"),
-                   let("told", "format(datum.y, ',.4~r') + ' GiB'")],
-    )  # fmt: skip
+        subtitle=[of.told],
+        selects=[of],
+        height=height(count),
+        transform=[
+            *drawn(of),
+            TOGGLED,
+            REQUESTS,
+            let("text", "format(datum.y, ',.3~r')"),
+            let("told", "format(datum.y, ',.4~r') + ' GiB'"),
+        ],
+    )
 
 
 def height(count: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import Entry
+from dyno.facts.entry import Entry, Number
 from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
@@ -13,6 +13,7 @@ from dyno.report.charts.base import (
     Select,
     drawn,
     entry_row,
+    failed_row,
     finish,
     let,
     load_words,
@@ -29,25 +30,42 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows: list[Row] = []
     for entry in entries:
         speed = entry.figures.get("speed")
-        if entry.kind != "micro" or speed is None:
+        if entry.kind != "micro" or (speed is None and not entry.failure):
             continue
         kind = letters(str(entry.load.get("test", "")))
-        row = entry_row(entry) | {"kind": kind if kind in KINDS else "other", "test": load_words(entry.load.items())}
-        put(row, "y", speed)
+        row = (entry_row(entry) if speed else failed_row(entry)) | {
+            "kind": kind if kind in KINDS else "other",
+            "test": load_words(entry.load.items()),
+        }
+        put(row, "y", speed or Number(0.0))
         if "y_low" in row:
             row |= {"low": row.pop("y_low"), "high": row.pop("y_high")}
         rows.append(row)
-    if not rows:
+    if all("why" in row for row in rows):
         return
     words = {k: w for k, w in {**KINDS, "other": "other"}.items() if any(row["kind"] == k for row in rows)}
     kind_select = Select("kind", "Tests", words, next(iter(words)))
     most = max(sum(row["kind"] == k for row in rows) for k in words)
     yield finish(
-        bars(rows, look, title="Tokens/s", tooltip=tips(("test", "Test"), ("told", "Speed")), of="test"), rows,
-        name="micro", group="Micro tests", title="Speed of single requests",
-        about="In the engine's own process, one request at a time. Lines on the bars are intervals where they are known.",
-        subtitle=[kind_select.told], selects=[kind_select], height=height(most),
-        transform=[*drawn(kind_select), TOGGLED, REQUESTS, let("text", "format(datum.y, ',.4~r')"),
-                   let("told", "format(datum.y, ',') + ' tokens/s' + (isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + "
-                               "' to ' + format(datum.high, ',.4~r') + ')' : '')")],
-    )  # fmt: skip
+        bars(rows, look, title="Tokens/s", tooltip=tips(("test", "Test"), ("told", "Speed")), of="test"),
+        rows,
+        name="micro",
+        group="Micro tests",
+        title="Speed of single requests",
+        about="In the engine's own process, one request at a time. Lines on bars are intervals, where known.",
+        subtitle=[kind_select.told],
+        selects=[kind_select],
+        height=height(most),
+        transform=[
+            *drawn(kind_select),
+            TOGGLED,
+            REQUESTS,
+            let("text", "format(datum.y, ',.4~r')"),
+            let(
+                "told",
+                "isValid(datum.why) ? datum.why : format(datum.y, ',') + ' tokens/s'"
+                " + (isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + "
+                "' to ' + format(datum.high, ',.4~r') + ')' : '')",
+            ),
+        ],
+    )

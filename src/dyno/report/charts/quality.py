@@ -13,6 +13,7 @@ from dyno.report.charts.base import (
     Select,
     drawn,
     entry_row,
+    failed_row,
     finish,
     let,
     load_words,
@@ -28,23 +29,25 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     metrics: dict[str, int] = {}
     for entry in entries:
         score = entry.figures.get("score")
-        if entry.kind != "quality" or score is None:
+        if entry.kind != "quality" or (score is None and not entry.failure):
             continue
         # Accuracies and perplexities don't share an axis.
         metric = ", ".join(str(entry.load[k]) for k in ("metric", "filter") if k in entry.load) or "score"
         rest = [(k, v) for k, v in entry.load.items() if k not in ("metric", "filter")]
-        row = entry_row(entry) | {
+        row = (entry_row(entry) if score else failed_row(entry)) | {
             "metric": metrics.setdefault(metric, len(metrics)),
             "task": load_words(rest),
-            "y": shown(score),
+            "y": shown(score) if score else 0,
         }
         error = entry.value("stderr")
-        if score.low is not None and score.high is not None:
+        if score is None:
+            pass
+        elif score.low is not None and score.high is not None:
             row |= {"low": short(score.low), "high": short(score.high), "by": "95 % interval"}
         elif error is not None:
             row |= {"low": short(score.value - error), "high": short(score.value + error), "by": "± standard error"}
         rows.append(row)
-    if not rows:
+    if all("why" in row for row in rows):
         return
     kinds = [row["metric"] for row in rows]
     metric_select = Select(
@@ -53,10 +56,25 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     most = max(kinds.count(i) for i in set(kinds))
     how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
     yield finish(
-        bars(rows, look, title="Score", tooltip=tips(("task", "Task"), ("told", "Score")), of="task"), rows,
-        name="quality", group="Accuracy", title="Scores", about=f"Lines on the bars: {how}." if how else "How sure they are isn't told.",
-        subtitle=[metric_select.told], selects=[metric_select], height=height(most),
-        transform=[*drawn(metric_select), TOGGLED, REQUESTS, let("text", "format(datum.y, ',.4~r')"),
-                   let("told", "format(datum.y, ',') + (isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + ' to ' + "
-                               "format(datum.high, ',.4~r') + ', ' + datum.by + ')' : '')")],
-    )  # fmt: skip
+        bars(rows, look, title="Score", tooltip=tips(("task", "Task"), ("told", "Score")), of="task"),
+        rows,
+        name="quality",
+        group="Accuracy",
+        title="Scores",
+        about=f"Lines on the bars: {how}." if how else "How sure they are isn't told.",
+        subtitle=[metric_select.told],
+        selects=[metric_select],
+        height=height(most),
+        transform=[
+            *drawn(metric_select),
+            TOGGLED,
+            REQUESTS,
+            let("text", "format(datum.y, ',.4~r')"),
+            let(
+                "told",
+                "isValid(datum.why) ? datum.why : format(datum.y, ',')"
+                " + (isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + ' to ' + "
+                "format(datum.high, ',.4~r') + ', ' + datum.by + ')' : '')",
+            ),
+        ],
+    )

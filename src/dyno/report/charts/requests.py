@@ -10,7 +10,6 @@ from dyno.report.charts.base import (
     AXIS_TITLES,
     FAILED_TIPS,
     FAILURE,
-    INK,
     REQUESTS,
     TOGGLED,
     Look,
@@ -46,8 +45,13 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             row |= {"x": short(entry.axes[axis]), "workload": at[entry.id]}
             rows.append(row)
         series = look.ordered(row["series"] for row in rows)
+        # A number, and sorted: of names, Vega-Lite would make an expression.
+        for row in rows:
+            row["slot"] = series.index(row["series"])
         x = alt.X("x", type="ordinal", axis=alt.Axis(title=AXIS_TITLES[axis], labelAngle=0, labelOverlap="greedy"))
-        beside = alt.XOffset("series", type="nominal", scale=alt.Scale(domain=series, paddingInner=0.1))
+        beside = alt.XOffset(
+            "slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series))), paddingInner=0.1)
+        )
         color = colour(look, series, "square")
         where = {"x": x, "xOffset": beside}
         tooltip = tips(("x", AXIS_TITLES[axis]))
@@ -56,27 +60,51 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         bar = {"type": "bar"}
         text = {"type": "text", "dy": -6, "fontSize": 10}
         layers = [
-            unit(bar, {**where, "y": value_axis("done", title), "color": color, "tooltip": tooltip},
-                 when("isValid(datum.completed)"), params=[toggle(series)]),
-            unit({**bar, "fill": FAILURE}, {**where, "y": top, "y2": alt.Y2("done"), "tooltip": tooltip},
-                 when("datum.failed > 0")),
-            unit({**text, "fill": FAILURE, "fontWeight": "bold"}, {**where, "y": top, "tooltip": tooltip,
-                 "text": alt.Text("failed", type="quantitative", format=",")}, when("datum.failed > 0")),
-        ]  # fmt: skip
+            unit(
+                bar,
+                {**where, "y": value_axis("done", title), "color": color, "tooltip": tooltip},
+                when("isValid(datum.completed)"),
+                params=[toggle(series)],
+            ),
+            unit(
+                {**bar, "fill": FAILURE},
+                {**where, "y": top, "y2": alt.Y2("done"), "tooltip": tooltip},
+                when("datum.failed > 0"),
+            ),
+            unit(
+                {**text, "fill": FAILURE, "fontWeight": "bold"},
+                {**where, "y": top, "tooltip": tooltip, "text": alt.Text("failed", type="quantitative", format=",")},
+                when("datum.failed > 0"),
+            ),
+        ]
         if any("why" in row for row in rows):
             cross = {**text, "text": "✕", "fill": FAILURE, "fontWeight": "bold", "fontSize": 13}
             layers.append(unit(cross, {**where, "y": top, "tooltip": FAILED_TIPS}, when("isValid(datum.why)")))
         if any(row["verdict"] != "sound" and "why" not in row for row in rows):
-            sign = {**text, "fill": INK, "dy": -18, "fontWeight": "bold", "fontSize": 11}
-            layers.append(unit(sign, {**where, "y": top, "text": alt.Text("sign", type="nominal"), "tooltip": tooltip},
-                               when("datum.verdict != 'sound' && !isValid(datum.why)"),
-                               let("sign", "datum.verdict == 'void' ? '✕' : '?'")))  # fmt: skip
+            sign = {**text, "dy": -18, "fontWeight": "bold", "fontSize": 11}
+            layers.append(
+                unit(
+                    sign,
+                    {**where, "y": top, "text": alt.Text("sign", type="nominal"), "tooltip": tooltip},
+                    when("datum.verdict != 'sound' && !isValid(datum.why)"),
+                    let("sign", "datum.verdict == 'void' ? '✕' : '?'"),
+                )
+            )
         yield finish(
-            layers, rows, name=f"requests-{axis.replace('_', '-')}", group="Requests",
+            layers,
+            rows,
+            name=f"requests-{axis.replace('_', '-')}",
+            group="Requests",
             title=f"Requests completed and failed against {AGAINST[axis]}",
-            about="Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a result. "
-            "Above a bar, ? is a doubtful and ✕ a void result.",
-            subtitle=[panel.told, "'failed: red, with their number'"], selects=[panel],
-            transform=[*drawn(panel), TOGGLED, let("done", "datum.completed || 0"),
-                       let("sum", "datum.done + (datum.failed || 0)"), REQUESTS],
-        )  # fmt: skip
+            about="Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a "
+            "result. Above a bar, ? is a doubtful and ✕ a void result.",
+            subtitle=[panel.told, "'failed: red, with their number'"],
+            selects=[panel],
+            transform=[
+                *drawn(panel),
+                TOGGLED,
+                let("done", "datum.completed || 0"),
+                let("sum", "datum.done + (datum.failed || 0)"),
+                REQUESTS,
+            ],
+        )

@@ -18,9 +18,12 @@ FIGURES = {
     "request_goodput": ("requests/s that met the target", "Requests/s that met the target"),
 }
 AGAINST = {
-    "concurrency": "concurrency", "rate": "offered rate", "batch_size": "batch size", "context": "context length",
+    "concurrency": "concurrency",
+    "rate": "offered rate",
+    "batch_size": "batch size",
+    "context": "context length",
     "requests": "number of requests",
-}  # fmt: skip
+}
 HOW = "Higher is better. Bars are 95 % intervals where they are known."
 
 
@@ -37,9 +40,18 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     whole = [e for e in entries if e.kind in ("serve", "throughput", "latency")]
     for axis in AXES:
         chart = against(
-            whole, axis, look, MEASURES, name=f"throughput-{axis.replace('_', '-')}", group="Throughput",
-            title=f"Throughput against {AGAINST[axis]}", about=HOW, choice="figure", label="Figure", normal=True,
-        )  # fmt: skip
+            whole,
+            axis,
+            look,
+            MEASURES,
+            name=f"throughput-{axis.replace('_', '-')}",
+            group="Throughput",
+            title=f"Throughput against {AGAINST[axis]}",
+            about=HOW,
+            choice="figure",
+            label="Figure",
+            normal=True,
+        )
         if chart:
             yield chart
     yield from speed(entries, look)
@@ -53,10 +65,19 @@ def speed(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             msgspec.structs.replace(e, load={**e.load, "test": letters(str(e.load.get("test", "")))}) for e in micro
         ]
     chart = against(
-        micro, "context", look, [SPEED], name="speed-context", group="Throughput",
-        title="Speed of a single request against context length", about=HOW, choice="figure", label="Figure",
-        normal=True, log=True,
-    )  # fmt: skip
+        micro,
+        "context",
+        look,
+        [SPEED],
+        name="speed-context",
+        group="Throughput",
+        title="Speed of a single request against context length",
+        about=HOW,
+        choice="figure",
+        label="Figure",
+        normal=True,
+        log=True,
+    )
     if chart:
         yield chart
 
@@ -70,10 +91,17 @@ def served(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """Requests/s that were served, of those that were offered. Below the diagonal, a queue grows."""
     own = [e for e in entries if e.kind == "serve"]
     chart = against(
-        own, "rate", look, [measure("request_throughput")], name="served-rate", group="Throughput",
+        own,
+        "rate",
+        look,
+        [measure("request_throughput")],
+        name="served-rate",
+        group="Throughput",
         title="Served against offered requests",
         about="On the dashed line all that was offered was served; a point well below it has a queue that grows.",
-        choice="figure", label="Figure", equal="served = offered",
-    )  # fmt: skip
+        choice="figure",
+        label="Figure",
+        equal="served = offered",
+    )
     if chart:
         yield chart

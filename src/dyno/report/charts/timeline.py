@@ -23,6 +23,7 @@ from dyno.report.charts.base import (
     tip,
     unit,
     when,
+    window,
     zoom,
 )
 from dyno.report.charts.energy import signs, trials
@@ -57,21 +58,41 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     scale = alt.Scale(domain=domain, range=[GREY, FAILURE, *(look.colour(name) for name in series)])
     shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}']")
     legend = alt.Legend(
-        title=None, values=shown, columns=expr("room < 480 ? 1 : 3"), labelLimit=expr("room < 480 ? room - 90 : 260"),
-        symbolType="square", symbolOpacity=1, symbolSize=110,
-    )  # fmt: skip
+        title=None,
+        values=shown,
+        columns=expr("room < 480 ? 1 : 3"),
+        labelLimit=expr("room < 480 ? room - 90 : 260"),
+        symbolType="square",
+        symbolOpacity=1,
+        symbolSize=110,
+    )
     color = alt.Color("part", type="nominal", scale=scale, legend=legend)
-    x = alt.X("from", type="quantitative", scale=alt.Scale(nice=False, zero=True),
-              axis=alt.Axis(title="Time since the load began (s)"))  # fmt: skip
-    y = alt.Y("number", type="quantitative", scale=alt.Scale(reverse=True, nice=False, zero=False),
-              axis=alt.Axis(title="Request, in the order of sending", grid=False))  # fmt: skip
+    x = alt.X(
+        "from",
+        type="quantitative",
+        scale=alt.Scale(nice=True, zero=True),
+        axis=alt.Axis(title="Time since the load began (s)"),
+    )
+    y = alt.Y(
+        "number",
+        type="quantitative",
+        scale=alt.Scale(reverse=True, nice=False, zero=False),
+        axis=alt.Axis(title="Request, in the order of sending", grid=False, tickMinStep=1),
+    )
     tooltip = [tip("series", "Series"), tip("number", "Request"), tip("told", "Time"), tip("error", "Error")]
     bar = {"type": "rect", "clip": True}
     where = {"x": x, "x2": alt.X2("to"), "y": y, "y2": alt.Y2("under"), "color": color, "tooltip": tooltip}
-    wait = [let("from", "datum.sent"), let("to", "isValid(datum.first) ? datum.first : datum.end"),
-            let("part", f"datum.error != '' && !isValid(datum.first) ? '{FAILED}' : '{WAITING}'")]  # fmt: skip
-    made = [when("isValid(datum.first)"), let("from", "datum.first"), let("to", "datum.end"),
-            let("part", f"datum.error != '' ? '{FAILED}' : '{GENERATING}' + datum.series")]  # fmt: skip
+    wait = [
+        let("from", "datum.sent"),
+        let("to", "isValid(datum.first) ? datum.first : datum.end"),
+        let("part", f"datum.error != '' && !isValid(datum.first) ? '{FAILED}' : '{WAITING}'"),
+    ]
+    made = [
+        when("isValid(datum.first)"),
+        let("from", "datum.first"),
+        let("to", "datum.end"),
+        let("part", f"datum.error != '' ? '{FAILED}' : '{GENERATING}' + datum.series"),
+    ]
     cross = {
         "type": "text",
         "text": "✕",
@@ -88,16 +109,28 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         layers.append(unit(cross, end, when("datum.error != ''"), let("middle", "datum.number + 0.42")))
     less = f" The first {len(kept)} of {len(there)} trials are kept." if len(kept) < len(there) else ""
     yield finish(
-        layers, rows, name="timeline", group="Requests", title="Requests over time",
-        about="Each bar is a request, from its sending to its end; ✕: it failed. Of many requests, some are shown." + less,
-        subtitle=[trial.told, "counts[trial]", "trial_signs[trial]"], selects=[trial], height=380,
+        layers,
+        rows,
+        name="timeline",
+        group="Requests",
+        title="Requests over time",
+        about="Each bar is a request, from its sending to its end; ✕: it failed. Of many, some are shown." + less,
+        subtitle=[trial.told, "counts[trial]", "trial_signs[trial]"],
+        selects=[trial],
+        height=380,
         params=[constant("names", [e.series for e in kept]), constant("counts", told), signs(kept)],
-        transform=[*drawn(trial), alt.FlattenTransform(flatten=["sent", "first", "end", "error"], **{"as": ["sent", "first", "end", "error"]}),
-                   alt.WindowTransform(window=[alt.WindowFieldDef(op="row_number", **{"as": "number"})]),
-                   let("under", "datum.number + 0.85"),
-                   let("told", "'sent ' + format(datum.sent, ',') + ' s' + (isValid(datum.first) ? ', first token ' + "
-                               "format(datum.first, ',') + ' s' : '') + ', end ' + format(datum.end, ',') + ' s'")],
-    )  # fmt: skip
+        transform=[
+            *drawn(trial),
+            alt.FlattenTransform(flatten=["sent", "first", "end", "error"]),
+            window("row_number", "number"),
+            let("under", "datum.number + 0.85"),
+            let(
+                "told",
+                "'sent ' + format(datum.sent, ',') + ' s' + (isValid(datum.first) ? ', first token ' + "
+                "format(datum.first, ',') + ' s' : '') + ', end ' + format(datum.end, ',') + ' s'",
+            ),
+        ],
+    )
 
 
 def thinned(bars: list[Bar], most: int) -> list[Bar]:

@@ -6,11 +6,13 @@ import altair as alt
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry, Number
-from dyno.report.charts.against import FACTOR, per_of, per_words, put_per
+from dyno.report.charts.against import DASHED, FACTOR, per_of, per_words, put_per
 from dyno.report.charts.base import (
     AXIS_TITLES,
     ESTIMATE,
+    FAILED_TIPS,
     GREY,
+    PLAIN,
     REQUESTS,
     TOGGLED,
     Look,
@@ -23,21 +25,27 @@ from dyno.report.charts.base import (
     drawn,
     entry_row,
     expr,
+    failed_row,
     finish,
+    headroom,
     let,
+    lift,
     lost,
     meanings,
+    no_result,
     panels,
     places,
     points,
     short,
     shown,
+    tip,
     tips,
     toggle,
     unit,
     value_axis,
     when,
     wide,
+    window,
     zoom,
 )
 from dyno.report.charts.latency import NAMES, definition, number, statistics
@@ -50,12 +58,17 @@ Latencies = dict[Option, str]
 
 
 def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    whole = [e for e in entries if e.kind in ("serve", "throughput", "latency") and not e.failure]
+    whole = [e for e in entries if e.kind in ("serve", "throughput", "latency")]
     words, values = latencies(whole)
     for axis in AXES:
-        kept = [e for e in whole if axis in e.axes and values.get(e.id) and any(f in e.figures for f in FIGURES)]
-        if panel := panels(kept, axis):
+        kept = [e for e in whole if axis in e.axes and (e.failure or drawable(e, values))]
+        panel = panels(kept, axis)
+        if panel and any(drawable(e, values) for e in kept):
             yield _chart(kept, axis, look, panel, words, values)
+
+
+def drawable(entry: Entry, values: dict[str, dict[str, Number]]) -> bool:
+    return bool(values[entry.id]) and any(name in entry.figures for name in FIGURES)
 
 
 def latencies(entries: Sequence[Entry]) -> tuple[Latencies, dict[str, dict[str, Number]]]:
@@ -88,12 +101,14 @@ def _chart(
     at, per = places(entries, axis), per_of(entries)
     rows: list[Row] = []
     for entry in entries:
-        row = entry_row(entry) | {"load": short(entry.axes[axis]), "workload": at[entry.id]}
+        row = entry_row(entry) if drawable(entry, values) else failed_row(entry)
+        row |= {"load": short(entry.axes[axis]), "workload": at[entry.id]}
         for key, found in values[entry.id].items():
             row[key] = shown(found)
         row |= {name: shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
         put_per(row, entry, per)
         rows.append(row)
+    lift(rows, "workload", highest="load")
     counts = {key: sum(key in row for row in rows) for key in words}
     there = {key: text for key, text in words.items() if counts[key]}
     rank = {text: -i for i, text in enumerate(FIRST)}
@@ -108,8 +123,10 @@ def _chart(
     x = alt.X(
         "x",
         type="quantitative",
-        scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=24),
-        axis=alt.Axis(title=expr("latency_words[latency] + ' (ms)'"), format=",~g", labelOverlap="greedy"),
+        scale=alt.Scale(type="log" if log else "linear", zero=alt.Undefined if log else False, nice=False, padding=24),
+        axis=alt.Axis(
+            title=expr("latency_words[latency] + ' (ms)'"), format=PLAIN, tickCount=6 if log else alt.Undefined
+        ),
     )
     y = value_axis("y", expr(f"axes[figure]{heading}"))
     color = colour(look, series)
@@ -119,16 +136,31 @@ def _chart(
     line = {"type": "line", "strokeWidth": 2, "clip": True}
     path = {"x": x, "y": y, "color": color, "order": alt.Order("load", type="quantitative")}
     layers = [
-        unit(line, {**path, "strokeDash": dashes(look, series)}, *([when(f"!({estimate})")] if dashed else []),
-             params=[toggle(series), zoom()]),
-    ]  # fmt: skip
+        unit(
+            line,
+            {**path, "strokeDash": dashes(look, series)},
+            when(f"isValid(datum.y) && !({estimate})" if dashed else "isValid(datum.y)"),
+            params=[toggle(series), zoom()],
+        ),
+    ]
     if dashed:
-        layers.append(unit({**line, "strokeDash": ESTIMATE}, path, when(estimate)))
+        layers.append(unit({**line, "strokeDash": ESTIMATE}, path, when(f"isValid(datum.y) && {estimate}")))
+    layers.append(headroom(x=x, y=value_axis("far", expr(f"axes[figure]{heading}"))))
     layers += front(x, y)
     layers += lost(rows, x=x, y=y, tooltip=tooltip)
     layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
     label = {"type": "text", "align": "left", "dx": 7, "dy": 7, "fontSize": 10, "clip": True}
-    layers.append(unit(label, {"x": x, "y": y, "text": alt.Text("load", type="quantitative", format=",~g")}))
+    layers.append(
+        unit(
+            label,
+            {"x": x, "y": y, "text": alt.Text("load", type="quantitative", format=PLAIN)},
+            when("isValid(datum.y)"),
+        )
+    )
+    corner = no_result(
+        rows, x={"value": "width"}, color=color, tooltip=[tip("load", AXIS_TITLES[axis]), *FAILED_TIPS], left=14
+    )
+    layers += corner
     print_ = "',.4~r'" if per else "','"
     told = f"format(datum.y, per == 'measured' ? ',' : {print_}) + ' ' + units[figure]{heading}"
     transform = [
@@ -136,49 +168,58 @@ def _chart(
         TOGGLED,
         let("x", "datum[latency]"),
         let("y", f"datum[figure] * {factor}"),
-        when("isValid(datum.x) && isValid(datum.y)"),
+        when("isValid(datum.why) || isValid(datum.x) && isValid(datum.y)"),
         let("told", told + (f" + ({estimate} ? ' – an estimate' : '')" if dashed else "")),
         let("late", "format(datum.x, ',') + ' ms'"),
         REQUESTS,
     ]
     subtitle = [f"figure_words[figure]{heading} + ' against ' + latency_words[latency]", panel.told]
     if dashed:
-        subtitle.append("per == 'machine' ? 'dashed: an estimate, as if nothing were lost' : 'as measured'")
+        subtitle[0] += f" + {DASHED}"
     return finish(
-        layers, rows, name=f"tradeoff-{axis.replace('_', '-')}", group="Throughput and latency",
+        layers,
+        rows,
+        name=f"tradeoff-{axis.replace('_', '-')}",
+        group="Throughput and latency",
         title=f"Throughput against latency, by {AGAINST[axis]}",
-        about=f"Up and to the left is better. Numbers at the points are the {AGAINST[axis]}. On the Pareto front nothing "
-        "else that is shown has more throughput at as little latency; void points don't count for it.",
-        subtitle=subtitle, transform=transform, selects=selects, per=per,
+        about=f"Up and to the left is better. Numbers at the points are the {AGAINST[axis]}. On the Pareto front "
+        "nothing else that is shown has more throughput at as little latency; void points don't count for it. "
+        "✕ in the corner: a trial without a result.",
+        subtitle=subtitle,
+        transform=transform,
+        selects=selects,
+        per=per,
         params=[
             constant("axes", {k: axis_title for k, (_, axis_title) in FIGURES.items()}),
             constant("units", {k: axis_title[0].lower() + axis_title[1:] for k, (_, axis_title) in FIGURES.items()}),
             *([constant("per_words", per_words(entries))] if per else []),
         ],
-    )  # fmt: skip
+    )
 
 
 def front(x: alt.X, y: alt.Y) -> list[alt.UnitSpec]:
     """From the left: each point that has more throughput than all before it."""
     sort = [alt.SortField("x", order="ascending"), alt.SortField("y", order="descending")]
     best = [
-        when("datum.verdict != 'void'"),
-        window("max", "y", "top", sort),
-        window("lag", "top", "before", sort),
+        when("datum.verdict != 'void' && isValid(datum.y)"),
+        window("max", "top", "y", sort),
+        window("lag", "before", "top", sort),
         when("!isValid(datum.before) || datum.y > datum.before"),
     ]
     line = {"type": "line", "interpolate": "step-after", "stroke": GREY, "strokeWidth": 5, "opacity": 0.4, "clip": True}
-    text = {"type": "text", "text": "Pareto front", "fill": GREY, "align": "right", "baseline": "top", "dx": -12, "dy": 8,
-            "clip": True}  # fmt: skip
+    text = {
+        "type": "text",
+        "text": "Pareto front",
+        "fill": GREY,
+        "align": "right",
+        "baseline": "top",
+        "dx": -12,
+        "dy": 8,
+        "clip": True,
+    }
     last = [
         alt.JoinAggregateTransform(joinaggregate=[alt.JoinAggregateFieldDef(op="max", field="x", **{"as": "end"})]),
         when("datum.x == datum.end"),
     ]
     where = {"x": x, "y": y}
     return [unit(line, {**where, "order": alt.Order("x", type="quantitative")}, *best), unit(text, where, *best, *last)]
-
-
-def window(op: str, field: str, name: str, sort: list[alt.SortField]) -> alt.WindowTransform:
-    return alt.WindowTransform(
-        window=[alt.WindowFieldDef(op=op, field=field, **{"as": name})], sort=sort, ignorePeers=True
-    )
