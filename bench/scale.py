@@ -104,7 +104,9 @@ def _a_thousand_trials(folder: Path) -> list[str]:
         _timed(f"dyno runs list, a study of {TRIALS} trials", ["runs", "list", str(study)], LIST_MAX_S, TRIALS),
         _timed(f"dyno runs, with a study of {TRIALS} trials", ["runs", *runs], LIST_MAX_S, 2),
         _timed(f"dyno sql, over {TRIALS} trials", ["sql", "select count(*) from trials", *runs], SQL_MAX_S, 2),
-        _timed(f"dyno run, a finished study of {TRIALS} trials", ["run", file, "--no-report", *runs], RESUME_MAX_S, TRIALS),
+        _timed(
+            f"dyno run, a finished study of {TRIALS} trials", ["run", file, "--no-report", *runs], RESUME_MAX_S, TRIALS
+        ),
     ]
 
 
@@ -122,7 +124,8 @@ def _a_page(folder: Path, trials: int) -> str:
     held = took_s <= PAGE_MAX_S and mb <= PAGE_MAX_MB and file_mb <= PAGE_MAX_FILE_MB
     limits = f"; ≤ {PAGE_MAX_S:g} s, {PAGE_MAX_MB} MB, {PAGE_MAX_FILE_MB:g} MB" if trials == PAGE_TRIALS else ""
     word = _word(held) if limits else "done"
-    return f"dyno report, a page of {trials} trials: {word} ({took_s:.1f} s, {mb:.0f} MB, page {file_mb:.1f} MB{limits})"
+    told = f"{took_s:.1f} s, {mb:.0f} MB, page {file_mb:.1f} MB{limits}"
+    return f"dyno report, a page of {trials} trials: {word} ({told})"
 
 
 def _make_study(folder: Path, toml: str = "", trials: int = TRIALS, shape: Shape | None = None) -> Path:

@@ -79,7 +79,7 @@ class Parsed(HTMLParser):
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making the bundle takes seconds; tests/pages does."""
-    monkeypatch.setattr(pages, "bundle", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(pages, "bundle", lambda kept=None: "window.vegaEmbed = null;")
 
 
 @pytest.fixture(scope="module")

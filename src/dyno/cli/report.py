@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -310,7 +311,12 @@ def _write(report: "Report", charts: "list[Chart]", output: Path, options: argpa
 def _page(report: "Report", charts: "list[Chart]") -> bytes:
     from dyno.report.page import page
 
-    return page(report, charts).encode()
+    return page(report, charts, _cache()).encode()
+
+
+def _cache() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "dyno"
 
 
 def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:

@@ -36,7 +36,8 @@ def _columns(report: Report) -> list[str]:
     """In a fixed order: what it is, how it went, then figures as they come."""
     loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load)
     settings = dict.fromkeys(f"setting.{name}" for e in report.entries for name in e.settings)
-    figures = dict.fromkeys(f"{name}{end}" for e in report.entries for name in e.figures for end in _ENDS)
+    names = (name for e in report.entries for name in e.figures if name not in _SUMS)
+    figures = dict.fromkeys(f"{name}{end}" for name in names for end in _ENDS)
     return [
         *("id", "series", "label", "kind", "tool", *loads, "repeats", "completed", "failed", "verdict", "findings"),
         *("failure", *figures, "accelerator", "accelerators", "machine_accelerators", "power_w", "joules_per_token"),
@@ -45,6 +46,7 @@ def _columns(report: Report) -> list[str]:
     ]
 
 
+_SUMS = ("completed", "failed")  # over all repeats, and no figure of one
 _ENDS = ("", ".low", ".high", ".definition")
 
 
@@ -64,10 +66,11 @@ def _line(e: Entry) -> dict[str, str]:
     if e.cost is not None:
         held |= {"currency": e.cost.currency, "price_source": e.cost.source}
         held |= {f"cost_{name}": getattr(e.cost, name) for name in _COST}
-    for name, number in e.figures.items():
+    figures = {name: number for name, number in e.figures.items() if name not in _SUMS}
+    for name, number in figures.items():
         held |= {f"{name}.low": number.low, f"{name}.high": number.high, f"{name}.definition": number.definition}
     out = {name: _text(value) for name, value in held.items() if value is not None and value != ""}
-    return out | {name: _digits(number) for name, number in e.figures.items()}
+    return out | {name: _digits(number) for name, number in figures.items()}
 
 
 def _text(value: Scalar) -> str:

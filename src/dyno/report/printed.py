@@ -8,7 +8,10 @@ NONE = "–"  # not told
 
 
 def printed(number: Number) -> str:
-    return significant(number.value) if number.half <= 0 else f"{number.value:.{decimals(number.half)}f}"
+    if number.half > 0:
+        return f"{number.value:.{decimals(number.half)}f}"
+    exact = number.low is None and not number.definition  # a count, if it is whole
+    return count(number.value) if exact else significant(number.value)
 
 
 def decimals(half: float) -> int:

@@ -370,14 +370,17 @@ def findings(report: Report) -> Table | None:
             bearing.setdefault(key, []).append(e.id)
     columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
                Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
-    lines = [Line(_finding(f, bearing.get((f.code, f.level), []))) for f in report.findings]
+    # A run's folder is told by its trial, which links to it.
+    own = {at for e in report.entries if e.tool == "dyno" for at in e.at}
+    lines = [Line(_finding(f, bearing.get((f.code, f.level), []), own)) for f in report.findings]
     return Table("findings", "Findings", columns, lines)
 
 
-def _finding(f: Finding, trials: list[str]) -> list[Cell]:
-    more = f" and {len(f.at) - PLACES} more" if len(f.at) > PLACES else ""
+def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
+    at = [place for place in f.at if place not in own]
+    more = f" and {len(at) - PLACES} more" if len(at) > PLACES else ""
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
-    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(f.at[:PLACES]) + more),
+    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(at[:PLACES]) + more),
             Cell(", ".join(trials), float(len(trials)), trials=trials)]  # fmt: skip
 
 

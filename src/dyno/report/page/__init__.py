@@ -1,11 +1,15 @@
 """The page: one file that needs nothing else, made of a report and its charts."""
 
 import base64
+import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
@@ -21,13 +25,15 @@ from dyno.report.plain import plain
 
 # Where no chart tells which colour a series has: Okabe and Ito's, which the colour-blind can tell apart.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+_END = "\n// end of the bundle\n"
 _OPEN = 30  # trials, up to which their list is unfolded
 
 
-def page(report: Report, charts: list[Chart]) -> str:
+def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
+    """`kept`: a folder in which the scripts of charts are kept from one page to the next."""
     series = list(dict.fromkeys(e.series for e in report.entries))
     groups = _groups(charts)
-    scripts = [_text("script.js"), *([bundle()] if charts else [])]
+    scripts = [_text("script.js"), *([bundle(kept)] if charts else [])]
     return _template().render(
         report=report,
         policy=_policy(scripts),
@@ -53,10 +59,23 @@ def page(report: Report, charts: list[Chart]) -> str:
 
 
 @cache
-def bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed. Takes two seconds, once."""
+def bundle(kept: Path | None = None) -> str:
+    """Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
+    path = None if kept is None else kept / f"vega-embed-{version("vl-convert-python")}.js"
+    if path is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            script = path.read_text(encoding="utf-8")
+            if script.endswith(_END):  # else it was cut off, or is somebody else's
+                return script
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
+    script = re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE) + _END
+    if path is not None:
+        with contextlib.suppress(OSError):  # a page is made all the same
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f"{path.name}.{os.getpid()}")
+            partial.write_text(script, encoding="utf-8")
+            partial.replace(path)
+    return script
 
 
 @cache
