@@ -13,6 +13,7 @@ from dyno.facts.roofline import Peaks
 # What a chart may have on its horizontal axis, in this order. context: tokens of a prompt, and what is in the context
 # before it. requests: how many were sent, where nothing else is told of the load.
 AXES = ("concurrency", "rate", "batch_size", "context", "requests")
+LOADS = ("concurrency", "rate", "batch_size", "requests")  # those of them that are how much was asked at once
 
 
 class Number(msgspec.Struct, frozen=True, omit_defaults=True):

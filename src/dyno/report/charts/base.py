@@ -41,15 +41,10 @@ AXIS_TITLES = {
     "requests": "Requests sent",
 }
 # What of a load an axis tells, so that it isn't told again as the workload.
-_TOLD_BY = {
-    "concurrency": {"concurrency"},
-    "rate": {"rate"},
-    "batch_size": {"batch_size"},
-    "context": {"input_len", "depth"},
-    "requests": set(),
-}
-_ASIDE = {"num_prompts", "completed"}
 _IN_WORDS = {
+    "num_prompts",
+    "completed",
+    "context",
     "concurrency",
     "rate",
     "batch_size",
@@ -175,8 +170,7 @@ def wide(values: Iterable[float], times: float) -> bool:
 
 def workload(entry: Entry, axis: str) -> tuple[tuple[str, Scalar], ...]:
     """The load without what the axis tells. Points of two of them are never on one line."""
-    rest = [(k, v) for k, v in entry.load.items() if k not in _TOLD_BY[axis] and k not in _ASIDE]
-    return (("kind", entry.kind), *rest)
+    return (("kind", entry.kind), *entry.beside(axis).items())
 
 
 def load_words(load: Iterable[tuple[str, Scalar]]) -> str:

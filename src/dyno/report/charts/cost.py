@@ -6,7 +6,7 @@ import altair as alt
 import msgspec
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Cost, Entry, Number
+from dyno.facts.entry import LOADS, Cost, Entry, Number
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
@@ -55,7 +55,7 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         # Trials without a result have no price, and belong to each.
         own = [e for e in entries if (e.cost and e.cost.currency == currency) or e.failure]
         tail = f"-{i + 1}" if i else ""
-        for axis in AXES:
+        for axis in LOADS:
             chart = against(
                 own,
                 axis,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry, Moment, Number
+from dyno.facts.entry import LOADS, Entry, Moment, Number
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import (
     ROWS_MAX,
@@ -38,7 +38,7 @@ def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         ),
         Measure("watts", "power", "Power (W)", "W", lambda e: own(e.power_w)),
     ]
-    for axis in AXES:
+    for axis in LOADS:
         chart = against(
             entries,
             axis,

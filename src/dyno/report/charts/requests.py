@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import LOADS, Entry
 from dyno.report.charts.base import (
     AXIS_TITLES,
     FAILED_TIPS,
@@ -33,7 +33,7 @@ from dyno.report.charts.throughput import AGAINST
 
 
 def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    for axis in AXES:
+    for axis in LOADS:
         kept = [e for e in entries if axis in e.axes and (e.completed is not None or e.failed is not None or e.failure)]
         panel = panels(kept, axis)
         if panel is None or all(e.completed is None and e.failed is None for e in kept):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry, Number
+from dyno.facts.entry import LOADS, Entry, Number
 from dyno.report.charts.against import DASHED, FACTOR, per_of, per_words, put_per
 from dyno.report.charts.base import (
     AXIS_TITLES,
@@ -60,7 +60,7 @@ Latencies = dict[Option, str]
 def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     whole = [e for e in entries if e.kind in ("serve", "throughput", "latency")]
     words, values = latencies(whole)
-    for axis in AXES:
+    for axis in LOADS:
         kept = [e for e in whole if axis in e.axes and (e.failure or drawable(e, values))]
         panel = panels(kept, axis)
         if panel and any(drawable(e, values) for e in kept):

@@ -61,7 +61,7 @@ def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
 @cache
 def bundle(kept: Path | None = None) -> str:
     """Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
-    path = None if kept is None else kept / f"vega-embed-{version("vl-convert-python")}.js"
+    path = None if kept is None else kept / f"vega-embed-{version('vl-convert-python')}.js"
     if path is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             script = path.read_text(encoding="utf-8")
