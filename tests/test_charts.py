@@ -231,10 +231,10 @@ def test_a_series_has_one_colour_in_all_charts(all_charts: dict[str, Chart]) -> 
 
 
 def test_more_series_than_colours_differ_by_their_line() -> None:
-    many = [serve(f"t{i}{c}", f"s{i}", c, 10 + i, 5) for i in range(7) for c in (1, 2)]
+    many = [serve(f"t{i}{c}", f"s{i}", c, 10 + i, 5) for i in range(9) for c in (1, 2)]
     lines = next(units(made(many)["throughput-concurrency"].spec))["encoding"]
     pairs = list(zip(lines["color"]["scale"]["range"], map(str, lines["strokeDash"]["scale"]["range"]), strict=True))
-    assert len(set(pairs)) == 7
+    assert len(set(pairs)) == 9
 
 
 def test_every_chart_is_drawn_with_its_title_and_names_of_strangers_stay_data() -> None:

@@ -27,8 +27,9 @@ def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings:
         "output_throughput": speed, "duration_s": took, "request_throughput": 1000 / took, "p99_ttft_ms": ttft,
         "total_token_throughput": 3 * speed,
     }  # fmt: skip
+    line = 1000 * streams + 50 * settings.pop("line_of", int(engine == "tgi"))
     told = {"engine": engine, "concurrency": streams, "accelerator": "H100", "accelerators": 1, **settings}
-    return row(figures, told, line=100 * streams + 50 * (engine == "tgi"))
+    return row(figures, told, line=line)
 
 
 def test_the_faster_one_is_named_with_its_load_and_its_lead() -> None:
@@ -118,3 +119,24 @@ def test_a_study_that_is_not_finished_says_so() -> None:
         any("not finished: 3 trials" in d for d in words.doubtful)
         and "3 trials of the plan are not done" in words.compared
     )
+
+
+def test_those_behind_the_second_are_named_too() -> None:
+    words = said([at(f"e{i}", 8, 1000.0 - 100 * i, line_of=i) for i in range(6)])
+    assert "; then e2 800.0, e3 700.0, 1 other, and last e5 500.0." in words.answer[0]
+
+
+def test_where_accelerators_differ_in_number_each_ones_share_is_told() -> None:
+    rows = [at("one", 8, 500.0, accelerators=1, line_of=0), at("four", 8, 1000.0, accelerators=4, line_of=1)]
+    words = said(rows)
+    assert "four ×4 gives the most: 1,000" in words.answer[0]
+    assert words.answer[1] == "sharegpt: For each accelerator: one ×1 500.0, four ×4 250.0 output tokens/s."
+
+
+def test_a_workload_without_results_that_count_has_no_answer() -> None:
+    rows = [at("vllm", 8, 500.0), at("tgi", 8, 400.0)]
+    words = said(rows, {"p99_ttft_ms": 5.0})
+    assert words.answer == [
+        "sharegpt: no answer, since 2 of 2 series have no result that counts: void, over 1 % of the requests failed, "
+        "or over the target."
+    ]

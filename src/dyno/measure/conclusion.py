@@ -38,11 +38,14 @@ def conclude(
     that were not begun or not ended."""
     entries = [m.entry for m in made]
     contests = [*_contests(made, limits), *_small_contests(made)]
+    unanswered = list(_unanswered(made, contests, limits))[:_MOST]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(made),
         answer=[
-            *(_answers(contests, limits) if contests else [_alone(entries)]),
+            *_answers(contests, limits),
+            *unanswered,
+            *([] if contests or unanswered else [_alone(entries)]),
             *_costs(contests, entries, best, limits),
         ],
         sure=_sure(contests, made, samples),
@@ -227,10 +230,34 @@ def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[
             else ", as much as"
         )
         against = ", against" if contest.metric == "score" else lead
-        behind = f"{second.series} ({other}{elsewhere})"
+        behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
         yield f"{at}{first.series} {_does(contest)}: {value}{loads[0]}{kept}{against} {behind}."
+        yield from _for_each_accelerator(contest, at)
     if len(contests) > _MOST:
         yield f"{len(contests) - _MOST} more are in the tables."
+
+
+def _unanswered(made: Sequence[Made], contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
+    """Workloads under which several were measured, and too little of it counts."""
+    answered = {c.about for c in contests}
+    measured: dict[str, dict[str, list[Entry]]] = {}
+    for m in made:
+        e = m.entry
+        if e.kind not in ("micro", "quality") and any(axis in e.axes for axis in _LEVELS):
+            measured.setdefault(workload(e), {}).setdefault(e.series, []).append(e)
+    for words, there in measured.items():
+        if len(there) < 2 or words in answered:
+            continue
+        useless = sum(not any(can_be_best(e, limits) for e in of) for of in there.values())
+        why = (
+            "no load is shared by results that count"
+            if len(there) - useless > 1
+            else (
+                f"{useless} of {len(there)} series have no result that counts: void, over 1 % of the requests failed"
+                + (", or over the target" if limits else "")
+            )
+        )
+        yield f"{f'{words}: ' if words else ''}no answer, since {why}."
 
 
 def _rest(contest: Contest) -> str:
@@ -239,8 +266,18 @@ def _rest(contest: Contest) -> str:
     named = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
     told = [f"{m.entry.series} {digits(contest.value(m))}" for m in named]
     if len(rest) > 3:
-        told[-1] = f"{len(rest) - 3} others, and last {told[-1]}"
+        told[-1] = f"{_many(len(rest) - 3, 'other')}, and last {told[-1]}"
     return f"; then {', '.join(told)}" if told else ""
+
+
+def _for_each_accelerator(contest: Contest, at: str) -> Iterator[str]:
+    """Where they used different numbers of them, the whole says nothing of what one is worth."""
+    used = [m.entry.accelerators for m in contest.ranked]
+    if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
+        return
+    shares = [(contest.value(m) / (m.entry.accelerators or 1), m.entry.series) for m in contest.ranked]
+    told = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
+    yield f"{at}For each accelerator: {', '.join(told)} {_unit(contest.metric)}."
 
 
 def _does(contest: Contest) -> str:

@@ -20,7 +20,7 @@ from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.direction import latency
 from dyno.measure.estimate import estimates
 from dyno.measure.pairs import Group, groups
-from dyno.measure.points import finite_rate, input_each, point
+from dyno.measure.points import finite_rate, input_each, point, sent
 from dyno.measure.repeats import differing
 from dyno.measure.student import quantile
 from dyno.measure.timeline import Detail, quantiles
@@ -246,7 +246,7 @@ def _made(
         entry,
         figures=figures,
         completed=_sum(group, "completed"),
-        failed=_sum(group, "failed"),
+        failed=_failed(group),
         machine=_first(chosen.price.machine_accelerators if chosen else None, entry.machine),
         memory=_memory(results) or _memory_told(row),
         power_w=_mean([r.telemetry.power_mean_w for r in results if r.telemetry]) or row.get("power_w"),
@@ -326,6 +326,15 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
 def _sum(group: Group, name: str) -> float | None:
     told = [v for m in group if (v := m.row.get(name)) is not None]
     return sum(told) if told else None
+
+
+def _failed(group: Group) -> float | None:
+    """As told; else those that were sent and aren't among the completed."""
+    if (told := _sum(group, "failed")) is not None:
+        return told
+    row = group[0].row
+    done, asked = row.get("completed"), sent(row)
+    return asked[0] - done if done is not None and asked is not None and asked[0] >= done else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -7,7 +7,7 @@ from dyno.facts.measured import Measured
 from dyno.facts.study import short
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, LOAD, point
+from dyno.measure.points import ASIDE, ENGINE, LOAD, point, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
@@ -18,7 +18,8 @@ _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version"}  #
 
 def names(of: Sequence[Measured]) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
-    facts = [_identity(m) for m in of]
+    called = any(m.row.series and m.place is None for m in of)
+    facts = [_identity(m, called) for m in of]
     apart = _telling(facts)
     told = [_named(f, apart) for f in facts]
     # Under one name and one load there may still be several settings: then these tell them apart.
@@ -51,7 +52,8 @@ def _mixed(of: Sequence[Measured], told: Sequence[str]) -> list[list[int]]:
     return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
 
 
-def _identity(m: Measured) -> dict[str, Scalar]:
+def _identity(m: Measured, called: bool) -> dict[str, Scalar]:
+    """`called`: some have a name of their author's. One that hasn't is then called by all it is."""
     row, place = m.row, m.place
     if place is not None:
         facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.told("accelerator") or "")}
@@ -59,6 +61,8 @@ def _identity(m: Measured) -> dict[str, Scalar]:
         return facts | {k: short(v) for k, v in place.of("engine").items()}
     if row.series:
         return {"series": row.series.strip()}
+    if called and row.form != "run":
+        return {"series": subject(row)}
     facts = _settings(row)
     return facts or {"file": row.label or row.file.rpartition("/")[2]}
 
@@ -110,4 +114,6 @@ def _word(key: str, value: Scalar) -> str:
     told = short(value) if not isinstance(value, str) else value.strip()
     if key in _BARE or key == "name":
         return told
+    if key == "accelerators":
+        return f"×{told}"
     return f"{_WORDS[key]} {told}" if key in _WORDS else f"{key}={told}"

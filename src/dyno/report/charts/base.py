@@ -18,7 +18,7 @@ from dyno.facts.imported import Scalar
 from dyno.measure.points import words
 
 # Okabe and Ito's, without black and yellow, which a dark or a white page swallows. Vermillion is for failures alone.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8B5A2B", "#999933")
 FAILURE = "#D55E00"
 GREY = "#8A8A8A"  # seen on white and on near-black
 # More series than colours: the same ones again, with another line. Plain dashes are for estimates.

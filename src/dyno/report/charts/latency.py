@@ -16,17 +16,15 @@ NAMES = {
     "itl": "ITL",
     "e2el": "E2EL",
     "ntpot": "NTPOT",
-    "queue": "Queueing",
     "latency": "Batch latency",
 }
 WHOLE = {
-    "ttft": "Time to first token (TTFT)",
-    "tpot": "Time per output token (TPOT)",
-    "itl": "Inter-token latency (ITL)",
-    "e2el": "End-to-end latency (E2EL)",
-    "ntpot": "End-to-end latency per output token (NTPOT)",
-    "queue": "Time in the queue",
-    "latency": "Latency of a whole batch",
+    "ttft": "Time to the first token.",
+    "tpot": "Time per output token after the first.",
+    "itl": "Gaps between chunks, which the reader of a stream sees.",
+    "e2el": "End to end: from sending to the last token.",
+    "ntpot": "End to end, for each output token.",
+    "latency": "Of a whole batch, offline.",
 }
 _NAMED = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_([a-z0-9]+)_ms")
 
@@ -46,8 +44,8 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
                 measures,
                 name=f"{stem}-{axis.replace('_', '-')}",
                 group="Latency",
-                title=f"{WHOLE[stem]} against {AGAINST[axis]}",
-                about="Lower is better. Bars are 95 % intervals where they are known.",
+                title=f"{NAMES[stem]} against {AGAINST[axis]}",
+                about=f"{WHOLE[stem]} Lower is better. Bars are 95 % intervals where they are known.",
                 choice="statistic",
                 label="Statistic",
                 log=True,

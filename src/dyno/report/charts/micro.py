@@ -18,6 +18,7 @@ from dyno.report.charts.base import (
     let,
     load_words,
     put,
+    short,
     tips,
 )
 from dyno.report.charts.memory import height
@@ -40,6 +41,8 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         put(row, "y", speed or Number(0.0))
         if "y_low" in row:
             row |= {"low": row.pop("y_low"), "high": row.pop("y_high")}
+        elif speed is not None and speed.deviation:
+            row |= {"low": short(speed.value - speed.deviation), "high": short(speed.value + speed.deviation)}
         rows.append(row)
     if all("why" in row for row in rows):
         return
@@ -52,7 +55,8 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         name="micro",
         group="Micro tests",
         title="Speed of single requests",
-        about="In the engine's own process, one request at a time. Lines on bars are intervals, where known.",
+        about="In the engine's own process, one request at a time. Lines on bars are 95 % "
+        "intervals, or the deviation (±) that somebody printed.",
         subtitle=[kind_select.told],
         selects=[kind_select],
         height=height(most),
