@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+Open = Callable[..., Any]
 HOW = {
     "playwright": "Playwright for Python is missing: it is one of the dev dependencies, which make installs.",
     "chromium": "No Chromium was found ($CHROMIUM, chromium, google-chrome): apt-get install chromium.",
@@ -36,3 +38,35 @@ def browser() -> Iterator[Any]:
         browser = p.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+    """`opened("plain", width=390)`: the page with its charts drawn. Complaints and requests fail the test."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_(name: str = "plain", width: int = 1280, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
+        tab.on("pageerror", lambda e: wrong.append(str(e)))
+        tab.on("dialog", lambda d: (wrong.append(f"dialog: {d.message}"), d.dismiss()))
+        tab.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+        tab.goto(files[name].as_uri())
+        if options.get("java_script_enabled", True):
+            tab.locator(".chart.drawn").nth(tab.locator(".chart").count() - 1).wait_for(
+                state="attached", timeout=30_000
+            )
+        return tab
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def settle(tab: Any) -> None:
+    """All charts are drawn as they were last told."""
+    tab.wait_for_function("!document.documentElement.dataset.drawing")

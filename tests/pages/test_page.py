@@ -1,12 +1,11 @@
 """The page as a reader sees it: Chromium opens it from disk, with no network."""
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import browser, missing
+from chromium import Open, browser, missing, opened, settle
 
 import reports
 from dyno.report.page import bundle, page
@@ -14,8 +13,7 @@ from test_report_page import hostile
 
 pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
 
-__all__ = ["browser"]  # a fixture
-Open = Callable[..., Any]
+__all__ = ["browser", "opened"]  # fixtures
 
 
 @pytest.fixture(scope="session")
@@ -26,33 +24,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, report in made.items():
         (folder / f"{name}.html").write_text(page(report, reports.charts(report)), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
-
-
-@pytest.fixture
-def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
-    """`opened("plain", width=390)`: the page with its charts drawn. Complaints and requests fail the test."""
-    wrong: list[str] = []
-    contexts = []
-
-    def open_(name: str = "plain", width: int = 1280, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
-        tab.on("pageerror", lambda e: wrong.append(str(e)))
-        tab.on("dialog", lambda d: (wrong.append(f"dialog: {d.message}"), d.dismiss()))
-        tab.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
-        tab.goto(files[name].as_uri())
-        if options.get("java_script_enabled", True):
-            tab.locator(".chart.drawn").nth(tab.locator(".chart").count() - 1).wait_for(
-                state="attached", timeout=30_000
-            )
-        return tab
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 def shown(tab: Any, table: str = "#table-results-serve") -> Any:
@@ -72,10 +43,6 @@ def marks(tab: Any, chart: str) -> int:
 def width_of_page(tab: Any) -> tuple[int, int]:
     told: list[int] = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     return told[0], told[1]
-
-
-def settle(tab: Any) -> None:
-    tab.wait_for_timeout(300)
 
 
 def test_a_page_is_small(files: dict[str, Path]) -> None:
@@ -178,7 +145,7 @@ def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
     tab.locator("#table-results-serve [data-copy=markdown]").click()
     tab.locator("#table-results-serve [data-copy=csv]").click()
     tab.locator("#commands .copy").first.click()
-    settle(tab)
+    tab.wait_for_function("window.copied.length === 3")
     as_markdown, as_csv, command = tab.evaluate("window.copied")
     assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith("| --- | ---: |")
     assert as_csv.splitlines()[0].startswith("series,concurrency,input tokens,") and "vLLM 0.11.0,64,512" in as_csv
@@ -244,7 +211,7 @@ def test_hostile_words_never_become_elements(opened: Open) -> None:
     for details in tab.locator("details").all():
         details.evaluate("e => { e.open = true; }")
     tab.locator("#throughput-concurrency svg .mark-symbol.role-mark path").first.hover(force=True)
-    settle(tab)
+    tab.locator("#vg-tooltip-element.visible").wait_for()
     assert tab.evaluate("typeof window.hacked") == "undefined"
     assert tab.locator("img, iframe, object").count() == 0
     assert tab.locator('a[href^="javascript"]').count() == 0
@@ -271,6 +238,6 @@ def test_without_scripts_all_but_the_charts_is_there(opened: Open) -> None:
 def test_charts_follow_the_window(opened: Open) -> None:
     tab = opened()
     wide = tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width")
-    tab.set_viewport_size({"width": 700, "height": 900})
-    tab.wait_for_timeout(600)
-    assert tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width") < wide - 200
+    tab.set_viewport_size({"width": 400, "height": 900})
+    now = "document.querySelector('#ttft-concurrency svg.marks').getBoundingClientRect().width"
+    tab.wait_for_function(f"{now} < {wide - 100}")

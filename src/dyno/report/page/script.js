@@ -245,11 +245,13 @@
     chart.begun ??= embed(chart);
     return chart.begun;
   };
+  let redrawn = 0; // how often it was begun: the last one that ends says so
   const redraw = () => {
-    for (const chart of charts) {
-      adjust(chart);
-      if (chart.view) chart.view.runAsync();
-    }
+    const turn = redrawn += 1;
+    root.dataset.drawing = 'yes';
+    for (const chart of charts) adjust(chart);
+    const ended = () => { if (turn === redrawn) delete root.dataset.drawing; };
+    Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.runAsync())).then(ended);
   };
   const drawInTurn = (left) => {
     if (!left.length) return;

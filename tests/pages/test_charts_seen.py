@@ -1,0 +1,168 @@
+"""dyno's own charts in a page, as a reader sees them; and the pages of the published reports."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from chromium import Open, browser, missing, opened, settle
+
+import reports
+from dyno.cli.main import main
+from dyno.facts.entry import Bar, Entry, Memory, Moment
+from dyno.report.charts import charts
+from dyno.report.page import page
+
+pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
+
+__all__ = ["browser", "opened"]  # fixtures
+ROOT = Path(__file__).parent.parent.parent
+PUBLISHED = sorted(p.name for p in (ROOT / "published").iterdir() if p.is_dir())
+NASTY = "<script>window.hacked=1</script>\\'\"`${x}\u2028[0].y|&amp;"
+
+
+def rich(entry: Entry) -> Entry:
+    """With all that single requests and telemetry tell."""
+    if entry.failure:
+        return entry
+    return msgspec.structs.replace(
+        entry,
+        quantiles={"ttft": [(i / 20, 10.0 + i * i) for i in range(21)]},
+        bars=[Bar(i * 0.1, i * 0.1 + 0.05, i * 0.1 + 0.4, "" if i % 9 else f"reset {NASTY}") for i in range(40)],
+        bars_of=40,
+        moments=[Moment(i * 0.2, 400.0 + i, 1000.0, 0.4) for i in range(30)],
+        memory=Memory(60e9, 70e9),
+        power_w=500.0,
+        joules_per_token=0.5,
+    )
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("seen")
+    plain = reports.report()
+    plain = msgspec.structs.replace(plain, entries=[rich(e) for e in plain.entries])
+    first = plain.entries[0].series
+    nasty = [msgspec.structs.replace(e, series=NASTY if e.series == first else e.series) for e in plain.entries]
+    made = {"plain": plain, "hostile": msgspec.structs.replace(plain, title=NASTY, entries=nasty)}
+    for name, report in made.items():
+        (folder / f"{name}.html").write_text(page(report, charts(report)), encoding="utf-8")
+    for name in PUBLISHED:
+        prices = str(ROOT / "published/prices.toml")
+        assert main(["report", str(ROOT / "published" / name), "--prices", prices, "-o", f"{folder}/{name}.html"]) == 0
+    return {name: folder / f"{name}.html" for name in (*made, *PUBLISHED)}
+
+
+def points(tab: Any, chart: str) -> int:
+    """Those that a pointer can meet."""
+    count: int = tab.locator(f"#{chart} svg.marks .mark-symbol.role-mark path[aria-label]:visible").count()
+    return count
+
+
+def words(tab: Any, chart: str) -> str:
+    return " ".join(tab.locator(f"#{chart} svg.marks text").all_text_contents())
+
+
+def test_every_chart_of_a_rich_report_is_drawn_with_its_axes(opened: Open) -> None:
+    tab = opened()
+    names = tab.locator(".chart").evaluate_all("all => all.map(e => e.id)")
+    assert {"throughput-concurrency", "ttft-concurrency", "tradeoff-concurrency", "distribution", "timeline",
+            "requests-concurrency", "memory", "power-time", "cost-concurrency"} <= set(names)  # fmt: skip
+    assert tab.locator(".chart.broken").count() == 0
+    for name in names:
+        assert tab.locator(f"#{name} svg.marks [class*=role-axis-title]").count() > 0, name
+        assert tab.locator(f"#{name} svg.marks [class*=role-mark] path").count() > 0, name
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_report_is_drawn(opened: Open, name: str) -> None:
+    tab = opened(name)
+    assert tab.locator(".chart").count() > 0 and tab.locator(".chart.broken").count() == 0
+    assert tab.locator("#findings-table tbody tr").count() > 0
+    assert tab.locator("#table-cost").count() == (0 if name == "mi300x-vllm-fp8-procedure" else 1)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_legend_hides_and_shows_its_series(opened: Open, width: int) -> None:
+    tab = opened(width=width)
+    before = points(tab, "throughput-concurrency")
+    label = tab.locator("#throughput-concurrency svg.marks .role-legend-label text").first
+    label.scroll_into_view_if_needed()
+    label.click(force=True)
+    count = (
+        "document.querySelectorAll('#throughput-concurrency svg.marks .mark-symbol.role-mark path[aria-label]').length"
+    )
+    tab.wait_for_function(f"{count} < {before}")
+    label.click(force=True)
+    tab.wait_for_function(f"{count} === {before}")
+
+
+def test_a_chip_hides_a_series_in_all_charts(opened: Open) -> None:
+    tab = opened()
+    charts_with = ("throughput-concurrency", "ttft-concurrency", "cost-concurrency")
+    before = [points(tab, name) for name in charts_with]
+    tab.locator(".chips button", has_text="TGI").click()
+    settle(tab)
+    assert all(points(tab, name) < then for name, then in zip(charts_with, before, strict=True))
+
+
+def test_the_switch_changes_figures_and_their_words(opened: Open) -> None:
+    tab = opened()
+    assert "one accelerator" not in words(tab, "throughput-concurrency")
+    tab.locator("#per").select_option("accelerator")
+    settle(tab)
+    assert "one accelerator" in words(tab, "throughput-concurrency")
+    tab.locator("#per").select_option("machine")
+    settle(tab)
+    assert "estimate" in words(tab, "throughput-concurrency"), "a machine of which a part was measured"
+
+
+def test_a_select_shows_another_statistic(opened: Open) -> None:
+    tab = opened()
+    assert "p99" not in words(tab, "ttft-concurrency")
+    tab.locator("#ttft-concurrency select").first.select_option(label="p99")
+    tab.wait_for_function("document.querySelector('#ttft-concurrency svg.marks').textContent.includes('p99')")
+
+
+def test_a_point_tells_its_figures_and_leads_to_its_trial(opened: Open) -> None:
+    tab = opened()
+    point = tab.locator('#ttft-concurrency svg.marks .mark-symbol.role-mark path[aria-label*="doubtful"]').first
+    point.scroll_into_view_if_needed()
+    point.hover(force=True)
+    tip = tab.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    assert "Verdict" in tip.inner_text() and "completed" in tip.inner_text()
+    point.click(force=True)
+    assert tab.locator("details.trial[open]").count() == 1
+
+
+def test_the_wheel_scrolls_the_page_and_with_shift_zooms_the_chart(opened: Open) -> None:
+    tab = opened()
+    chart = tab.locator("#throughput-concurrency svg.marks")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    at, before = tab.evaluate("scrollY"), words(tab, "throughput-concurrency")
+    tab.mouse.wheel(0, 200)
+    tab.wait_for_function(f"scrollY !== {at}")
+    assert words(tab, "throughput-concurrency") == before
+    box = chart.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.keyboard.down("Shift")
+    tab.mouse.wheel(0, -400)
+    tab.keyboard.up("Shift")
+    text = "[...document.querySelectorAll('#throughput-concurrency svg.marks text')].map(e => e.textContent).join(' ')"
+    tab.wait_for_function(f"{text} !== {before!r}")
+
+
+def test_names_of_strangers_stay_text_in_every_chart(opened: Open) -> None:
+    tab = opened("hostile")
+    assert tab.locator(".chart.broken").count() == 0
+    assert "<script>" in words(tab, "throughput-concurrency")
+    for chart in ("throughput-concurrency", "timeline", "memory"):
+        mark = tab.locator(f"#{chart} svg.marks [class*=role-mark] path[aria-label]").first
+        mark.scroll_into_view_if_needed()
+        mark.hover(force=True)
+        tab.locator("#vg-tooltip-element.visible").wait_for()
+    assert tab.evaluate("typeof window.hacked") == "undefined"
+    assert tab.locator("#vg-tooltip-element script, .chart svg script").count() == 0
