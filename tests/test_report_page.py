@@ -221,7 +221,6 @@ def test_no_speed_without_failures_and_verdict(made: Report) -> None:
         at = titles(table)
         speed = next(i for i, title in enumerate(at) if title.endswith("tok/s"))
         assert at.index("failed") < at.index("verdict") < speed
-        assert speed - at.index("verdict") <= 3
 
 
 def test_a_trial_without_result_has_a_row(made: Report) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def missing() -> str:
     return "" if chromium() else HOW["chromium"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -67,6 +68,14 @@ def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
     assert wrong == []
 
 
+def until(tab: Any, expression: str, within_s: float = 15.0) -> None:
+    """Asked again and again from here: inside the page, its own policy allows no waiting on words."""
+    ends = time.monotonic() + within_s
+    while not tab.evaluate(expression):
+        assert time.monotonic() < ends, f"never: {expression}"
+        time.sleep(0.05)
+
+
 def settle(tab: Any) -> None:
     """All charts are drawn as they were last told."""
-    tab.wait_for_function("!document.documentElement.dataset.drawing")
+    until(tab, "!document.documentElement.dataset.drawing")

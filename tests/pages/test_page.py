@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Open, browser, missing, opened, settle
+from chromium import Open, browser, missing, opened, settle, until
 
 import reports
 from dyno.report.page import bundle, page
@@ -145,7 +145,7 @@ def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
     tab.locator("#table-results-serve [data-copy=markdown]").click()
     tab.locator("#table-results-serve [data-copy=csv]").click()
     tab.locator("#commands .copy").first.click()
-    tab.wait_for_function("window.copied.length === 3")
+    until(tab, "window.copied.length === 3")
     as_markdown, as_csv, command = tab.evaluate("window.copied")
     assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith("| --- | ---: |")
     assert as_csv.splitlines()[0].startswith("series,concurrency,input tokens,") and "vLLM 0.11.0,64,512" in as_csv
@@ -240,4 +240,4 @@ def test_charts_follow_the_window(opened: Open) -> None:
     wide = tab.locator("#ttft-concurrency svg.marks").evaluate("e => e.getBoundingClientRect().width")
     tab.set_viewport_size({"width": 400, "height": 900})
     now = "document.querySelector('#ttft-concurrency svg.marks').getBoundingClientRect().width"
-    tab.wait_for_function(f"{now} < {wide - 100}")
+    until(tab, f"{now} < {wide - 100}")

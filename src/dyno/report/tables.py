@@ -256,7 +256,8 @@ def _scalar(value: Scalar | None) -> Cell:
 
 def cost(report: Report) -> list[Table]:
     """One for each currency."""
-    known = [e for e in report.entries if e.figures and (e.cost is not None or e.accelerators or e.joules_per_token)]
+    able = [e for e in report.entries if e.figures and e.kind != "quality"]
+    known = [e for e in able if e.cost is not None or e.accelerators or e.joules_per_token]
     names = dict.fromkeys(e.cost.currency for e in known if e.cost is not None) or {"": None}
     tables = []
     for i, name in enumerate(names):
@@ -279,19 +280,21 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         return _Drawn(Column(title, unit, "figure"), [_cell(v, show) for v in values])
 
     def priced(title: str, field: str, unit: str) -> _Drawn:
-        return told(title, unit, (getattr(e.cost, field) if e.cost else None for e in entries), money)
+        values = (getattr(e.cost, field) if e.cost else None for e in entries)
+        return told(title, unit, (v or None for v in values), money)  # an hour of 0: energy alone has a price
 
-    drawn = [priced("price", "hour", f"{sign}/hour")]
+    drawn = []
     for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
         for name in ("output_throughput", "total_token_throughput"):
             drawn.append(_Drawn(Column(SPEEDS[name], unit, "figure"), [_each(e, name, mode) for e in entries]))
     return [
-        *drawn,
+        priced("price", "hour", f"{sign}/hour"),
         priced("input", "per_million_input", f"{sign}/M tokens"),
         priced("output", "per_million_output", f"{sign}/M tokens"),
         priced("total", "per_million_total", f"{sign}/M tokens"),
         priced("requests", "per_thousand_requests", f"{sign}/1000"),
         priced("energy", "energy_per_million_output", f"{sign}/M output"),
+        *drawn,
         told("power", "W", (e.power_w for e in entries), significant),
         told("energy", "J/token", (e.joules_per_token for e in entries), significant),
     ]
