@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
-            print(f"{chart.name}: {chart.title}{_choices(chart)}")
+            print("\n    ".join([f"{chart.name}: {chart.title}", *_choices(chart)]))
         return 0
     for output in outputs:
         _write(report, charts, output, options)
@@ -277,17 +277,18 @@ def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Pat
     return found
 
 
-def _choices(chart: "Chart") -> str:
+def _choices(chart: "Chart") -> list[str]:
     """What --show can choose."""
     told = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
         if isinstance(bind, dict) and bind.get("options"):
-            labels = bind.get("labels") or bind["options"]
-            told.append(f"{param['name']}={'|'.join(str(o) for o in labels)}")
+            labels = [str(o) for o in bind.get("labels") or bind["options"]]
+            more = f" … and {len(labels) - 6} more" if len(labels) > 6 else ""
+            told.append(f"{param['name']}={' | '.join(labels[:6])}{more}")
     if len(chart.per) > 1:
-        told.append(f"per={'|'.join(chart.per)}")
-    return f" ({'; '.join(told)})" if told else ""
+        told.append(f"per={' | '.join(chart.per)}")
+    return told
 
 
 def _write(report: "Report", charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
@@ -330,7 +331,9 @@ def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) 
         values = {k: v for k, v in show.items() if any(p["name"] == k for p in chart.spec.get("params", []))}
         if options.chart and len(values) < len(show):
             missing = next(k for k in show if k not in values)
-            raise UsageError(f"--show {missing}: {chart.name} has no such choice. It has{_choices(chart) or ' none'}.")
+            raise UsageError(
+                f"--show {missing}: {chart.name} has no such choice. It has {'; '.join(_choices(chart)) or 'none'}."
+            )
         path = output if len(wanted) == 1 else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
         if output.suffix.lower() == ".png":
             _save(path, png(chart, width=options.width, dark=options.dark, values=values))
