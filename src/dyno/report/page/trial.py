@@ -45,8 +45,21 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
     return Trial(
         entry.id, entry.series, load_words(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
-        stats, latencies, ", ".join(by), worst_first(entry.findings), entry.at,
+        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.at,
     )  # fmt: skip
+
+
+def _gathered(findings: list[Finding]) -> list[Finding]:
+    """Of one code the first, with how many there are: all of them stand among the report's findings."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for f in worst_first(findings):
+        alike.setdefault((f.code, f.level), []).append(f)
+    return [
+        same[0]
+        if len(same) == 1
+        else msgspec.structs.replace(same[0], text=f"{same[0].text} {len(same) - 1} more like it.")
+        for same in alike.values()
+    ]
 
 
 def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]:
