@@ -16,7 +16,7 @@ from dyno.facts.report import Report, Words
 from dyno.facts.roofline import Peaks
 from dyno.report import picture
 from dyno.report.charts import charts
-from dyno.report.charts.base import FAILURE, PALETTE
+from dyno.report.look import FAILURE, PALETTE
 
 PEAKS = Peaks(name="H100", count=1, bandwidth=3.35e12, flops={"bf16": 989e12}, source="maker")
 

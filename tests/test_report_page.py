@@ -234,7 +234,7 @@ def test_a_trial_without_result_has_a_row(made: Report) -> None:
 def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
     table = tables.results(made)[0]
     assert titles(table)[:5] == ["series", "concurrency", "input", "output", "repeats"]
-    assert table.about == "All of them: 512 prompts, dataset random."
+    assert table.about == "All of them: random, 512 prompts."
 
 
 def test_kinds_stand_apart() -> None:

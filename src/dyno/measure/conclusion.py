@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dyno.facts.comparison import Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
 from dyno.measure import direction
@@ -14,7 +13,7 @@ from dyno.measure.compare import compare
 from dyno.measure.entries import Made
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
-from dyno.measure.points import words as load_words
+from dyno.measure.points import whole
 from dyno.measure.target import can_be_best, latency, level, shown
 from dyno.units import digits
 
@@ -100,13 +99,7 @@ def workload(entry: Entry) -> str:
     """In words; '' where nothing is told."""
     axis = next((a for a in _LEVELS if a in entry.axes), "")
     rest = {k: v for k, v in entry.beside(axis).items() if k not in _LEVELS and k not in ("num_prompts", "completed")}
-    return said(rest)
-
-
-def said(load: dict[str, Scalar]) -> str:
-    """A load in words, with its dataset."""
-    dataset = [str(load["dataset"])] if "dataset" in load else []
-    return ", ".join(filter(None, [*dataset, load_words(tuple(load.items()))]))
+    return whole(rest)
 
 
 def _on(made: Sequence[Made]) -> str:
@@ -210,9 +203,9 @@ def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
     for there in groups.values():
         metric = next((n for n in ("speed", "score") if all(m.entry.value(n) is not None for m in there)), None)
         if metric is not None and len({m.entry.series for m in there}) > 1:
-            ranked = Contest(metric, said(there[0].entry.load), there).ranked
+            ranked = Contest(metric, whole(there[0].entry.load), there).ranked
             best = {m.entry.series: m for m in reversed(ranked)}  # of a series, its best
-            yield Contest(metric, said(there[0].entry.load), list(best.values()))
+            yield Contest(metric, whole(there[0].entry.load), list(best.values()))
 
 
 def _answers(contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
@@ -332,7 +325,7 @@ def _alone(entries: Sequence[Entry]) -> str:
     value, name, e = max(of, key=lambda t: (-_SPEEDS.index(t[1]), t[0]))
     tail = next((n for n in ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms") if latency(e, n) is not None), None)
     waits = f", with {shown(tail)} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    at = f" at {level(e)}" if e.kind != "micro" else f" in {said(e.load)}"
+    at = f" at {level(e)}" if e.kind != "micro" else f" in {whole(e.load)}"
     return f"{e.series} gives {digits(value)} {_UNITS[name]} at most{at}{waits}."
 
 

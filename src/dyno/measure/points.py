@@ -1,7 +1,7 @@
 """Where a row stands: the load it was measured under, and what was measured. Rows at one point can be held together."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dyno.facts.imported import Figure, Row, Scalar, place
 from dyno.measure.model_name import named
@@ -196,6 +196,14 @@ def words(load: Point) -> str:
     told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
     told = [re.sub(r"^1 (prompt|request)s$", r"1 \1", word) for word in told]
     return ", ".join(told).replace(", @", " @")  # fmt: skip
+
+
+def whole(load: Mapping[str, Scalar]) -> str:
+    """All of a load, its dataset first: two that differ read differently."""
+    told = {k: v for k, v in load.items() if k != "dataset"}
+    known = words(tuple(told.items()))
+    rest = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in told.items() if not words(((k, v),))]
+    return ", ".join(filter(None, [str(load.get("dataset", "")), known, *rest]))
 
 
 def at(rows: Sequence[Row], *names: str) -> list[str]:

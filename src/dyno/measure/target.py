@@ -12,6 +12,7 @@ from dyno.errors import UsageError
 from dyno.facts.entry import AXES, Entry
 from dyno.facts.imported import STEMS, Scalar
 from dyno.facts.report import Best
+from dyno.measure.points import whole
 from dyno.measure.points import words as in_words
 
 FEW = 0.01  # of the requests may have failed
@@ -131,7 +132,7 @@ def best(entries: Iterable[Entry], limits: dict[str, float]) -> list[Best]:
     for (series, kind, load), there in groups.items():
         candidates = [_candidate(entry, limits) for entry in there]
         chosen = _fastest([c.entry for c in candidates if not c.why])
-        named = ", ".join(filter(None, [_workload_words(load), "" if kind == "serve" else f"offline {kind}"]))
+        named = ", ".join(filter(None, [whole(dict(load)), "" if kind == "serve" else f"offline {kind}"]))
         why = "" if chosen is not None and not _silent(candidates) else _why(candidates, limits, chosen is not None)
         out.append(Best(series, named, chosen.id if chosen is not None else None, why))
     return out
@@ -152,11 +153,6 @@ def level(entry: Entry) -> str:
     told = tuple((name, value) for name, value in entry.load.items() if name in _LEVELS)
     loads = tuple((name, value) for name, value in told if name not in ("num_prompts", "completed")) or told
     return in_words(loads) or entry.label or entry.id
-
-
-def _workload_words(load: tuple[tuple[str, Scalar], ...]) -> str:
-    rest = [str(value) for name, value in load if name == "dataset"]
-    return ", ".join(filter(None, [*rest, in_words(load)]))
 
 
 def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:

@@ -134,14 +134,7 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
     shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
-    return f"All of them: {load_words(shared)}." if shared else ""
-
-
-def load_words(load: dict[str, Scalar]) -> str:
-    told = tuple(load.items())
-    known = points.words(told)
-    rest = [f"{k.lstrip('-')} {scalar(v)}" for k, v in told if not points.words(((k, v),))]
-    return ", ".join(w for w in (known, *rest) if w)
+    return f"All of them: {points.whole(shared)}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -358,7 +351,7 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
     raised = {name: value for name, value in entry.load.items() if name in points.LEVELS}
-    return Cell(load_words(raised or entry.load))
+    return Cell(points.whole(raised or entry.load))
 
 
 # ---- findings ----

@@ -7,7 +7,6 @@ from altair.utils.schemapi import debug_mode
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
 from dyno.facts.report import Report
-from dyno.report.charts.base import Look
 from dyno.report.charts.cost import cost
 from dyno.report.charts.distribution import distribution
 from dyno.report.charts.energy import energy
@@ -20,6 +19,7 @@ from dyno.report.charts.roofline import roofline
 from dyno.report.charts.throughput import served, throughput
 from dyno.report.charts.timeline import timeline
 from dyno.report.charts.tradeoff import tradeoff
+from dyno.report.look import Look
 
 # In the order in which a page shows them. What has no data makes none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (

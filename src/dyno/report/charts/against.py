@@ -12,10 +12,8 @@ from dyno.report.charts.base import (
     AXIS_TITLES,
     ESTIMATE,
     FAILED_TIPS,
-    GREY,
     REQUESTS,
     TOGGLED,
-    Look,
     Option,
     Row,
     Select,
@@ -47,6 +45,7 @@ from dyno.report.charts.base import (
     wide,
     zoom,
 )
+from dyno.report.look import GREY, Look
 
 # What a figure is multiplied by. What isn't known is no number, and isn't drawn.
 FACTOR = (

@@ -5,7 +5,8 @@ from typing import Any
 
 import altair as alt
 
-from dyno.report.charts.base import Look, Row, colour, expr, let, toggle, unit, value_axis, when
+from dyno.report.charts.base import Row, colour, expr, let, toggle, unit, value_axis, when
+from dyno.report.look import Look
 
 LEFT = "min(260, room * 0.38)"  # pixels for names; half of a phone is for the bars
 SIGN = let(

@@ -15,14 +15,9 @@ from dyno.facts.chart import DATA, Chart
 from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import Scalar
-from dyno.measure.points import words
+from dyno.measure.points import whole
+from dyno.report.look import FAILURE, GREY, PALETTE, Look
 
-# Okabe and Ito's, without black and yellow, which a dark or a white page swallows. Vermillion is for failures alone.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8B5A2B", "#999933")
-FAILURE = "#D55E00"
-GREY = "#8A8A8A"  # seen on white and on near-black
-# More series than colours: the same ones again, with another line. Plain dashes are for estimates.
-DASHES = ((1, 0), (9, 3, 2, 3), (2, 3), (12, 3, 2, 3, 2, 3))
 ESTIMATE = [5, 4]
 VERDICTS = ("sound", "doubtful", "void")
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
@@ -40,43 +35,10 @@ AXIS_TITLES = {
     "context": "Context (tokens)",
     "requests": "Requests sent",
 }
-# What of a load an axis tells, so that it isn't told again as the workload.
-_IN_WORDS = {
-    "num_prompts",
-    "completed",
-    "context",
-    "concurrency",
-    "rate",
-    "batch_size",
-    "input_len",
-    "output_len",
-    "test",
-    "depth",
-    "task",
-    "metric",
-    "filter",
-    "n_shot",
-}
 _KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
 
 Row = dict[str, Any]
 Option = str | int
-
-
-class Look:
-    """Which colour and line a series has, the same in all charts of a report."""
-
-    def __init__(self, series: Iterable[str]) -> None:
-        self.places = {name: i for i, name in enumerate(dict.fromkeys(series))}
-
-    def colour(self, series: str) -> str:
-        return PALETTE[self.places[series] % len(PALETTE)]
-
-    def dash(self, series: str) -> list[int]:
-        return list(DASHES[self.places[series] // len(PALETTE) % len(DASHES)])
-
-    def ordered(self, series: Iterable[str]) -> list[str]:
-        return sorted(set(series), key=self.places.__getitem__)
 
 
 class Select(msgspec.Struct, frozen=True):
@@ -176,10 +138,8 @@ def workload(entry: Entry, axis: str) -> tuple[tuple[str, Scalar], ...]:
 def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
     """In words, and all of it: two workloads must not read alike."""
     told = dict(load)
-    kind, data = told.pop("kind", ""), told.pop("dataset", "")
-    more = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in told.items() if k not in _IN_WORDS]
-    parts = [str(data), words(tuple(told.items())), *more]
-    return ", ".join(p for p in parts if p) or _KINDS.get(str(kind), "") or "one workload"
+    kind = told.pop("kind", "")
+    return whole(told) or _KINDS.get(str(kind), "") or "one workload"
 
 
 def several_words(loads: Sequence[tuple[tuple[str, Scalar], ...]]) -> list[str]:

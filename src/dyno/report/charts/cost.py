@@ -11,7 +11,6 @@ from dyno.report.charts.against import Measure, against
 from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
-    Look,
     Row,
     Select,
     constant,
@@ -29,6 +28,7 @@ from dyno.report.charts.base import (
 )
 from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.look import Look
 
 PRICES = {
     "per_million_output": "a million output tokens",

@@ -12,7 +12,6 @@ from dyno.report.charts.base import (
     REQUESTS,
     ROWS_MAX,
     TOGGLED,
-    Look,
     Option,
     Row,
     Select,
@@ -34,6 +33,7 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.charts.latency import NAMES
+from dyno.report.look import Look
 
 LEAST = 24  # points of a line, below which its tail can't be seen
 

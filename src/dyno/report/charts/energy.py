@@ -9,7 +9,6 @@ from dyno.facts.entry import LOADS, Entry, Moment, Number
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import (
     ROWS_MAX,
-    Look,
     Row,
     Select,
     colour,
@@ -25,6 +24,7 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.look import Look
 
 TALL = 360  # pixels of the two panels
 LEAST = 40  # moments of a trial, below which a dip can't be seen

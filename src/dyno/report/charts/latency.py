@@ -7,8 +7,9 @@ from functools import partial
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry, Number
 from dyno.report.charts.against import Measure, against
-from dyno.report.charts.base import Look, meaning_words, meanings
+from dyno.report.charts.base import meaning_words, meanings
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.look import Look
 
 NAMES = {
     "ttft": "TTFT",

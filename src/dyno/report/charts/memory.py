@@ -8,7 +8,6 @@ from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
     TOGGLED,
-    Look,
     Row,
     Select,
     drawn,
@@ -19,6 +18,7 @@ from dyno.report.charts.base import (
     short,
     tips,
 )
+from dyno.report.look import Look
 
 WHAT = {"after": "after load, before any request", "peak": "at most, under load"}
 OF = {"accelerators": "of accelerators", "processes": "of the engine's processes"}

@@ -8,7 +8,6 @@ from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
     TOGGLED,
-    Look,
     Row,
     Select,
     drawn,
@@ -23,6 +22,7 @@ from dyno.report.charts.base import (
 )
 from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import letters
+from dyno.report.look import Look
 
 KINDS = {"pp": "prompt processing (pp)", "tg": "token generation (tg)", "pg": "prompt and generation (pg)"}
 

@@ -8,7 +8,6 @@ from dyno.report.charts.bars import bars
 from dyno.report.charts.base import (
     REQUESTS,
     TOGGLED,
-    Look,
     Row,
     Select,
     drawn,
@@ -22,6 +21,7 @@ from dyno.report.charts.base import (
     tips,
 )
 from dyno.report.charts.memory import height
+from dyno.report.look import Look
 
 
 def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:

@@ -9,10 +9,8 @@ from dyno.facts.entry import LOADS, Entry
 from dyno.report.charts.base import (
     AXIS_TITLES,
     FAILED_TIPS,
-    FAILURE,
     REQUESTS,
     TOGGLED,
-    Look,
     Row,
     colour,
     drawn,
@@ -30,6 +28,7 @@ from dyno.report.charts.base import (
     when,
 )
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.look import FAILURE, Look
 
 
 def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:

@@ -8,11 +8,9 @@ import altair as alt
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry
 from dyno.report.charts.base import (
-    GREY,
     PLAIN,
     REQUESTS,
     TOGGLED,
-    Look,
     Row,
     colour,
     drawn,
@@ -31,6 +29,7 @@ from dyno.report.charts.base import (
     workload,
     zoom,
 )
+from dyno.report.look import GREY, Look
 
 
 def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:

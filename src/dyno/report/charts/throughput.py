@@ -8,7 +8,7 @@ import msgspec
 from dyno.facts.chart import Chart
 from dyno.facts.entry import AXES, Entry
 from dyno.report.charts.against import Measure, against
-from dyno.report.charts.base import Look
+from dyno.report.look import Look
 
 FIGURES = {
     "output_throughput": ("output tokens/s", "Output tokens/s"),

@@ -7,10 +7,7 @@ import altair as alt
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Bar, Entry
 from dyno.report.charts.base import (
-    FAILURE,
-    GREY,
     ROWS_MAX,
-    Look,
     Row,
     constant,
     cut,
@@ -27,6 +24,7 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.charts.energy import signs, trials
+from dyno.report.look import FAILURE, GREY, Look
 
 LEAST = 30  # requests of a trial
 WAITING, FAILED, GENERATING = "waiting for its first token", "failed", "generating: "

@@ -11,11 +11,9 @@ from dyno.report.charts.base import (
     AXIS_TITLES,
     ESTIMATE,
     FAILED_TIPS,
-    GREY,
     PLAIN,
     REQUESTS,
     TOGGLED,
-    Look,
     Option,
     Row,
     Select,
@@ -50,6 +48,7 @@ from dyno.report.charts.base import (
 )
 from dyno.report.charts.latency import NAMES, definition, number, statistics
 from dyno.report.charts.throughput import AGAINST, FIGURES
+from dyno.report.look import GREY, Look
 
 STEMS = ("ttft", "tpot", "e2el", "latency")
 FIRST = ("p99 TTFT", "mean TTFT", "p50 TTFT", "mean Batch latency", "mean E2EL", "mean TPOT")

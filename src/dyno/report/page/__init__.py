@@ -20,11 +20,10 @@ from markupsafe import Markup
 from dyno.facts.chart import Chart
 from dyno.facts.report import Report
 from dyno.report import per, tables
+from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
 from dyno.report.plain import plain
 
-# Where no chart tells which colour a series has: Okabe and Ito's, which the colour-blind can tell apart.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 _END = "\n// end of the bundle\n"
 _OPEN = 30  # trials, up to which their list is unfolded
 
@@ -41,7 +40,7 @@ def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
         scripts=[Markup(script) for script in scripts],
         series=series,
         number={name: i for i, name in enumerate(series)},
-        looks=_looks(series, charts),
+        look=Look(series),
         results=tables.results(report),
         best=tables.best(report),
         cost=tables.cost(report),
@@ -152,35 +151,3 @@ def _by_series(report: Report) -> dict[str, list[Trial]]:
     for entry in report.entries:
         held.setdefault(entry.series, []).append(trial(entry, varying[entry.kind]))
     return held
-
-
-class _Look(NamedTuple):
-    colour: str
-    dash: str
-
-
-def _looks(series: list[str], charts: list[Chart]) -> dict[str, _Look]:
-    """Colour and line of each series, as the charts have them."""
-    looks = {name: _Look(_COLOURS[i % len(_COLOURS)], "") for i, name in enumerate(series)}
-    for chart in charts:
-        for channel, scale in _scales(chart.spec):
-            for name, value in zip(scale["domain"], scale["range"], strict=False):
-                if name in looks and channel == "strokeDash":
-                    looks[name] = looks[name]._replace(dash=" ".join(str(float(v)) for v in value))
-                elif name in looks and re.match(r"#[0-9a-fA-F]{3,8}\Z", str(value)):
-                    looks[name] = looks[name]._replace(colour=value)
-    return looks
-
-
-def _scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Scales of the series, wherever in a specification they stand."""
-    if isinstance(spec, list):
-        for part in spec:
-            yield from _scales(part)
-    elif isinstance(spec, dict):
-        for name, part in spec.items():
-            if name in ("color", "strokeDash") and isinstance(part, dict) and part.get("field") == "series":
-                scale = part.get("scale") or {}
-                if isinstance(scale.get("domain"), list) and isinstance(scale.get("range"), list):
-                    yield name, scale
-            yield from _scales(part)

@@ -4,8 +4,9 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
+from dyno.measure.points import whole
 from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
-from dyno.report.tables import STEMS, figure_unit, figure_words, load_words, verdict_words
+from dyno.report.tables import STEMS, figure_unit, figure_words, verdict_words
 from dyno.units import human_bytes
 
 _STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
@@ -43,7 +44,7 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
     load = {name: value for name, value in entry.load.items() if name in varying}
     by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
     return Trial(
-        entry.id, entry.series, load_words(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
+        entry.id, entry.series, whole(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
         stats, latencies, ", ".join(by), _gathered(entry.findings), entry.at,
     )  # fmt: skip
@@ -75,7 +76,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
     told = [("completed", entry.completed), ("failed", entry.failed)]
-    lines = [("load", load_words(entry.load))] if entry.load else []
+    lines = [("load", whole(entry.load))] if entry.load else []
     lines += [(name, count(value)) for name, value in told if value is not None]
     return [*lines, ("repeats", str(entry.repeats))] if entry.repeats > 1 else lines
 
