@@ -5,12 +5,11 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import msgspec
