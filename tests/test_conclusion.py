@@ -103,8 +103,10 @@ def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
     assert any("B gives the most: 1,200 tokens/s" in a and a.startswith("pp512") for a in answers)
     assert any("A gives the most: 20.00 tokens/s" in a and a.startswith("tg128") for a in answers)
     words = said([score(0.8466, 0.0135, quantization="FP16"), score(0.848, 0.0135, quantization="FP8")])
-    assert "FP8 scores highest: 0.8480, against FP16 (0.8466)." in words.answer[0]
+    assert "no difference is seen between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
     assert "no difference seen" in words.sure[0]
+    words = said([score(0.95, 0.01, quantization="FP16"), score(0.6, 0.01, quantization="FP8")])
+    assert "FP16 scores highest: 0.9500, against FP8 (0.6000)." in words.answer[0]
 
 
 def test_one_thing_alone_is_told_by_the_most_it_does() -> None:
@@ -136,7 +138,42 @@ def test_where_accelerators_differ_in_number_each_ones_share_is_told() -> None:
 def test_a_workload_without_results_that_count_has_no_answer() -> None:
     rows = [at("vllm", 8, 500.0), at("tgi", 8, 400.0)]
     words = said(rows, {"p99_ttft_ms": 5.0})
-    assert words.answer == [
-        "sharegpt: no answer, since 2 of 2 series have no result that counts: void, over 1 % of the requests failed, "
-        "or over the target."
-    ]
+    assert words.answer == ["sharegpt: no answer, since results that count share no load (2 of 2 are over the target)."]
+
+
+def test_another_rate_under_one_concurrency_is_another_load() -> None:
+    words = said([at("vllm", 64, 1000.0, rate=4.0), at("tgi", 64, 3000.0, rate=16.0)])
+    assert not any("more than" in a for a in words.answer)
+
+
+def test_one_series_that_shares_no_load_is_left_out_and_named() -> None:
+    rows = [at("a", 8, 500.0, line_of=0), at("b", 8, 400.0, line_of=1), at("c", 16, 900.0, line_of=2)]
+    words = said(rows)
+    assert "a gives the most: 500.0" in words.answer[0] and words.answer[0].endswith(
+        "Not measured under these loads: c."
+    )
+
+
+def test_money_of_two_currencies_is_not_held_together() -> None:
+    rules = [PriceRule(Price(accelerator_hour=1.0), series="vllm"),
+             PriceRule(Price(accelerator_hour=150.0, currency="JPY"), series="tgi")]  # fmt: skip
+    made = entries([Measured(r) for r in (at("vllm", 8, 500.0), at("tgi", 8, 400.0))], [], rules, lambda m: None)
+    words = conclude(made, best([m.entry for m in made], {}), [], {}, lambda m: m)
+    costs = [a for a in words.answer if "million" in a]
+    assert len(costs) == 2 and "USD" in costs[0] and "JPY" in costs[1] and "tgi" not in costs[0]
+
+
+def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
+    assert "scores 0.8466 in biology" in said([score(0.8466, 0.0135)]).answer[0]
+    waits = row({}, base={"mean_latency_ms": 420.0}, kind="latency", load={"batch_size": 8, "engine": "vllm"})
+    assert said([waits]).answer == ["vllm has a mean latency of 420.0 ms at least at batch size 8."]
+
+
+def test_trials_that_failed_are_told() -> None:
+    from dyno.facts.study import Place
+
+    bare = row({}, {"engine": "gone"}, base={}, form="run", label="gone, w, c")
+    lost = Measured(bare, place=Place("s", "x", "gone", "w", "c"), why_not="exited with code 3")
+    made = entries([Measured(at("vllm", 8, 500.0)), lost], [], [], lambda m: None)
+    words = conclude(made, [], [], {}, lambda m: m)
+    assert any("1 trial failed: gone, exited with code 3" in d for d in words.doubtful)

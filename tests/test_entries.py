@@ -20,6 +20,7 @@ from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure.entries import entries
+from dyno.measure.loads import Loads
 from dyno.measure.rows import row_without
 from dyno.measure.series import names
 from dyno.measure.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
@@ -35,7 +36,8 @@ def made(rows: list[Row], found: list[Finding] | None = None, rules: list[PriceR
 
 
 def named(*settings: dict[str, Any]) -> list[str]:
-    return names([Measured(row({}, s, line=10 * i)) for i, s in enumerate(settings, 1)])
+    of = [Measured(row({}, s, line=10 * i)) for i, s in enumerate(settings, 1)]
+    return names(of, Loads(m.row for m in of))
 
 
 # ---- names ----
@@ -67,16 +69,34 @@ def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> No
         Measured(Row(**{**_fields(r), "line": line, "table": i}))
         for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
     ]
-    assert names(apart) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
+    assert names(apart, Loads(m.row for m in apart)) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
 
 
 def _fields(r: Row) -> dict[str, Any]:
     return {name: getattr(r, name) for name in r.__struct_fields__}
 
 
-def test_a_long_name_is_cut() -> None:
-    (name, _) = named({"engine": "e" * 300}, {"engine": "vllm"})
-    assert len(name) == 60 and name.endswith("…")
+def files(*of: tuple[str, dict[str, Any]]) -> list[str]:
+    """Results in files of their own."""
+    rows = [Measured(row({}, {"num_prompts": None, **s}, file=name, label=name, form="json")) for name, s in of]
+    return names(rows, Loads(m.row for m in rows))
+
+
+def test_files_tell_apart_what_nothing_else_does() -> None:
+    of = [(f"{card}-c{c}.json", {"concurrency": c}) for card in ("h100", "mi300x") for c in (8, 64)]
+    told = files(*of)
+    assert told[0] == told[1] and told[2] == told[3] and told[0] != told[2]
+    assert "h100" in told[0] and "mi300x" in told[2] and "c8" not in told[0]
+
+
+def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
+    assert len(set(files(("a-run1.json", {}), ("a-run2.json", {}), ("a-20250101.json", {})))) == 1
+    assert len(set(files(("h100.json", {}), ("h200.json", {})))) == 2, "a card's number is none of a run's"
+
+
+def test_long_names_stay_apart() -> None:
+    a, b = named({"engine": "e" * 70 + " A"}, {"engine": "e" * 70 + " B"})
+    assert a != b
 
 
 # ---- entries ----
@@ -98,7 +118,7 @@ def test_prompts_of_nearly_one_length_are_one_workload() -> None:
     unsaid = {"concurrency": None, "dataset": None, "num_prompts": None}
     of = [row({"completed": n, "total_input_tokens": n * each}, unsaid, line=50 * i)
           for i, (n, each) in enumerate([(10, 79.5), (20, 82.1), (40, 10_050)], 1)]  # fmt: skip
-    assert [e.axes["context"] for e in made(of)] == [80, 80, 10_000]
+    assert sorted(e.axes["context"] for e in made(of)) == [80.8, 80.8, 10_000]
     assert all("context" not in e.axes for e in made(of[:2])), "alike ones say nothing of the load"
 
 
@@ -149,6 +169,24 @@ def test_a_result_that_two_files_tell_is_one_entry_with_the_figures_of_both() ->
     assert e.at == ["a.csv:1", "b.csv:1"]
 
 
+def test_repeats_in_several_files_are_one_entry_with_an_interval() -> None:
+    rows = [row({"output_throughput": v, "duration_s": 100.0 + i, "mean_ttft_ms": 230.0 + i}, file=f"a-run{i}.json",
+                form="json", half=0.0) for i, v in enumerate((1000.0, 1001.0, 1002.0))]  # fmt: skip
+    (e,) = made(rows)
+    assert e.repeats == 3 and e.completed == 3000
+    assert e.value("output_throughput") == pytest.approx(1001.0) and e.figures["output_throughput"].by == "repeats"
+
+
+def test_a_rounded_telling_of_a_result_is_the_same_one() -> None:
+    def told(value: float, half: float, file: str, name: str) -> Row:
+        return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file, half=half,
+                   base={"total_token_throughput": value})  # fmt: skip
+
+    full = told(998.7796751286725, 0.0, "a.json", "vllm H100")
+    assert len(made([full, told(998.7796751, 5e-8, "b.csv", "8xH100")])) == 1
+    assert len(made([full, told(999.1, 0.05, "b.csv", "8xH100")])) == 2
+
+
 def test_a_result_under_another_name_in_another_file_is_told_once() -> None:
     def told(name: str, file: str, value: float) -> Row:
         return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file,
@@ -177,6 +215,7 @@ def test_a_trial_that_failed_is_an_entry_with_its_load_and_no_figures() -> None:
     (found,) = entries([m], [], [], lambda m: None)
     e = found.entry
     assert (e.failure, e.verdict, e.figures) == ("out of memory", "void", {})
+    assert e.repeats == 1
     assert e.axes["concurrency"] == 16 and e.load["input_len"] == 64
 
 

@@ -14,7 +14,14 @@ def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> E
     if speed is not None:
         figures["output_throughput"] = speed
     load = {"concurrency": streams, "num_prompts": streams * 10, "input_len": 512, **more.pop("load", {})}
-    settled = {"series": "a", "kind": "serve", "verdict": "sound", "axes": {}, "completed": streams * 10.0, **more}
+    settled = {
+        "series": "a",
+        "kind": "serve",
+        "verdict": "sound",
+        "axes": {"concurrency": float(streams)},
+        "completed": streams * 10.0,
+        **more,
+    }
     told = {k: Number(v) for k, v in figures.items() if v is not None}
     return Entry(id=name, load=load, figures=told, **settled)
 

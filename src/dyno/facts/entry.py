@@ -115,6 +115,16 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         number = self.figures.get(name)
         return None if number is None else number.value
 
+    @property
+    def axis(self) -> str:
+        """What its load's level is told in; '' where there is none."""
+        return next((name for name in LOADS if name in self.axes), "")
+
+    @property
+    def workload(self) -> dict[str, Scalar]:
+        """The load without its level."""
+        return self.beside(self.axis)
+
     def beside(self, axis: str) -> dict[str, Scalar]:
         """The load but for what an axis tells: entries that agree in it may be joined by a line."""
         told = _TOLD_BY.get(axis, (axis,))

@@ -19,4 +19,5 @@ class Measured(msgspec.Struct, frozen=True):
     place: Place | None = None  # in a study
     result: Result | None = None
     engine: EngineFacts | None = None  # of one that dyno started
+    also: list[Row] = []  # the same result, told elsewhere
     why_not: str = ""  # the trial has no result, and the row no figures: why

@@ -1,7 +1,7 @@
 """Results as a report's entries: repeats together, each figure with its interval, its price and its doubts."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import mean
 
 import msgspec
@@ -9,26 +9,25 @@ import msgspec
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import AXES, Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, verdict
-from dyno.facts.imported import SPEEDS, STEMS, Row, Scalar
+from dyno.facts.imported import SPEEDS, STEMS, Row
 from dyno.facts.measured import Measured
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.measure import series
-from dyno.measure.audit import without_copies
 from dyno.measure.bootstrap import QUICK
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.direction import latency
 from dyno.measure.estimate import estimates
+from dyno.measure.loads import Loads
+from dyno.measure.once import once
 from dyno.measure.pairs import Group, groups
-from dyno.measure.points import finite_rate, input_each, point, sent
+from dyno.measure.points import sent
 from dyno.measure.repeats import differing
 from dyno.measure.student import quantile
 from dyno.measure.timeline import Detail, quantiles
 
 _OWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _TIED = 1e-12
-_SAME = 0.005
-_LIKE = 0.15  # prompts of lengths as near as that are held to be of one workload
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -45,157 +44,77 @@ def entries(
 ) -> list[Made]:  # fmt: skip
     """`found`: of an audit, each with its places. `detail`: the single requests, read when they are needed and then
     let go: those of a thousand trials would not fit."""
-    together = _groups(measured)
-    names = series.names([group[0] for group in together])
+    own = groups([m for m in measured if m.row.form == "run" and not m.why_not])
+    others = once([m for m in measured if m.row.form != "run"])
+    missing = _missing(measured)
+    firsts = [*(group[0] for group in own), *others, *(group[0] for group in missing)]
+    loads = Loads(m.row for m in firsts)
+    names = series.names(firsts, loads)
+    together = _together([*own, *([m] for m in others), *missing], names, loads)
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    ranked = sorted(zip(names, together, strict=True), key=lambda pair: (order[pair[0]], _rank(pair[1][0].row)))
-    doubts = _by_place(found)
-    made = [_made(f"t{i}", name, group, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
-    return _once(_of_like_prompts(made))
+    ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0].row, loads)))
+    doubts = _by_place([*found, *_failures(measured)])
+    return [_made(f"t{i}", name, group, loads, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
 
 
-def _once(made: list[Made]) -> list[Made]:
-    """Two files may tell of one result, each other figures of it: then it is one entry with all of them."""
-    kept: dict[tuple[object, ...], Made] = {}
-    for m in made:
-        e = m.entry
-        key: tuple[object, ...] = (e.series, e.kind, tuple(sorted((k, str(v)) for k, v in e.load.items())))
-        first = kept.get(key)
-        if first is not None and m.group[0].row.form != "run" and _tells_the_same(first.entry, e):
-            kept[key] = _both(first, m)
-        else:
-            kept[key if first is None else (*key, e.id)] = m
-    return _under_one_name(list(kept.values()))
-
-
-def _under_one_name(made: list[Made]) -> list[Made]:
-    """A second file may have another name for it: where all that both tell is equal to the last of many digits, and
-    the load is, it is one result."""
-    out: list[Made] = []
-    seen: dict[tuple[object, ...], int] = {}
-    for m in made:
-        e = m.entry
-        marks = [(n, e.figures[n].value) for n in SPEEDS if n in e.figures and _many_digits(e.figures[n])]
-        keys = [(e.kind, n, v, *sorted((k, str(w)) for k, w in e.load.items())) for n, v in marks]
-        index = next((seen[k] for k in keys if k in seen), None)
-        if index is not None and m.group[0].row.form != "run" and _tells_the_same(out[index].entry, e):
-            out[index] = _both(out[index], m)
+def _together(all_: Sequence[Group], names: Sequence[str], loads: Loads) -> list[tuple[str, Group]]:
+    """Results of other tools with one name and one load are repeats: names see to that."""
+    out: list[tuple[str, Group]] = []
+    at: dict[tuple[object, ...], Group] = {}
+    for name, group in zip(names, all_, strict=True):
+        row = group[0].row
+        key = (name, row.kind, row.tool, *sorted((k, str(v)) for k, v in loads.load(row).items()))
+        if row.form != "run" and key in at:
+            at[key].extend(group)
             continue
-        for k in keys:
-            seen.setdefault(k, len(out))
-        out.append(m)
+        out.append((name, list(group)))
+        if row.form != "run":
+            at[key] = out[-1][1]
     return out
 
 
-def _many_digits(number: Number) -> bool:
-    return number.half > 0 and number.value / number.half > 1e5
+def _key(m: Measured) -> tuple[str, str]:
+    return (m.place.study if m.place is not None else "", m.row.label)
 
 
-def _tells_the_same(one: Entry, other: Entry) -> bool:
-    files = [{at.rpartition(":")[0] for at in e.at} for e in (one, other)]
-    shared = [n for n in one.figures if n in other.figures]
-    return (
-        not files[0] & files[1]
-        and bool(shared)
-        and all(math.isclose(one.figures[n].value, other.figures[n].value, rel_tol=_SAME) for n in shared)
-    )
-
-
-def _both(one: Made, other: Made) -> Made:
-    a, b = one.entry, other.entry
-    findings = {(f.code, f.text): f for f in (*a.findings, *b.findings)}
-    entry = msgspec.structs.replace(
-        a,
-        figures=a.figures | {n: v for n, v in b.figures.items() if n not in a.figures},
-        completed=_first(a.completed, b.completed),
-        failed=_first(a.failed, b.failed),
-        settings=b.settings | a.settings,
-        findings=list(findings.values()),
-        verdict=verdict(findings.values()),
-        at=[*a.at, *b.at],
-        tool=a.tool or b.tool,
-        cost=a.cost if a.cost is not None and a.cost.hour else b.cost,
-        quantiles=a.quantiles or b.quantiles,
-        bars=a.bars or b.bars,
-        bars_of=a.bars_of or b.bars_of,
-    )
-    return Made(entry, one.group, one.price or other.price)
-
-
-def _of_like_prompts(made: list[Made]) -> list[Made]:
-    """Where only what came tells how long prompts were, lengths that lie close are one: 79.5 and 82.1 are no two
-    workloads. If all are alike, they say nothing of the load."""
-    told = sorted({m.entry.axes["context"] for m in made if "context" in m.entry.load})
-    alike: dict[float, float] = {}
-    first = 0.0
-    for length in told:
-        first = first if first and length <= first * (1 + _LIKE) else length
-        alike[length] = first
-    if not told:
-        return made
-    one = len(set(alike.values())) == 1
-
-    def settled(m: Made) -> Made:
-        if "context" not in m.entry.load:
-            return m
-        length = float(f"{alike[m.entry.axes['context']]:.2g}")
-        load = {k: v for k, v in m.entry.load.items() if k != "context"} | ({} if one else {"context": length})
-        at = {k: v for k, v in m.entry.axes.items() if k != "context"} | ({} if one else {"context": length})
-        return msgspec.structs.replace(m, entry=msgspec.structs.replace(m.entry, load=load, axes=at))
-
-    return [settled(m) for m in made]
-
-
-def _groups(measured: Sequence[Measured]) -> list[Group]:
-    """Repeats of dyno's own are one; of others each line is what it is. What is told twice stands once."""
-    own = [m for m in measured if m.row.form == "run" and not m.why_not]
-    others = [m for m in measured if m.row.form != "run"]
-    kept = {id(row) for row in without_copies([m.row for m in others])}
-    missing: dict[str, Group] = {}
+def _missing(measured: Sequence[Measured]) -> list[Group]:
+    """Trials of which no repeat has a result."""
+    done = {_key(m) for m in measured if not m.why_not and m.row.form == "run"}
+    out: dict[tuple[str, str], Group] = {}
     for m in measured:
-        if m.why_not:
-            missing.setdefault(m.row.label, []).append(m)
-    return [*groups(own), *([m] for m in others if id(m.row) in kept), *missing.values()]
+        if m.why_not and _key(m) not in done:
+            out.setdefault(_key(m), []).append(m)
+    return list(out.values())
 
 
-def _rank(row: Row) -> tuple[object, ...]:
+def _failures(measured: Sequence[Measured]) -> Iterator[Finding]:
+    """Repeats that have no result are told at those that have one."""
+    done: dict[tuple[str, str], list[Measured]] = {}
+    for m in measured:
+        if not m.why_not and m.row.form == "run":
+            done.setdefault(_key(m), []).append(m)
+    for m in measured:
+        if m.why_not and (others := done.get(_key(m))):
+            yield failed_trials([m], [o.row.at for o in others])
+
+
+def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
+    many = "A trial" if len(of) == 1 else f"{len(of)} trials"
+    return Finding(
+        "study.failed_trials",
+        "doubt",
+        f"{many} of {of[0].row.label!r} failed and {'has' if len(of) == 1 else 'have'} no result: {of[0].why_not}",
+        "Run the study again: what failed is tried again.",
+        list(at) or [m.row.at for m in of],
+    )
+
+
+def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
     """By workload, then by load."""
-    at = axes(row)
-    loads = [at.get(name, math.inf) for name in AXES]
-    rest = [(k, str(v)) for k, v in load_of(row).items() if k not in AXES and k not in ("num_prompts", "completed")]
-    return row.kind, rest, loads
-
-
-def load_of(row: Row) -> dict[str, Scalar]:
-    load = dict(point(row))
-    if "input_len" not in load and (context := axes(row).get("context")) is not None and row.kind != "micro":
-        load["context"] = context
-    return load
-
-
-def axes(row: Row) -> dict[str, float]:
-    told: dict[str, float | None] = {
-        "concurrency": row.number("concurrency"),
-        "rate": finite_rate(row),
-        "batch_size": row.number("batch_size"),
-        "context": _context(row),
-    }
-    found = {name: value for name, value in told.items() if value is not None}
-    if row.kind in ("serve", "throughput") and not found.keys() & {"concurrency", "rate", "batch_size"}:
-        count = row.number("num_prompts") or row.get("completed")
-        if count is not None:
-            found["requests"] = count
-    return found
-
-
-def _context(row: Row) -> float | None:
-    """Tokens of a prompt, as it was asked for; where no workload is told, as it was on average."""
-    if row.kind == "micro":
-        return row.number("depth") or 0.0
-    if (length := row.number("input_len")) is not None:
-        return length + (row.number("--random-prefix-len") or 0.0)
-    each = input_each(row) if row.told("dataset") is None and row.form != "run" else None
-    return float(f"{each:.3g}") if each is not None else None
+    at = loads.axes(row)
+    told = [at.get(name, math.inf) for name in AXES]
+    rest = [(k, str(v)) for k, v in loads.load(row).items() if k not in AXES and k not in ("num_prompts", "completed")]
+    return row.kind, rest, told
 
 
 def _by_place(found: Iterable[Finding]) -> dict[str, list[tuple[int, Finding]]]:
@@ -210,8 +129,8 @@ def _by_place(found: Iterable[Finding]) -> dict[str, list[tuple[int, Finding]]]:
 
 
 def _made(
-    id: str, name: str, group: Group, doubts: dict[str, list[tuple[int, Finding]]], rules: Sequence[PriceRule],
-    detail: Callable[[Measured], Detail | None],
+    id: str, name: str, group: Group, loads: Loads, doubts: dict[str, list[tuple[int, Finding]]],
+    rules: Sequence[PriceRule], detail: Callable[[Measured], Detail | None],
 ) -> Made:  # fmt: skip
     first = group[0]
     row = first.row
@@ -220,15 +139,15 @@ def _made(
         id=id,
         series=name,
         kind=row.kind,
-        load=load_of(row),
-        axes=axes(row),
+        load=loads.load(row),
+        axes=loads.axes(row),
         verdict="void" if first.why_not else verdict(findings),
         label=row.label,
         tool=row.tool,
         findings=findings,
         settings={k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")},
         repeats=len(group),
-        at=[m.row.at for m in group],
+        at=[row.at for m in group for row in (m.row, *m.also)],
         failure=first.why_not,
         accelerator=str(row.told("accelerator") or ""),
         accelerators=_used(first),
@@ -272,8 +191,8 @@ def _priced(entry: Entry, chosen: Chosen | None) -> Entry:
 def _findings(name: str, group: Group, doubts: dict[str, list[tuple[int, Finding]]]) -> list[Finding]:
     found: dict[tuple[str, str], Finding] = {}
     for m in group:
-        row = m.row
-        there = [f for line, f in doubts.get(row.file, ()) if line == 0 or row.line <= line <= row.end]
+        told = [(line, f, row) for row in (m.row, *m.also) for line, f in doubts.get(row.file, ())]
+        there = [f for line, f, row in told if line == 0 or row.line <= line <= row.end]
         for finding in (*m.findings, *there):
             found.setdefault((finding.code, finding.text), finding)
     results = [m.result for m in group if m.result is not None]

@@ -25,6 +25,10 @@ _PASSING = (
     "samples",
     "verdict",
     "run_number",
+    "run_num",
+    "run",
+    "repetition",
+    "iteration",
 )
 _OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 _WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",

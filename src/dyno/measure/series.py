@@ -1,55 +1,123 @@
-"""What is compared in a report: a name for each result, made of what differs among them. The load is no part of it."""
+"""What is compared in a report: a name for each result, made of what differs among them. The load is no part of it.
 
-from collections.abc import Mapping, Sequence
+Two results with one name and one load are repeats of each other. What can't be told to be that gets a name of its own.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.study import short
+from dyno.measure.loads import Loads
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, LOAD, point, subject
+from dyno.measure.points import ASIDE, ENGINE, LOAD, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
-_LONGEST = 60
 _BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
-_ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version"}  # follows from others, or names a file
+_ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}  # follows from others
+_ADDRESS = {"--host", "--port", "--base-url", "base_url", "host", "port"}  # where a server was, and not what it is
+# Of a file's name, what is of one run alone: a number, a date, run2, seed7.
+_OF_A_RUN = re.compile(r"(?:run|rep|repeat|iter|iteration|trial|try|seed|r)?\d+(?:st|nd|rd|th)?|copy|final", re.I)
+# Of a load: c8, bs64, 16qps.
+_LOAD_WORD = re.compile(
+    r"(?:c|bs|b|n|p|in|out|isl|osl|qps|rps|conc|batch|rate)?(\d+(?:\.\d+)?)(?:qps|rps|in|out|k)?", re.I
+)
 
 
-def names(of: Sequence[Measured]) -> list[str]:
+def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     called = any(m.row.series and m.place is None for m in of)
     facts = [_identity(m, called) for m in of]
     apart = _telling(facts)
     told = [_named(f, apart) for f in facts]
-    # Under one name and one load there may still be several settings: then these tell them apart.
-    for those in _mixed(of, told):
-        besides = {i: _besides(of[i].row) for i in those}
-        keys = _differing(list(besides.values()))
-        for i in those:
-            told[i] = _named({"name": told[i], **besides[i]}, ["name", *keys])
-    # … or nothing does but the table that they stand in.
-    for those in _mixed(of, told):
-        tables: dict[tuple[str, object], int] = {}
-        for i in those:
-            row = of[i].row
-            tables[row.file, row.table] = min(row.line, tables.get((row.file, row.table), row.line))
-        for i in those if len(tables) > 1 else []:
-            line = tables[of[i].row.file, of[i].row.table]
-            told[i] = f"{told[i]} (line {line})" if line else told[i]
+    ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
+        _by_settings,
+        lambda rows: _by_words([(row, row.label) for row in rows], loads),
+        lambda rows: _by_words([(row, row.file.rpartition("/")[2]) for row in rows], loads),
+        _by_line,
+    )
+    for way in ways:
+        for those in _mixed(of, told, loads):
+            more = way([of[i].row for i in those])
+            for i, words in zip(those, more, strict=True):
+                told[i] = f"{told[i]} {words}".strip()
     return told
 
 
-def _mixed(of: Sequence[Measured], told: Sequence[str]) -> list[list[int]]:
-    """All that have a name under which one load stands several times."""
-    alike: dict[tuple[object, ...], set[str]] = {}
+def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[list[int]]:
+    """Of each name under which one load stands several times, and not as repeats: all that have it."""
+    seen: dict[tuple[object, ...], list[Row]] = {}
     twice: set[str] = set()
     for m, name in zip(of, told, strict=True):
-        load = (name, m.row.kind, m.row.tool, point(m.row), m.row.get("completed") if m.row.kind == "serve" else None)
-        if load in alike and m.row.at not in alike[load]:
+        key = (name, m.row.kind, m.row.tool, *sorted((k, str(v)) for k, v in loads.load(m.row).items()))
+        if m.row.form != "run" and any(not _repeats(row, m.row, loads) for row in seen.get(key, [])):
             twice.add(name)
-        alike.setdefault(load, set()).add(m.row.at)
+        seen.setdefault(key, []).append(m.row)
     return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
+
+
+def _repeats(a: Row, b: Row, loads: Loads) -> bool:
+    """Told to be so: by a number of the run, or by files that differ in nothing else."""
+    one, other = ({k: str(s.value) for k, s in row.settings.items()} for row in (a, b))
+    differ = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
+    if any(not passes(k) and k not in _ALOUD and k not in _ADDRESS for k in differ):
+        return False
+    if a.file == b.file:
+        return bool(differ - {"verdict", "percentiles"})
+    return _stem(a, loads) == _stem(b, loads)
+
+
+def _stem(row: Row, loads: Loads) -> list[str]:
+    return _parts(row, row.file.rpartition("/")[2], loads)
+
+
+def _parts(row: Row, words: str, loads: Loads) -> list[str]:
+    """Words without what is of one run alone, and without the load's own numbers: h100-c8-run2.json → h100."""
+    numbers = {f"{v:g}" for v in (*loads.axes(row).values(), *_numbers(loads.load(row)))}
+    parts = re.split(r"[^A-Za-z0-9.+]+", re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words))
+    return [p for p in parts if p and not _OF_A_RUN.fullmatch(p) and not _is_load(p, numbers)]
+
+
+def _numbers(load: Mapping[str, Scalar]) -> Iterable[float]:
+    return (v for v in load.values() if isinstance(v, int | float) and not isinstance(v, bool))
+
+
+def _is_load(word: str, numbers: set[str]) -> bool:
+    found = _LOAD_WORD.fullmatch(word)
+    return found is not None and f"{float(found[1]):g}" in numbers
+
+
+# ---- what tells apart those that have one name ----
+
+
+def _by_settings(rows: Sequence[Row]) -> list[str]:
+    besides = [_besides(row) for row in rows]
+    keys = _differing(besides)
+    return [" ".join(_word(k, b[k]) for k in keys if b.get(k) not in (None, "")) for b in besides]
+
+
+def _by_words(of: Sequence[tuple[Row, str]], loads: Loads) -> list[str]:
+    """Those words of a label or of a file's name in which they differ."""
+    parts = [_parts(row, words, loads) for row, words in of]
+    common = set.intersection(*map(set, parts)) if parts else set()
+    return [" ".join(p for p in words if p not in common) for words in parts]
+
+
+def _by_line(rows: Sequence[Row]) -> list[str]:
+    """Of a table its first line, which its other rows share; else each one's own."""
+    first: dict[tuple[str, object], int] = {}
+    for row in rows:
+        place = (row.file, row.table)
+        first[place] = min(row.line, first.get(place, row.line))
+    if len(first) > 1 and len({line for _, line in first.items()}) > 1:
+        return [f"(line {first[row.file, row.table]})" for row in rows]
+    return [f"(line {row.line})" for row in rows]
+
+
+# ---- names ----
 
 
 def _identity(m: Measured, called: bool) -> dict[str, Scalar]:
@@ -83,7 +151,7 @@ def _settings(row: Row) -> dict[str, Scalar]:
 def _besides(row: Row) -> dict[str, Scalar]:
     """Whatever else is told that is neither the load nor of one run alone."""
     rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k)}
-    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
+    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD and k not in _ADDRESS}
 
 
 def _telling(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
@@ -104,15 +172,14 @@ def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
     """Where nothing differs, the engine or what stands first."""
     parts = [_word(key, facts[key]) for key in differing if facts.get(key) not in (None, "")]
     if not parts:
-        key = next((k for k in ("engine", "name", "series", "model") if k in facts), next(iter(facts)))
+        key = next((k for k in ("engine", "series", "model") if k in facts), next(iter(facts)))
         parts = [_word(key, facts[key])]
-    name = " ".join(dict.fromkeys(parts))
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return " ".join(dict.fromkeys(parts))
 
 
 def _word(key: str, value: Scalar) -> str:
     told = short(value) if not isinstance(value, str) else value.strip()
-    if key in _BARE or key == "name":
+    if key in _BARE:
         return told
     if key == "accelerators":
         return f"×{told}"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.entry import AXES, Entry
-from dyno.facts.imported import STEMS, Scalar
+from dyno.facts.entry import Entry
+from dyno.facts.imported import STEMS
 from dyno.facts.report import Best
 from dyno.measure.points import whole
 from dyno.measure.points import words as in_words
@@ -20,8 +20,6 @@ _WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_m
 _FIGURE = re.compile(r"(p\d{1,2}(?:\.\d+)?|mean|median|max)_([a-z0-9]+)_ms")
 _PREFERRED = "p99"
 _SPEEDS = ("output_throughput", "total_token_throughput")
-# A load's own level, and what follows from it: the rest is the workload.
-_LEVELS = {*AXES, "num_prompts", "completed"} - {"context"}
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -124,35 +122,29 @@ class _Load(NamedTuple):
 
 def best(entries: Iterable[Entry], limits: dict[str, float]) -> list[Best]:
     """`limits`: as Target has them; empty: the highest throughput at any latency."""
-    groups: dict[tuple[str, str, tuple[tuple[str, Scalar], ...]], list[Entry]] = {}
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         if entry.kind not in ("micro", "quality"):
-            groups.setdefault((entry.series, entry.kind, workload(entry)), []).append(entry)
+            groups.setdefault((entry.series, entry.kind, whole(entry.workload)), []).append(entry)
     out = []
     for (series, kind, load), there in groups.items():
         candidates = [_candidate(entry, limits) for entry in there]
         chosen = _fastest([c.entry for c in candidates if not c.why])
-        named = ", ".join(filter(None, [whole(dict(load)), "" if kind == "serve" else f"offline {kind}"]))
+        named = ", ".join(filter(None, [load, "" if kind == "serve" else f"offline {kind}"]))
         why = "" if chosen is not None and not _silent(candidates) else _why(candidates, limits, chosen is not None)
         out.append(Best(series, named, chosen.id if chosen is not None else None, why))
     return out
 
 
-def can_be_best(entry: Entry, limits: dict[str, float]) -> bool:
-    """It has a result that counts, and keeps the limits."""
-    return not _candidate(entry, limits).why
-
-
-def workload(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
-    """Its load without the level."""
-    return tuple((name, value) for name, value in entry.load.items() if name not in _LEVELS)
+def why_not(entry: Entry, limits: dict[str, float]) -> str:
+    """In a word, why it can't be the best: '' where it has a result that counts, and keeps the limits."""
+    return _candidate(entry, limits).why
 
 
 def level(entry: Entry) -> str:
     """In words: 'concurrency 8'."""
-    told = tuple((name, value) for name, value in entry.load.items() if name in _LEVELS)
-    loads = tuple((name, value) for name, value in told if name not in ("num_prompts", "completed")) or told
-    return in_words(loads) or entry.label or entry.id
+    told = ((entry.axis, entry.axes[entry.axis]),) if entry.axis else ()
+    return in_words(tuple(("num_prompts" if name == "requests" else name, v) for name, v in told)) or entry.label
 
 
 def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:

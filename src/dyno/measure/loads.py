@@ -1,0 +1,66 @@
+"""Under which load a result stands in a report, and where on which axis. Of all results together: where a file tells
+neither dataset nor lengths, only the others say whether 79.5 and 82.1 tokens a prompt are one workload."""
+
+from collections.abc import Iterable
+
+from dyno.facts.imported import Row, Scalar
+from dyno.measure.points import finite_rate, input_each, point
+
+LIKE = 0.05  # prompts of mean lengths as near as that are held to be of one workload
+
+
+class Loads:
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._lengths = _alike({length for row in rows if (length := _untold(row)) is not None})
+
+    def load(self, row: Row) -> dict[str, Scalar]:
+        """As points.point tells it, and the length of prompts where that is all that is known of them."""
+        load = dict(point(row))
+        length = self._length(row)
+        return load if length is None else load | {"context": length}
+
+    def axes(self, row: Row) -> dict[str, float]:
+        """Of facts.entry.AXES those that it has."""
+        told: dict[str, float | None] = {
+            "concurrency": row.number("concurrency"),
+            "rate": finite_rate(row),
+            "batch_size": row.number("batch_size"),
+            "context": self._context(row),
+        }
+        found = {name: value for name, value in told.items() if value is not None}
+        if row.kind in ("serve", "throughput") and not found.keys() & {"concurrency", "rate", "batch_size"}:
+            count = row.number("num_prompts") or row.get("completed")
+            if count is not None:
+                found["requests"] = count
+        return found
+
+    def _context(self, row: Row) -> float | None:
+        """Tokens of a prompt, as it was asked for; of a micro test, what is there before it."""
+        if row.kind == "micro":
+            return row.number("depth") or 0.0
+        if (length := row.number("input_len")) is not None:
+            return length + (row.number("--random-prefix-len") or 0.0)
+        return self._length(row)
+
+    def _length(self, row: Row) -> float | None:
+        untold = _untold(row)
+        # Where all prompts are alike, their length says nothing of the load.
+        return None if untold is None or len(set(self._lengths.values())) < 2 else self._lengths[untold]
+
+
+def _untold(row: Row) -> float | None:
+    """The mean length of prompts, where nobody tells which they were."""
+    silent = row.form != "run" and row.kind in ("serve", "throughput") and row.told("dataset") is None
+    each = input_each(row) if silent and row.number("input_len") is None else None
+    return each if each is not None and each > 0 else None
+
+
+def _alike(lengths: set[float]) -> dict[float, float]:
+    """Each length → that of its workload, rounded."""
+    clusters: list[list[float]] = []
+    for length in sorted(lengths):
+        if clusters and length <= clusters[-1][0] * (1 + LIKE):
+            clusters[-1].append(length)
+        else:
+            clusters.append([length])
+    return {length: float(f"{sum(c) / len(c):.3g}") for c in clusters for length in c}

@@ -1,0 +1,68 @@
+"""Results that are told again, in another file, perhaps under another name and with other figures: each is one."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from dyno.facts.imported import SPEEDS, Figure, Row
+from dyno.facts.measured import Measured
+from dyno.measure.audit import without_copies
+from dyno.measure.points import point
+
+# So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
+_TELLING, _TELLING_OF_ANOTHER = 5e2, 5e4
+_EXACT = 1e-9  # of a figure of which nobody says how it was rounded
+
+
+def once(measured: Sequence[Measured]) -> list[Measured]:
+    """The first telling has the figures of all, and knows where else it is told."""
+    whole = {id(row) for row in without_copies([m.row for m in measured])}
+    out: list[Measured] = []
+    places: dict[tuple[object, ...], list[int]] = {}
+    for m in measured:
+        if id(m.row) not in whole:
+            continue
+        there = places.setdefault((m.row.kind, point(m.row)), [])
+        index = next((i for i in there if _same(out[i].row, m.row)), None)
+        if index is None:
+            there.append(len(out))
+            out.append(m)
+        else:
+            out[index] = _both(out[index], m)
+    return out
+
+
+def _same(one: Row, other: Row) -> bool:
+    """All that both tell is equal as far as it was printed, and that is far enough."""
+    shared = [n for n in one.figures if n in other.figures]
+    if one.file == other.file or not all(_agree(one.figures[n], other.figures[n]) for n in shared):
+        return False
+    wanted = _TELLING if one.series == other.series else _TELLING_OF_ANOTHER
+    return any(_sharp(one.figures[n], other.figures[n]) >= wanted for n in shared if n in SPEEDS)
+
+
+def _rounding(figure: Figure) -> float:
+    return figure.half or abs(figure.value) * _EXACT
+
+
+def _agree(a: Figure, b: Figure) -> bool:
+    if not (math.isfinite(a.value) and math.isfinite(b.value)):
+        return False
+    return abs(a.value - b.value) <= _rounding(a) + _rounding(b)
+
+
+def _sharp(a: Figure, b: Figure) -> float:
+    least = max(_rounding(a), _rounding(b))
+    return abs(a.value) / least if least else 0.0
+
+
+def _both(one: Measured, other: Measured) -> Measured:
+    row = msgspec.structs.replace(
+        one.row,
+        figures=one.row.figures | {n: f for n, f in other.row.figures.items() if n not in one.row.figures},
+        settings=other.row.settings | one.row.settings,
+        tool=one.row.tool or other.row.tool,
+        samples=one.row.samples or other.row.samples,
+    )
+    return msgspec.structs.replace(one, row=row, also=[*one.also, other.row, *other.also])
