@@ -138,7 +138,9 @@ def test_where_accelerators_differ_in_number_each_ones_share_is_told() -> None:
 def test_a_workload_without_results_that_count_has_no_answer() -> None:
     rows = [at("vllm", 8, 500.0), at("tgi", 8, 400.0)]
     words = said(rows, {"p99_ttft_ms": 5.0})
-    assert words.answer == ["sharegpt: no answer, since results that count share no load (2 of 2 are over the target)."]
+    assert words.answer == [
+        "sharegpt: no answer, since results that count share no load (of 2 results 2 over the target)."
+    ]
 
 
 def test_another_rate_under_one_concurrency_is_another_load() -> None:

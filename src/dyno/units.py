@@ -16,10 +16,10 @@ def seconds(ns: int | float) -> float:
 
 def digits(value: float, significant: int = 4) -> str:
     """For a sentence: 1,080 and 0.1375, never 1.08e+03."""
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
     after = significant - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{min(max(after, 0), 12)}f}" if math.isfinite(value) else str(value)
+    return f"{value:,.{min(max(after, 0), 12)}f}"
 
 
 def human_bytes(n: float) -> str:

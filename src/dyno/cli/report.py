@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from dyno.facts.measured import Measured
     from dyno.facts.report import Report
 
+# Findings that repeats make together, and no result alone.
+_OF_REPEATS = ("statistics.repeats_differ", "study.failed_trials")
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
 _EPILOG = """\
 What is made follows from the name after -o: .html a page that needs nothing else, .md Markdown, .csv a line for each
-result, .png or .svg a picture of each chart (report.png → report-CHART.png; --chart NAME: only these, the first as it
-is named). Several -o may be given.
+result, .png or .svg a picture of each chart (report.png → report-CHART.png; of a single one, --chart NAME, as named).
+Several -o may be given.
 
   dyno report runs/my-study -o report.html
   dyno report runs/my-study --price H100=2.99 --target ttft:500 tpot:50 -o report.html -o report.md
@@ -104,6 +106,11 @@ def of_study(study: Path, runs: Path) -> Path | None:
     except DynoError as e:
         print(f"dyno: there is no page of it: {e}", file=sys.stderr)
         return None
+    except Exception as e:  # hours of measuring must not end in a traceback because of a picture of them
+        print(
+            f"dyno: there is no page of it, by a mistake of dyno's own: {e!r}. `dyno report {study}`.", file=sys.stderr
+        )
+        return None
     return output
 
 
@@ -153,11 +160,11 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     from dyno.cli.audit import peaks_of
     from dyno.cli.sources import detail
     from dyno.facts.definition import DEFINITIONS
-    from dyno.facts.finding import worst_first
+    from dyno.facts.finding import verdict, worst_first
     from dyno.facts.report import AuthorsTable, Report
     from dyno.measure.audit import audit
     from dyno.measure.conclusion import conclude
-    from dyno.measure.entries import entries
+    from dyno.measure.entries import about_failures, entries
     from dyno.measure.target import best, target
     from dyno.report import sheets
 
@@ -172,15 +179,16 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     aim = target(shown, wanted)
     chosen = best(shown, aim.limits)
     about = _about(options.what)
-    repeated = [f for m in all_made for f in m.entry.findings if f.code == "statistics.repeats_differ"]
-    findings = worst_first([*judged.findings, *repeated])
+    known = {f.text for f in judged.each}
+    besides = [f for m in all_made for f in m.entry.findings if f.text not in known and f.code in _OF_REPEATS]
+    findings = worst_first([*judged.findings, *{f.text: f for f in besides}.values(), *about_failures(all_made)])
     of = [(m.entry, m.group) for m in all_made]
     studies = _studies(sources)
     return Report(
-        title=options.title or about.title or _title(sources),
+        title=secrets.without(secrets.values(os.environ), [options.title or about.title or _title(sources)])[0],
         made=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         dyno=__version__,
-        verdict=judged.verdict,
+        verdict=verdict([*judged.each, *findings]),
         words=conclude(all_made, chosen, findings, aim.limits, _sampled, _unfinished(sources)),
         entries=shown,
         findings=findings,
@@ -218,7 +226,16 @@ def _about(words: Sequence[str]) -> "About":
     from dyno.study.about import about
 
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
-    return about(folders.pop()) if len(folders) == 1 else About()
+    if len(folders) != 1:
+        return About()
+    folder = folders.pop()
+    try:
+        return about(folder)
+    except UsageError as e:
+        if folder in map(Path, words):
+            raise
+        print(f"dyno: {folder / 'about.toml'} is left aside: {e}", file=sys.stderr)  # perhaps it is another tool's
+        return About()
 
 
 def _title(sources: "Sequence[Source]") -> str:

@@ -240,10 +240,10 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
         serious = [text for text in serious if "concurrency" not in text and "load" not in text][:1]
         where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
     if not pairing.differences or (pairing.refused and not apart):
-        why = serious[0] if serious else "No figure is told by both."
+        why = _first_line(serious[0]) if serious else "No figure is told by both."
         return contest, f"{names}{where}: not comparable. {why}{letters}", ""
     d = pairing.differences[0]
-    doubt = f" {serious[0]}{letters}" if serious else ""
+    doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
     return contest, f"{names}{where}: {_how_sure(d)}.{doubt}", d.word
 
 
@@ -326,9 +326,8 @@ def _for_each_accelerator(contest: Contest) -> Iterator[str]:
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": f"over {FEW:.0%} of the requests failed",
-    "failed": "without a result", "throughput": "without a throughput or a latency that all tell",
-    "silent": "without the latency of the target",
+    "slow": "over the target", "void": "void", "requests": f"with over {FEW:.0%} of the requests failed",
+    "failed": "failed", "throughput": "without a throughput", "silent": "without the latency of the target",
 }  # fmt: skip
 
 
@@ -345,9 +344,10 @@ def _unanswered(made: Sequence[Made], contests: Sequence[Contest], limits: dict[
             continue
         why = Counter(w for of in there.values() for e in of if (w := why_not(e, limits)))
         total = sum(map(len, there.values()))
-        reasons = ", ".join(f"{count} of {total} are {_WHY[w]}" for w, count in why.most_common())
+        reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
         told = f"{words}: " if words else ""
-        yield f"{told}no answer, since results that count share no load{f' ({reasons})' if reasons else ''}."
+        of = f" (of {_many(total, 'result')} {reasons})" if reasons else ""
+        yield f"{told}no answer, since results that count share no load{of}."
 
 
 def _alone(entries: Sequence[Entry], limits: dict[str, float]) -> str:

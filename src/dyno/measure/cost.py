@@ -54,7 +54,7 @@ def choose(
         price, by = offers[index]
         passed = list(_passed(index, fitting))
     elif told_hour is not None and told_hour > 0:
-        own, price, by = told_hour, energy[0] if energy is not None else Price(), "the result"
+        own, price, by = told_hour, Price(), "the result"
     elif energy is not None:
         price, by = energy
     else:

@@ -98,7 +98,15 @@ def _failures(measured: Sequence[Measured]) -> Iterator[Finding]:
             yield failed_trials([m], [o.row.at for o in others])
 
 
+def about_failures(made: Sequence[Made]) -> list[Finding]:
+    """Of trials without any result: of all of them, nothing is left that could be sound."""
+    lost = [m for m in made if m.entry.failure]
+    found = [failed_trials(m.group) for m in lost]
+    return [msgspec.structs.replace(f, level="void") for f in found] if len(lost) == len(made) else found
+
+
 def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
+    """`at`: results that it casts a doubt on; none: it stands for itself."""
     many = "A trial" if len(of) == 1 else f"{len(of)} trials"
     return Finding(
         "study.failed_trials",

@@ -112,6 +112,9 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, boot
         found = bootstrap.of_values(s.speeds) if s is not None else None
         if found is not None and s is not None:
             return _with(row, metric, value, len(s.speeds), found, "iterations")
+        if (figure := row.figures.get(metric)) is not None and figure.deviation:
+            # Of how many is not told: then as if the next one alone were asked about.
+            return _with(row, metric, value, 1, bootstrap.Error(figure.deviation / value, _MANY), "deviation")
         return Estimate(value, 1, why="of a single iteration it isn't known how far it may be off: repeat it")
     if metric in _BY_TIME:
         found = _of_slices(s) if s is not None else None
@@ -150,7 +153,7 @@ def _of_slices(s: Samples) -> bootstrap.Error | None:
     if len({len(c) for c in columns}) != 1 or not s.starts_s:
         return None
     starts, ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in columns)
-    known = np.isfinite(e2els) & (e2els > 0) & (tokens > 0)
+    known = np.isfinite(starts) & np.isfinite(e2els) & (e2els > 0) & (tokens > 0)
     starts, e2els, tokens = starts[known], e2els[known], tokens[known]
     ttfts = ttfts[known]
     told = np.isfinite(ttfts) & (ttfts > 0)

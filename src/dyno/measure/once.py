@@ -1,6 +1,7 @@
 """Results that are told again, in another file, perhaps under another name and with other figures: each is one."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ _EXACT = 1e-9  # of a figure of which nobody says how it was rounded
 def once(measured: Sequence[Measured]) -> list[Measured]:
     """The first telling has the figures of all, and knows where else it is told."""
     whole = {id(row) for row in without_copies([m.row for m in measured])}
+    often = Counter(m.row.series for m in measured)
     out: list[Measured] = []
     places: dict[tuple[object, ...], list[int]] = {}
     for m in measured:
@@ -29,7 +31,7 @@ def once(measured: Sequence[Measured]) -> list[Measured]:
             there.append(len(out))
             out.append(m)
         else:
-            out[index] = _both(out[index], m)
+            out[index] = _both(out[index], m, often)
     return out
 
 
@@ -57,9 +59,11 @@ def _sharp(a: Figure, b: Figure) -> float:
     return abs(a.value) / least if least else 0.0
 
 
-def _both(one: Measured, other: Measured) -> Measured:
+def _both(one: Measured, other: Measured, often: Counter[str]) -> Measured:
+    """Of two names the usual one: the other is a slip."""
     row = msgspec.structs.replace(
         one.row,
+        series=max(one.row.series, other.row.series, key=lambda name: (bool(name), often[name])),
         figures=one.row.figures | {n: f for n, f in other.row.figures.items() if n not in one.row.figures},
         settings=other.row.settings | one.row.settings,
         tool=one.row.tool or other.row.tool,

@@ -6,6 +6,8 @@ Two results with one name and one load are repeats of each other. What can't be 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
+
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
 from dyno.facts.study import short
@@ -30,7 +32,8 @@ _LOAD_WORD = re.compile(
 def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     called = any(m.row.series and m.place is None for m in of)
-    facts = [_identity(m, called) for m in of]
+    cards = {str(m.row.told("accelerator") or "").lower() for m in of}
+    facts = [_identity(m, called, len(cards) > 1) for m in of]
     apart = _telling(facts)
     told = [_named(f, apart) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
@@ -120,8 +123,9 @@ def _by_line(rows: Sequence[Row]) -> list[str]:
 # ---- names ----
 
 
-def _identity(m: Measured, called: bool) -> dict[str, Scalar]:
-    """`called`: some have a name of their author's. One that hasn't is then called by all it is."""
+def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
+    """`called`: some have a name of their author's. One that hasn't is then called by all it is. `cards`: accelerators
+    differ."""
     row, place = m.row, m.place
     if place is not None:
         facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.told("accelerator") or "")}
@@ -130,7 +134,9 @@ def _identity(m: Measured, called: bool) -> dict[str, Scalar]:
     if row.series:
         return {"series": row.series.strip()}
     if called and row.form != "run":
-        return {"series": subject(row)}
+        bare = row if cards else msgspec.structs.replace(
+            row, settings={k: s for k, s in row.settings.items() if k != "accelerator"})  # fmt: skip
+        return {"series": subject(bare)}
     facts = _settings(row)
     return facts or {"file": row.label or row.file.rpartition("/")[2]}
 

@@ -23,7 +23,6 @@ from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
 from dyno.report.plain import plain
 
-_END = "\n// end of the bundle\n"
 _OPEN = 30  # trials, up to which their list is unfolded
 
 
@@ -62,16 +61,16 @@ def bundle(kept: Path | None = None) -> str:
     path = None if kept is None else kept / f"vega-embed-{version('vl-convert-python')}.js"
     if path is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            script = path.read_text(encoding="utf-8")
-            if script.endswith(_END):  # else it was cut off, or is somebody else's
+            mark, _, script = path.read_text(encoding="utf-8").partition("\n")
+            if mark == _sha256(script):  # else it was cut off, or changed
                 return script
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    script = re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE) + _END
+    script = re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
     if path is not None:
         with contextlib.suppress(OSError):  # a page is made all the same
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f"{path.name}.{os.getpid()}")
-            partial.write_text(script, encoding="utf-8")
+            partial.write_text(f"{_sha256(script)}\n{script}", encoding="utf-8")
             partial.replace(path)
     return script
 
