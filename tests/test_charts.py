@@ -140,10 +140,10 @@ def test_each_family_of_charts_is_made_where_its_data_is_there(all_charts: dict[
     assert set(all_charts) == {
         "throughput-concurrency", "speed-context", "micro", "ttft-concurrency", "tpot-concurrency", "distribution",
         "tradeoff-concurrency", "requests-concurrency", "timeline", "cost-concurrency", "cheapest-concurrency",
-        "memory", "power-time", "energy-concurrency", "roofline", "quality",
+        "memory", "power-time", "energy-concurrency", "roofline", "quality", "side-by-side",
     }  # fmt: skip
     assert made([]) == {}
-    assert set(made(some()[:1])) == {"distribution", "timeline", "memory", "power-time", "roofline"}
+    assert set(made(some()[:1])) == {"distribution", "timeline", "memory", "power-time", "roofline", "side-by-side"}
 
 
 def test_every_chart_has_axis_titles_and_a_place_for_the_page_to_hide_series(all_charts: dict[str, Chart]) -> None:
@@ -153,7 +153,13 @@ def test_every_chart_has_axis_titles_and_a_place_for_the_page_to_hide_series(all
             for channel in titles:
                 axis = unit["encoding"].get(channel, {}).get("axis") or {}
                 titles[channel].add(json.dumps(axis.get("title")))
-        horizontal = chart.name in ("micro", "memory", "quality", "cheapest-concurrency")  # names need no title
+        horizontal = chart.name in (
+            "micro",
+            "memory",
+            "quality",
+            "cheapest-concurrency",
+            "side-by-side",
+        )  # names need no title
         assert titles["x"] - {"null"}, chart.name
         assert horizontal or titles["y"] - {"null"}, chart.name
         assert chart.spec["data"] == {"name": DATA}

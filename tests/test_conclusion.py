@@ -43,6 +43,7 @@ def test_the_faster_one_is_named_with_its_load_and_its_lead() -> None:
 def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
     assert "tgi gives the most: 600.0" in words.answer[0] and "9,000" not in " ".join(words.answer)
+    assert "(of the loads that all of them were measured under)" in words.answer[0]
 
 
 def test_where_no_load_is_shared_nobody_leads() -> None:
@@ -152,7 +153,7 @@ def test_one_series_that_shares_no_load_is_left_out_and_named() -> None:
     rows = [at("a", 8, 500.0, line_of=0), at("b", 8, 400.0, line_of=1), at("c", 16, 900.0, line_of=2)]
     words = said(rows)
     assert "a gives the most: 500.0" in words.answer[0] and words.answer[0].endswith(
-        "Not measured under these loads: c."
+        "; without a result that counts there: c."
     )
 
 
@@ -179,3 +180,11 @@ def test_trials_that_failed_are_told() -> None:
     made = entries([Measured(at("vllm", 8, 500.0)), lost], [], [], lambda m: None)
     words = conclude(made, [], [], {}, lambda m: m)
     assert any("1 trial failed: gone, exited with code 3" in d for d in words.doubtful)
+
+
+def test_under_a_target_each_has_the_best_of_its_loads() -> None:
+    rows = [at("vllm", 1, 300.0, 100.0), at("vllm", 64, 9000.0, 900.0), at("tgi", 1, 200.0, 100.0),
+            at("tgi", 16, 2400.0, 200.0), at("tgi", 64, 5000.0, 900.0)]  # fmt: skip
+    words = said(rows, {"p99_ttft_ms": 500.0})
+    assert "tgi gives the most: 2,400 output tokens/s at concurrency 16" in words.answer[0]
+    assert "(not all were measured under the same loads)" in words.answer[0]

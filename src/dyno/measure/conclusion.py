@@ -1,5 +1,6 @@
 """What a report says at its top: what was compared, on what, the answer, how sure it is, and what is doubtful."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +12,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
 from dyno.measure import direction
-from dyno.measure.compare import compare
+from dyno.measure.compare import compare, default_metrics
 from dyno.measure.entries import Made
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
@@ -50,7 +51,7 @@ def conclude(
     shown_ones = [_judged(c, samples) for c in contests[:_MOST]]
     answer = [text for c, _, word in shown_ones for text in _answer(c, word, limits)]
     if len(contests) > _MOST:
-        answer.append(f"{len(contests) - _MOST} more are in the tables.")
+        answer.append(f"{_many(len(contests) - _MOST, 'more workload')} in the tables.")
     answer += list(_unanswered(made, contests, limits))[:_MOST]
     return Words(
         compared=_compared(entries, unfinished),
@@ -110,6 +111,11 @@ def _on(made: Sequence[Made]) -> str:
         parts.append(_listed(list(dict.fromkeys(engines))))
     if models:
         parts.append(f"serving {_listed(models)}")
+    days = sorted(
+        {str(day)[:10] for m in made if m.group[0].row.form == "run" and (day := m.entry.settings.get("date"))}
+    )
+    if days:
+        parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
     return ", ".join(parts) + "."
 
 
@@ -132,7 +138,8 @@ class Contest(msgspec.Struct):
     kind: str
     about: str  # the workload, in words
     made: list[Made]  # one for each series
-    left_out: list[str] = []  # series that weren't measured under any of these loads
+    left_out: list[str] = []  # series that have no result that counts under these loads
+    but: str = ""  # what is to be said of the loads
 
     @property
     def lower(self) -> bool:
@@ -156,17 +163,37 @@ def _contests(made: Sequence[Made], limits: dict[str, float]) -> Iterator[Contes
     families: dict[tuple[str, str, str], dict[str, list[Made]]] = {}
     for m in made:
         e = m.entry
-        if e.axis and e.kind not in _SMALL and why_not(e, limits) in ("", "throughput"):
+        if e.axis and e.kind not in _SMALL and e.figures:
             families.setdefault((e.kind, whole(e.workload), e.axis), {}).setdefault(e.series, []).append(m)
-    for (kind, words, axis), there in families.items():
-        held = _sharing(there, axis)
+    for (kind, words, axis), measured in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
+        there = {name: kept for name, of in measured.items() if (kept := [m for m in of if _counts(m.entry, limits)])}
+        if len(there) < 2:
+            continue
+        # Under a target each may take the best of its loads: which those are is the question. Else only shared ones.
+        held = there if limits else _sharing(there, axis)
         if len(held) < 2:
             continue
-        all_of = [m for of in held.values() for m in of]
-        contest = _contest(kind, words, held, [m.entry for m in all_of], axis)
+        contest = _contest(kind, words, held, [m.entry for of in held.values() for m in of], axis)
         if contest is not None:
-            contest.left_out = [name for name in there if name not in held]
+            contest.left_out = [name for name in measured if name not in held]
+            if not limits and _ragged(there, axis):
+                contest.but = " (of the loads that all of them were measured under)"
+            elif limits and _ragged(measured, axis):
+                contest.but = " (not all were measured under the same loads)"
             yield contest
+
+
+def _ragged(there: dict[str, list[Made]], axis: str) -> bool:
+    return len({frozenset(m.entry.axes[axis] for m in of) for of in there.values()}) > 1
+
+
+def _counts(e: Entry, limits: dict[str, float]) -> bool:
+    return why_not(e, limits) in ("", "throughput")
+
+
+def _natural(words: str) -> list[tuple[int, str]]:
+    """1000 before 10000, as a reader counts."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", words)]
 
 
 def _sharing(there: dict[str, list[Made]], axis: str) -> dict[str, list[Made]]:
@@ -229,7 +256,10 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
     sides = [_sampled(m.group, samples) for m in (a, b)]
     # Each at its own best load, they are held together all the same: that is what the answer does.
     apart = level(a.entry) != level(b.entry)
-    result = compare(sides[0], sides[1], (a.entry.series, b.entry.series), [contest.metric], anyway=apart)
+    # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
+    usual = default_metrics(sides[0], sides[1])
+    metrics = usual if contest.metric in usual else [contest.metric]
+    result = compare(sides[0], sides[1], (a.entry.series, b.entry.series), metrics, anyway=apart)
     letters = f" (A: {a.entry.series}, B: {b.entry.series})"
     if not result.pairings:
         why = next((f.text for f in result.findings), "")
@@ -239,10 +269,11 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
     if apart:
         serious = [text for text in serious if "concurrency" not in text and "load" not in text][:1]
         where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
-    if not pairing.differences or (pairing.refused and not apart):
+    found = [d for d in pairing.differences if d.metric == contest.metric]
+    if not found or (pairing.refused and not apart):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
         return contest, f"{names}{where}: not comparable. {why}{letters}", ""
-    d = pairing.differences[0]
+    d = found[0]
     doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
     return contest, f"{names}{where}: {_how_sure(d)}.{doubt}", d.word
 
@@ -258,7 +289,10 @@ def _sampled(group: Group, samples: Callable[[Measured], Measured]) -> Group:
 def _how_sure(d: Difference) -> str:
     if d.change is None or d.low is None or d.high is None:
         return f"{d.word}, since {d.why}" if d.why else d.word
-    over = "over repeats" if "repeats" in (d.a.by, d.b.by) else "within single runs, which says little of the next run"
+    sides = (d.a.by, d.b.by)
+    over = "within single runs, which says little of the next run"
+    if "repeats" in sides:
+        over = "over repeats" if sides == ("repeats", "repeats") else "by one side's repeats: the other was run once"
     interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
     words = dict.fromkeys(("better", "worse", "higher", "lower"), "the difference is real")
     words |= dict.fromkeys(("perhaps better", "perhaps worse", "perhaps higher", "perhaps lower"), "perhaps real")
@@ -273,7 +307,7 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
     first, second = (m.entry for m in contest.ranked[:2])
     alone = contest.kind in _SMALL  # no load
     kept = f" that keeps {_kept(limits)}" if limits and not alone else ""
-    loads = ["", ""] if alone else [f" at {level(e)}" for e in (first, second)]
+    loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
     value, other = (f"{digits(contest.value(m))} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
@@ -285,10 +319,15 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
         against = "against" if contest.metric == "score" or contest.lead() < 0.005 else lead
         text = f"{first.series} {_does(contest)}: {value}{loads[0]}{kept}, {against} {behind}"
         text += "" if word else "; but the two are not comparable"
+    text += contest.but
     if contest.left_out:
-        text += f". Not measured under these loads: {_listed(contest.left_out)}"
+        text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."
     yield from _for_each_accelerator(contest)
+
+
+def _where(e: Entry) -> str:
+    return f" at {level(e)}" if level(e) else ""
 
 
 def _does(contest: Contest) -> str:
@@ -363,7 +402,7 @@ def _alone(entries: Sequence[Entry], limits: dict[str, float]) -> str:
 
 
 def _most(value: float, name: str, e: Entry, limits: dict[str, float]) -> str:
-    where = f" in {whole(e.load)}" if e.kind in _SMALL else f" at {level(e)}" if e.axis else ""
+    where = f" in {whole(e.load)}" if e.kind in _SMALL else _where(e)
     kept = f" that keeps {_kept(limits)}" if limits else ""
     if name == "score":
         return f"{e.series} scores {digits(value)}{where}."
@@ -386,10 +425,10 @@ def _costs(
     for words, there in groups[:_MOST]:
         for (what, currency), priced in _priced(there).items():
             (price, e), *others = sorted(priced, key=lambda pair: pair[0])
-            told = [f"{digits(p, 3)} with {o.series} at {level(o)}" for p, o in others[:2]]
+            told = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
             at = f"{words}: " if words and len(groups) > 1 else ""
             against = f", {' and '.join(told)}" if told else ""
-            who = f"{e.series} at {level(e)}{kept}"
+            who = f"{e.series}{_where(e)}{kept}"
             yield f"{at}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
 
 

@@ -144,7 +144,7 @@ def why_not(entry: Entry, limits: dict[str, float]) -> str:
 def level(entry: Entry) -> str:
     """In words: 'concurrency 8'."""
     told = ((entry.axis, entry.axes[entry.axis]),) if entry.axis else ()
-    return in_words(tuple(("num_prompts" if name == "requests" else name, v) for name, v in told)) or entry.label
+    return in_words(tuple(("num_prompts" if name == "requests" else name, v) for name, v in told))
 
 
 def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:

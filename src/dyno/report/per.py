@@ -2,6 +2,7 @@
 
 from dyno.facts.chart import PER
 from dyno.facts.entry import Entry
+from dyno.facts.report import Report
 
 WORDS = {
     "measured": "as measured",
@@ -27,6 +28,21 @@ def per(entry: Entry, value: float, mode: str) -> float | None:
 def estimated(entry: Entry, mode: str) -> bool:
     """A machine of which a part was measured: as if nothing were lost."""
     return mode == "machine" and (entry.machine or 0) > (entry.accelerators or 0)
+
+
+def words(report: Report) -> dict[str, str]:
+    """With the money that prices are told in."""
+    return {**WORDS, "dollar": f"one {_money(report)} an hour"}
+
+
+def units(report: Report) -> dict[str, str]:
+    money = _money(report)
+    return {**SHORT, "dollar": f"/ {'$' if money == 'dollar' else money} an hour"}
+
+
+def _money(report: Report) -> str:
+    told = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
+    return "dollar" if told <= {"USD", "$"} else told.pop() if len(told) == 1 else "unit of money"
 
 
 def modes(told: set[str]) -> list[str]:

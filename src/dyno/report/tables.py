@@ -332,7 +332,9 @@ def best(report: Report) -> Table | None:
         _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
         _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(there, report.best, strict=True)]),
     ]
-    for column, cells in [*_counts(found), _verdicts(found), *_figures(found)] if found else []:
+    sign = currency(next((e.cost.currency for e in found if e.cost), ""))
+    money = [d for d in _costs(found, sign) if d.told and sign and d.column.unit.startswith(sign)]
+    for column, cells in [*_counts(found), _verdicts(found), *_figures(found), *money] if found else []:
         left = iter(cells)
         drawn.append(_Drawn(column, [_NOT_TOLD if e is None else next(left) for e in there]))
     lines = [
@@ -360,16 +362,22 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
 def findings(report: Report) -> Table | None:
     if not report.findings:
         return None
-    bearing: dict[tuple[str, str], list[str]] = {}
-    for e in report.entries:
-        for key in {(f.code, f.level) for f in e.findings}:
-            bearing.setdefault(key, []).append(e.id)
     columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
                Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
     # A run's folder is told by its trial, which links to it.
     own = {at for e in report.entries if e.tool == "dyno" for at in e.at}
-    lines = [Line(_finding(f, bearing.get((f.code, f.level), []), own)) for f in report.findings]
+    lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
     return Table("findings", "Findings", columns, lines)
+
+
+def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
+    """Whom it is about: those that bear it, or one of those that it was gathered from."""
+    at = set(f.at)
+    return [
+        e.id
+        for e in entries
+        if at & set(e.at) or any(o.code == f.code and (o.text == f.text or at & set(o.at)) for o in e.findings)
+    ]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:

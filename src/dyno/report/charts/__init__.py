@@ -16,6 +16,7 @@ from dyno.report.charts.micro import micro
 from dyno.report.charts.quality import quality
 from dyno.report.charts.requests import requests
 from dyno.report.charts.roofline import roofline
+from dyno.report.charts.side_by_side import side_by_side
 from dyno.report.charts.throughput import served, throughput
 from dyno.report.charts.timeline import timeline
 from dyno.report.charts.tradeoff import tradeoff
@@ -25,6 +26,7 @@ from dyno.report.look import Look
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
     throughput,
     served,
+    side_by_side,
     micro,
     latency,
     distribution,

@@ -46,6 +46,7 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.look import GREY, Look
+from dyno.report.per import estimated
 
 # What a figure is multiplied by. What isn't known is no number, and isn't drawn.
 FACTOR = (
@@ -83,7 +84,7 @@ def put_per(row: Row, entry: Entry, per: Sequence[str]) -> None:
         row["used"] = short(entry.accelerators)
     if "machine" in per and entry.accelerators and entry.machine:
         row["machine"] = entry.machine / entry.accelerators
-        if entry.machine != entry.accelerators:
+        if estimated(entry, "machine"):
             row["part"] = 1
     if "dollar" in per and entry.cost and entry.cost.hour:
         row["hour"] = entry.cost.hour
@@ -146,6 +147,7 @@ def against(
     log = log and any(
         wide([r[m.key] for r in rows if m.key in r and r["workload"] == w], 50) for m in there for w in panel.words
     )
+    log = log and all(r[m.key] > 0 for r in rows for m in there if m.key in r)  # a zero has no place on it
     if equal:  # a straight line, where it can be one
         log = wide([row["x"] for row in rows], 16) and all(r[first.key] > 0 for r in rows if first.key in r)
     factor = FACTOR if per else "1"

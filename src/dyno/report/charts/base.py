@@ -115,7 +115,9 @@ def shown(number: Number) -> float | int:
 
 
 def put(row: Row, key: str, number: Number) -> None:
-    """A figure with its interval."""
+    """A figure with its interval. What is no number has no place."""
+    if not math.isfinite(number.value):
+        return
     row[key] = shown(number)
     if number.low is not None and number.high is not None:
         row[f"{key}_low"], row[f"{key}_high"] = short(number.low), short(number.high)
@@ -151,12 +153,12 @@ def several_words(loads: Sequence[tuple[tuple[str, Scalar], ...]]) -> list[str]:
     ]
 
 
-def panels(entries: Sequence[Entry], axis: str) -> Select | None:
-    """The workloads that were measured, that with most entries first; None where none has two loads."""
+def panels(entries: Sequence[Entry], axis: str, least: int = 2) -> Select | None:
+    """The workloads that were measured, that with most entries first; None where none has so many loads."""
     found: dict[tuple[tuple[str, Scalar], ...], list[Entry]] = {}
     for entry in entries:
         found.setdefault(workload(entry, axis), []).append(entry)
-    if not any(len({e.axes[axis] for e in group}) > 1 for group in found.values()):
+    if not any(len({e.axes[axis] for e in group}) >= least for group in found.values()):
         return None
     most = max(range(len(found)), key=lambda i: (len(list(found.values())[i]), -i))
     return Select("workload", "Workload", dict(enumerate(several_words(list(found)))), most)

@@ -85,7 +85,8 @@ def measure(name: str, currency: str) -> Measure:
 
 def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tail: str) -> Chart:
     at = places(entries, axis)
-    panel = panels(entries, axis) or Select("workload", "Workload", {0: ""}, 0)
+    panel = panels(entries, axis, least=1)
+    assert panel is not None
     rows: list[Row] = []
     for entry in entries:
         row = entry_row(entry) | {"load": short(entry.axes[axis]), "workload": at[entry.id]}

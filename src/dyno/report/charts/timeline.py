@@ -75,7 +75,7 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         "number",
         type="quantitative",
         scale=alt.Scale(reverse=True, nice=False, zero=False),
-        axis=alt.Axis(title="Request, in the order of sending", grid=False, tickMinStep=1),
+        axis=alt.Axis(title="Requests that are shown, in the order of sending", grid=False, tickMinStep=1),
     )
     tooltip = [tip("series", "Series"), tip("number", "Request"), tip("told", "Time"), tip("error", "Error")]
     bar = {"type": "rect", "clip": True}

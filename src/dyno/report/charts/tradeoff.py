@@ -116,7 +116,10 @@ def _chart(
     figure = max(figures, key=lambda name: sum(name in row for row in rows))
     selects = [Select("latency", "Latency", there, latency), Select("figure", "Throughput", figures, figure), panel]
 
-    log = any(wide([r[str(k)] for r in rows if k in r and r["workload"] == w], 16) for k in there for w in panel.words)
+    above = all(r[str(k)] > 0 for r in rows for k in there if str(k) in r)  # a zero has no place on a logarithmic one
+    log = above and any(
+        wide([r[str(k)] for r in rows if k in r and r["workload"] == w], 16) for k in there for w in panel.words
+    )
     factor, heading = (FACTOR, " + per_words[per]") if per else ("1", "")
     series = look.ordered(row["series"] for row in rows)
     x = alt.X(

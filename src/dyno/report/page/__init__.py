@@ -47,8 +47,8 @@ def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
         cost_charts=groups.pop("Cost", []),  # beside their table
         groups=groups,
         modes=per.modes({mode for chart in charts for mode in chart.per}),
-        mode_words=per.WORDS,
-        mode_units=per.SHORT,
+        mode_words=per.words(report),
+        mode_units=per.units(report),
         trials=_by_series(report),
         unfolded=len(report.entries) <= _OPEN,
         labels={e.id: e.label or e.series for e in report.entries},
