@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dyno.cli.report import made
+from dyno.cli.gather import gathered
 from dyno.facts.entry import Number
 from dyno.facts.imported import Document, Figure
 from dyno.facts.report import Report
@@ -29,7 +29,7 @@ def gallery(request: pytest.FixtureRequest) -> tuple[str, Report]:
         prices=ROOT / "published" / "prices.toml", energy_price=None, target=[], runs=Path("runs"), chart=[],
         list_charts=False,
     )  # fmt: skip
-    return request.param, made(options)
+    return request.param, gathered(options)
 
 
 def test_every_figure_is_in_an_entry_as_it_was_read(gallery: tuple[str, Report]) -> None:

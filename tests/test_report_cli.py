@@ -3,6 +3,7 @@ its page."""
 
 import csv
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -104,6 +105,9 @@ def test_prices_of_the_study_make_costs(here: Path) -> None:
 def test_a_target_names_the_best_load_that_meets_it(here: Path) -> None:
     main(["report", "runs/s", "--target", "ttft:100000", "-o", "out/t.md"])
     assert "TTFT ≤ 100000 ms" in Path("out/t.md").read_text()
+    main(["report", "runs/s", "--target", "ttft:0.001", "-o", "out/t.md"])
+    text = Path("out/t.md").read_text()
+    assert "over the target" in text and "gives the most" not in text
 
 
 def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,5 +153,76 @@ def test_what_cant_be_read_is_told_and_the_rest_goes_on(here: Path, capsys: pyte
 def test_a_key_reaches_no_page(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-123456")
     main(["report", "runs/s", "--title", "with sk-secret-123456", "-o", "out/k.html", "-o", "out/k.md"])
-    again = Path("out/k.md").read_text().rpartition("dyno report")[2]
-    assert "sk-secret-123456" not in again
+    assert not any("sk-secret-123456" in Path(f"out/k.{form}").read_text() for form in ("html", "md"))
+
+
+def test_what_is_named_twice_was_measured_once(here: Path) -> None:
+    main(["report", "runs/s:quick", "runs/s", "./runs/s/", str(here / "runs/s"), "s", "-o", "out/twice.csv"])
+    with Path("out/twice.csv").open() as file:
+        quick = [line for line in csv.DictReader(file) if line["series"] == "quick"]
+    assert {(line["load.concurrency"], line["completed"], line["repeats"]) for line in quick} == {
+        ("1", "40", "2"), ("4", "40", "2"), ("2", "20", "2"),
+    }  # fmt: skip
+
+
+def test_a_csv_of_repeats_holds_together(here: Path) -> None:
+    """Requests, tokens and time are sums, rates are means."""
+    main(["report", "runs/s:quick", "-o", "out/sums.csv"])
+    with Path("out/sums.csv").open() as file:
+        for line in csv.DictReader(file):
+            rate = float(line["completed"]) / float(line["duration_s"])
+            assert rate == pytest.approx(float(line["request_throughput"]), rel=0.2)
+
+
+def test_a_good_result_stays_sound_beside_one_that_failed(here: Path) -> None:
+    main(["report", "runs/s", "-o", "out/sound.csv"])
+    with Path("out/sound.csv").open() as file:
+        assert all(line["verdict"] != "void" for line in csv.DictReader(file) if line["series"] in ("quick", "slow"))
+
+
+def test_a_study_without_any_result_is_not_sound(here: Path) -> None:
+    assert main(["report", "runs/s:gone", "-o", "out/gone.md"]) == 0
+    text = Path("out/gone.md").read_text()
+    assert text.splitlines()[2].startswith("**void**") and "exited with code" in text and "2 trials failed" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("records.jsonl", "is damaged"),
+        ("summary.json", "A trial can't be read"),
+        ("trial.json", "A trial can't be read"),
+    ],
+)
+def test_a_damaged_trial_is_told_and_the_others_are_shown(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, told: str
+) -> None:
+    shutil.copytree("runs/s", tmp_path / "s")
+    for path in (tmp_path / "s/trials").glob(f"quick*/{file}"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert main(["report", str(tmp_path / "s"), "-o", str(tmp_path / "d.md")]) == 0
+    assert told in capsys.readouterr().err + (tmp_path / "d.md").read_text()
+    assert "slow" in (tmp_path / "d.md").read_text()
+
+
+def test_a_folder_of_studies_is_all_of_them(here: Path) -> None:
+    assert main(["report", "runs", "-o", "out/all.md"]) == 0
+    assert "quick" in Path("out/all.md").read_text()
+
+
+def test_a_price_that_fits_nothing_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", "runs/s", "--price", "H100=2.99", "-o", "out/u.md"])
+    assert "--price H100: no result is of that name" in capsys.readouterr().err
+
+
+def test_a_file_without_results_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.txt").write_text("nothing of this kind\n")
+    assert main(["report", "words.txt", "-o", "out/w.md"]) == 1
+    assert "words.txt" in capsys.readouterr().err
+
+
+def test_a_value_that_a_chart_cant_show_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("statistic=p12", "statistic=nonsense"):
+        assert main(["report", "runs/s", "--chart", "ttft-concurrency", "--show", word, "-o", "x.png"]) == 2
+        assert "has no such value. It has statistic=mean" in capsys.readouterr().err
+    assert not Path("x.png").exists()

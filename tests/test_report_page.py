@@ -22,7 +22,7 @@ from dyno.facts.report import AuthorsTable, Command, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
 from dyno.report.csv_table import csv, guarded
-from dyno.report.markdown import escaped, markdown
+from dyno.report.markdown import escaped, escaped_line, markdown
 from dyno.report.page import embedded, page
 from dyno.report.plain import plain
 from dyno.report.printed import interval, printed, significant
@@ -327,11 +327,16 @@ def test_markdown_is_not_obeyed() -> None:
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [("a|b", "a|b"), ("`x` *y*", "\\`x\\` \\*y\\*"), ("# no", "\\# no"), ("1. no", "1\\. no"), ("- no", "\\- no"),
+    [("a|b", "a|b"), ("`x` *y*", "\\`x\\` \\*y\\*"), ("6.2%", "6.2%"),
      ("-1.5", "-1.5"), ("a_b_c", "a_b_c"), ("_a_", "\\_a\\_"), ("a\nb", "a b"), ("1.600 ±0.048", "1.600 ±0.048")],
 )  # fmt: skip
 def test_marks_are_escaped(words: str, text: str) -> None:
     assert escaped(words) == text
+
+
+@pytest.mark.parametrize(("words", "text"), [("# no", "\\# no"), ("1. no", "1\\. no"), ("- no", "\\- no"), ("a", "a")])
+def test_what_begins_a_line_begins_no_list_or_heading(words: str, text: str) -> None:
+    assert escaped_line(words) == text
 
 
 def test_csv_has_a_line_for_each_trial(made: Report) -> None:

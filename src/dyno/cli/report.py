@@ -1,28 +1,20 @@
 """`dyno report`: runs, studies and other people's results as a page, Markdown, CSV or pictures."""
 
 import argparse
-import datetime
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno import __version__, secrets
+from dyno.cli.gather import gathered
 from dyno.cli.values import pairs
 from dyno.errors import DynoError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.cli.sources import Source
-    from dyno.facts.about import About
     from dyno.facts.chart import Chart
-    from dyno.facts.entry import Entry
-    from dyno.facts.measured import Measured
     from dyno.facts.report import Report
 
-# Findings that repeats make together, and no result alone.
-_OF_REPEATS = ("statistics.repeats_differ", "study.failed_trials")
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
 _EPILOG = """\
 What is made follows from the name after -o: .html a page that needs nothing else, .md Markdown, .csv a line for each
@@ -82,7 +74,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     outputs = options.output or [Path("report.html")]
     _check(options, outputs)
-    report = made(options)
+    report = gathered(options)
     charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
@@ -101,7 +93,7 @@ def of_study(study: Path, runs: Path) -> Path | None:
         chart=[], list_charts=False,
     )  # fmt: skip
     try:
-        report = made(options)
+        report = gathered(options)
         _save(output, _page(report, _charts(report, options, [output])))
     except DynoError as e:
         print(f"dyno: there is no page of it: {e}", file=sys.stderr)
@@ -123,160 +115,6 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
             raise UsageError(f"-o {path} is a folder. Name a file in it: {path / 'report.html'}.")
     if not 100 <= options.width <= 8000:
         raise UsageError(f"--width {options.width} is no width of a picture: 100 to 8000 pixels.")
-
-
-def made(options: argparse.Namespace) -> "Report":
-    from dyno.cli.prices import price_rules
-    from dyno.cli.sources import spread
-    from dyno.measure.target import limits
-
-    rules = price_rules(options.price, options.energy_price, options.prices)
-    wanted = limits(options.target)
-    words = list(dict.fromkeys(spread(options.what)))
-    sources, failed = _read(words, options.runs)
-    for why in failed:
-        print(f"dyno: {why}", file=sys.stderr)
-    if not sources:
-        raise StoreError("Nothing could be read.")
-    return _report(sources, rules, wanted, options)
-
-
-def _read(words: Sequence[str], runs: Path) -> "tuple[list[Source], list[str]]":
-    """Samples are read later, a trial at a time."""
-    from dyno.cli.sources import read
-
-    sources, failed = [], []
-    for word in words:
-        try:
-            sources.append(read(word, runs, samples=False))
-        except DynoError as e:
-            failed.append(str(e))
-    return sources, failed
-
-
-def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.Namespace) -> "Report":
-    import msgspec
-
-    from dyno.cli.audit import peaks_of
-    from dyno.cli.sources import detail
-    from dyno.facts.definition import DEFINITIONS
-    from dyno.facts.finding import verdict, worst_first
-    from dyno.facts.report import AuthorsTable, Report
-    from dyno.measure.audit import audit
-    from dyno.measure.conclusion import conclude
-    from dyno.measure.entries import about_failures, entries
-    from dyno.measure.target import best, target
-    from dyno.report import sheets
-
-    documents = [s.document for s in sources]
-    measured = [m for s in sources for m in (*s.measured, *s.missing)]
-    own = [msgspec.structs.replace(f, at=[m.row.at]) for m in measured if m.row.form == "run" for f in m.findings]
-    judged = audit(documents, peaks_of, own)
-    all_made = entries(measured, judged.each, rules, detail)
-    if not all_made:
-        raise StoreError("No results were found in what was named.")
-    shown = [m.entry for m in all_made]
-    aim = target(shown, wanted)
-    chosen = best(shown, aim.limits)
-    about = _about(options.what)
-    known = {f.text for f in judged.each}
-    besides = [f for m in all_made for f in m.entry.findings if f.text not in known and f.code in _OF_REPEATS]
-    findings = worst_first([*judged.findings, *{f.text: f for f in besides}.values(), *about_failures(all_made)])
-    of = [(m.entry, m.group) for m in all_made]
-    studies = _studies(sources)
-    return Report(
-        title=secrets.without(secrets.values(os.environ), [options.title or about.title or _title(sources)])[0],
-        made=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
-        dyno=__version__,
-        verdict=verdict([*judged.each, *findings]),
-        words=conclude(all_made, chosen, findings, aim.limits, _sampled, _unfinished(sources)),
-        entries=shown,
-        findings=findings,
-        about=about.about or " ".join(filter(None, (study.about for _, study in studies))),
-        sources=[*([about.source] if about.source else []), *(s.word for s in sources)],
-        target=aim.limits,
-        best=chosen,
-        prices=[*dict.fromkeys(m.price for m in all_made if m.price), *aim.words],
-        tables=[AuthorsTable(d.file, table) for d in documents for table in d.tables],
-        rigs=sheets.rigs(of, documents),
-        engines=sheets.engines(of),
-        commands=sheets.commands(of, documents, [(study.name, text) for text, study in studies]),
-        definitions={k: DEFINITIONS[k] for k in _defined(shown)},
-        again=_again(options),
-    )
-
-
-def _defined(shown: "Sequence[Entry]") -> list[str]:
-    return sorted({n.definition for e in shown for n in e.figures.values() if n.definition})
-
-
-def _sampled(m: "Measured") -> "Measured":
-    """With its single requests."""
-    import msgspec
-
-    from dyno.cli.sources import detail
-
-    found = detail(m)
-    return m if found is None else msgspec.structs.replace(m, row=found.row)
-
-
-def _about(words: Sequence[str]) -> "About":
-    """Of one folder, what its about.toml says."""
-    from dyno.facts.about import About
-    from dyno.study.about import about
-
-    folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
-    if len(folders) != 1:
-        return About()
-    folder = folders.pop()
-    try:
-        return about(folder)
-    except UsageError as e:
-        if folder in map(Path, words):
-            raise
-        print(f"dyno: {folder / 'about.toml'} is left aside: {e}", file=sys.stderr)  # perhaps it is another tool's
-        return About()
-
-
-def _title(sources: "Sequence[Source]") -> str:
-    names = [path.name for s in sources for path in s.studies] or [s.path.name for s in sources]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _studies(sources: "Sequence[Source]") -> Any:
-    """Each study's file, as it was, and what it came to."""
-    from dyno.store.study import StudyFolder
-
-    folders = [StudyFolder(path) for s in sources for path in s.studies]
-    return [(f.toml_path.read_text() if f.toml_path.exists() else "", f.study()) for f in folders]
-
-
-def _unfinished(sources: "Sequence[Source]") -> int:
-    """Trials of whole studies that have neither a result nor a failure, and weren't left out."""
-    from dyno.store.study import StudyFolder, failure_of
-
-    count = 0
-    for s in sources:
-        for path in s.studies:
-            folder = StudyFolder(path)
-            done, skipped = folder.done(), folder.skipped()
-            planned = [p.place for p in folder.study().trials if p.place.id not in done and p.place.id not in skipped]
-            if s.word.rpartition(":")[2] == s.word or path == Path(s.word):  # a part of a study wants no more of it
-                count += sum(failure_of(folder.run(place)) is None for place in planned)
-    return count
-
-
-def _again(options: argparse.Namespace) -> str:
-    words = ["dyno", "report", *options.what]
-    words += [w for path in options.output for w in ("-o", str(path))]
-    for name in ("price", "target"):
-        if getattr(options, name):
-            words += [f"--{name}", *getattr(options, name)]
-    words += ["--prices", str(options.prices)] if options.prices else []
-    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
-    words += ["--title", options.title] if options.title else []
-    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
-    return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
 # ---- what is written ----
@@ -351,12 +189,24 @@ def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) 
             raise UsageError(
                 f"--show {missing}: {chart.name} has no such choice. It has {'; '.join(_choices(chart)) or 'none'}."
             )
+        _can_show(chart, values)
         path = output if len(wanted) == 1 else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
         if output.suffix.lower() == ".png":
             _save(path, png(chart, width=options.width, dark=options.dark, values=values))
         else:
             _save(path, svg(chart, width=options.width, dark=options.dark, values=values).encode())
         print(path)
+
+
+def _can_show(chart: "Chart", values: dict[str, str]) -> None:
+    for name, value in values.items():
+        param = next(p for p in chart.spec["params"] if p["name"] == name)
+        bind = param.get("bind") or {}
+        known = [*map(str, bind.get("options", [])), *bind.get("labels", [])] or (chart.per if name == "per" else [])
+        if value not in known:
+            raise UsageError(
+                f"--show {name}={value}: {chart.name} has no such value. It has {'; '.join(_choices(chart))}."
+            )
 
 
 def _save(path: Path, data: bytes) -> None:

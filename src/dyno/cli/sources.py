@@ -38,8 +38,10 @@ def spread(words: Iterable[str]) -> Iterator[str]:
         path = Path(word)
         shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
         if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
-            files = (p for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith("."))
+            files = [p for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith(".")]
             yield from (str(p) for p in files if p.name != "about.toml")
+            if not files:  # a folder of such folders
+                yield from spread(str(p) for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith("."))
         else:
             yield word
 
@@ -96,7 +98,11 @@ def _verdict(row: Row) -> Verdict | None:
 
 def _named(word: str, runs: Path) -> tuple[Path, str]:
     """A path, or the name of something under `runs`; of a study, its trials that match what follows the colon."""
-    if Path(word).is_dir() and kind_of(Path(word)) is None and look_around(Path(word)).runs:
+    if (
+        Path(word).is_dir()
+        and kind_of(Path(word)) is None
+        and ((shelf := look_around(Path(word))).runs or shelf.studies)
+    ):
         return Path(word), ""
     try:
         return find(word, runs), ""
@@ -189,11 +195,15 @@ def detail(m: Measured) -> Detail | None:
         samples = m.row.samples
         return None if samples is None else Detail(m.row, bars_of_samples(samples), len(samples.starts_s))
     run = Run(Path(m.row.file))
-    full = of_run(run).row
-    if m.row.kind != "serve" or not run.records_path.exists():
-        return Detail(full)
-    records = list(run.records())
-    return Detail(full, bars_of_records(records), len(records), _moments(run, m, records))
+    try:
+        full = of_run(run).row
+        if m.row.kind != "serve" or not run.records_path.exists():
+            return Detail(full)
+        records = list(run.records())
+        return Detail(full, bars_of_records(records), len(records), _moments(run, m, records))
+    except StoreError as e:  # its figures are there: single requests are what else there would be
+        print(f"dyno: {e} Left out: what single requests tell of this trial.", file=sys.stderr)
+        return None
 
 
 def _moments(run: Run, m: Measured, records: list[Record]) -> list[Moment]:

@@ -62,7 +62,7 @@ def choose(
     beside = [p for p, _ in offers if p.currency == price.currency]
     price = msgspec.structs.replace(
         price,
-        energy_kwh=_first(price.energy_kwh, *(p.energy_kwh for p in beside)),
+        energy_kwh=_first(*(p.energy_kwh for p in beside)),
         machine_accelerators=_first(price.machine_accelerators, *(p.machine_accelerators for p in beside)),
     )
     return Chosen(price, by, passed, own)

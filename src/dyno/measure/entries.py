@@ -8,8 +8,8 @@ import msgspec
 
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import AXES, Entry, Memory, Number, Position
-from dyno.facts.finding import Finding, verdict
-from dyno.facts.imported import SPEEDS, STEMS, Row
+from dyno.facts.finding import Finding, Verdict, verdict
+from dyno.facts.imported import SPEEDS, STEMS, Row, RowKind
 from dyno.facts.measured import Measured
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
@@ -26,6 +26,9 @@ from dyno.measure.repeats import differing
 from dyno.measure.student import quantile
 from dyno.measure.timeline import Detail, quantiles
 
+# Of repeats together: what was done in all of them, and how long that took.
+_SUMS = ("completed", "failed", "incomplete", "duration_s", "total_input_tokens", "total_output_tokens", "total_tokens",
+         "cached_input_tokens")  # fmt: skip
 _OWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _TIED = 1e-12
 
@@ -53,7 +56,7 @@ def entries(
     together = _together([*own, *([m] for m in others), *missing], names, loads)
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
     ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0].row, loads)))
-    doubts = _by_place([*found, *_failures(measured)])
+    doubts = _by_place([*found, *_failures(measured)], measured)
     return [_made(f"t{i}", name, group, loads, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
 
 
@@ -125,19 +128,36 @@ def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
     return row.kind, rest, told
 
 
-def _by_place(found: Iterable[Finding]) -> dict[str, list[tuple[int, Finding]]]:
-    """File → (line, finding); 0 of a run's folder."""
-    out: dict[str, list[tuple[int, Finding]]] = {}
+Doubts = dict[str, list[tuple[int, RowKind, Finding]]]
+
+
+def _by_place(found: Iterable[Finding], measured: Sequence[Measured]) -> Doubts:
+    """File → line (0 of a run's folder), kind, finding. It is about the kind of its first place: others are witnesses,
+    as a micro test is that says how long a prompt must take."""
+    rows: dict[str, list[Row]] = {}
+    for m in measured:
+        rows.setdefault(m.row.file, []).append(m.row)
+    out: Doubts = {}
     for finding in found:
-        for at in finding.at:
-            file, _, line = at.rpartition(":")
-            known = (file, int(line)) if file and line.isdigit() else (at, 0)
-            out.setdefault(known[0], []).append((known[1], finding))
+        places = [_place(at) for at in finding.at]
+        kinds = [row.kind for file, line in places[:1] for row in rows.get(file, ()) if not line or _within(row, line)]
+        for file, line in places:
+            for kind in kinds[:1]:
+                out.setdefault(file, []).append((line, kind, finding))
     return out
 
 
+def _place(at: str) -> tuple[str, int]:
+    file, _, line = at.rpartition(":")
+    return (file, int(line)) if file and line.isdigit() else (at, 0)
+
+
+def _within(row: Row, line: int) -> bool:
+    return row.line <= line <= row.end
+
+
 def _made(
-    id: str, name: str, group: Group, loads: Loads, doubts: dict[str, list[tuple[int, Finding]]],
+    id: str, name: str, group: Group, loads: Loads, doubts: Doubts,
     rules: Sequence[PriceRule], detail: Callable[[Measured], Detail | None],
 ) -> Made:  # fmt: skip
     first = group[0]
@@ -149,7 +169,7 @@ def _made(
         kind=row.kind,
         load=loads.load(row),
         axes=loads.axes(row),
-        verdict="void" if first.why_not else verdict(findings),
+        verdict="void" if first.why_not else _verdict(findings),
         label=row.label,
         tool=row.tool,
         findings=findings,
@@ -196,11 +216,11 @@ def _priced(entry: Entry, chosen: Chosen | None) -> Entry:
     return msgspec.structs.replace(entry, cost=found)
 
 
-def _findings(name: str, group: Group, doubts: dict[str, list[tuple[int, Finding]]]) -> list[Finding]:
+def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
     found: dict[tuple[str, str], Finding] = {}
     for m in group:
-        told = [(line, f, row) for row in (m.row, *m.also) for line, f in doubts.get(row.file, ())]
-        there = [f for line, f, row in told if line == 0 or row.line <= line <= row.end]
+        told = [(line, kind, f, row) for row in (m.row, *m.also) for line, kind, f in doubts.get(row.file, ())]
+        there = [f for line, kind, f, row in told if kind == row.kind and (line == 0 or _within(row, line))]
         for finding in (*m.findings, *there):
             found.setdefault((finding.code, finding.text), finding)
     results = [m.result for m in group if m.result is not None]
@@ -208,6 +228,11 @@ def _findings(name: str, group: Group, doubts: dict[str, list[tuple[int, Finding
         for finding in differing(name, results):
             found.setdefault((finding.code, finding.text), finding)
     return list(found.values())
+
+
+def _verdict(findings: Sequence[Finding]) -> Verdict:
+    """What is not comparable may be sound by itself: that another one failed is no fault of this."""
+    return verdict(f for f in findings if not f.code.startswith("comparability."))
 
 
 # ---- figures ----
@@ -238,7 +263,7 @@ def _worth(name: str) -> bool:
 
 def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     told = [row.figures[name] for row in rows if name in row.figures]
-    value = mean(f.value for f in told) if len(told) > 1 else told[0].value
+    value = (sum if name in _SUMS else mean)([f.value for f in told]) if len(told) > 1 else told[0].value
     first = told[0]
     low = high = None
     by = known.by if known is not None else ""

@@ -17,20 +17,20 @@ def markdown(report: Report) -> str:
 def _parts(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield f"**{report.verdict}** · {escaped(report.made)} · dyno {escaped(report.dyno)}"
-    yield escaped(report.about)
+    yield escaped_line(report.about)
     yield from _words(report)
     yield from _section("Results", tables.results(report))
     if (best := tables.best(report)) is not None:
         yield from _section(best.title, [best])
     yield from _section("Cost", tables.cost(report))
-    yield _list("Prices, as assumed", map(escaped, report.prices))
+    yield _list("Prices, as assumed", map(escaped_line, report.prices))
     yield _list("Findings", _findings(report))
     yield from _section("The authors' own tables", tables.authors(report))
     yield from _sheets("Machines", report.rigs)
     yield from _sheets("Engines", report.engines)
     yield from _commands(report.commands)
     yield _list("Definitions", (f"{_code(k)}: {escaped(v)}" for k, v in report.definitions.items()))
-    yield _list("Sources", map(escaped, report.sources))
+    yield _list("Sources", map(escaped_line, report.sources))
     yield f"## This report again\n\n{_fenced(report.again)}" if report.again else ""
 
 
@@ -39,7 +39,7 @@ def _words(report: Report) -> Iterator[str]:
     yield f"**Compared:** {escaped(words.compared)}" if words.compared else ""
     yield f"**On:** {escaped(words.on)}" if words.on else ""
     for title, said in (("Answer", words.answer), ("How sure", words.sure), ("What is doubtful", words.doubtful)):
-        yield _list(title, map(escaped, said))
+        yield _list(title, map(escaped_line, said))
 
 
 def _section(title: str, held: list[Table]) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _section(title: str, held: list[Table]) -> Iterator[str]:
         if table.title != title:
             yield f"### {escaped(table.title)}"
         yield as_markdown(table)
-        yield escaped(table.about)
+        yield escaped_line(table.about)
 
 
 def as_markdown(table: Table) -> str:
@@ -90,7 +90,8 @@ def _commands(commands: list[Command]) -> Iterator[str]:
     if commands:
         yield "## Commands"
     for command in commands:
-        yield f"{escaped(command.what)}:\n\n{_fenced(command.text)}"
+        language = "toml" if command.what.startswith("study ") else "sh"
+        yield f"{escaped(command.what)}:\n\n{_fenced(command.text, language)}"
 
 
 def _list(title: str, items: Iterable[str]) -> str:
@@ -105,20 +106,20 @@ _BLOCK = re.compile(r"^(?:[#+=-]|\d+[.)])")
 def escaped(words: str) -> str:
     """As one line of text in which nothing is markup. A bar is the table's business (columns.py)."""
     text = line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = _MARKS.sub(lambda m: "\\" + m[0], text)
-    return _BLOCK.sub(lambda m: m[0][:-1] + "\\" + m[0][-1], text) if not _plain_number(text) else text
+    return _MARKS.sub(lambda m: "\\" + m[0], text)
 
 
-def _plain_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d+(\.\d+)?( .*)?", text) is not None
+def escaped_line(words: str) -> str:
+    """One that begins a line, where a number or a hyphen would begin a list."""
+    return _BLOCK.sub(lambda m: m[0][:-1] + "\\" + m[0][-1], escaped(words))
 
 
 def _code(words: str) -> str:
     return f"`{line(words).replace('`', chr(39))}`"
 
 
-def _fenced(words: str) -> str:
+def _fenced(words: str, language: str = "sh") -> str:
     """The fence is longer than any inside."""
     words = plain(words)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", words)), default=0))
-    return f"{fence}sh\n{words}\n{fence}"
+    return f"{fence}{language}\n{words}\n{fence}"

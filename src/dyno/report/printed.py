@@ -39,7 +39,7 @@ def count(value: float) -> str:
 def interval(number: Number) -> str:
     """'±0.40', or both sides apart where they differ by more than a fifth; '' where it isn't known."""
     if number.low is None or number.high is None:
-        return ""
+        return f"±{significant(number.deviation, 3)}" if number.deviation else ""
     below, above = number.value - number.low, number.high - number.value
     if not (math.isfinite(below) and math.isfinite(above)):
         return ""

@@ -133,8 +133,11 @@ class Run:
     def records(self) -> Iterator[Record]:
         decoder = msgspec.json.Decoder(Record)
         with self.records_path.open("rb") as file:
-            for line in file:
-                yield decoder.decode(line)
+            for number, line in enumerate(file, 1):
+                try:
+                    yield decoder.decode(line)
+                except msgspec.MsgspecError as e:
+                    raise StoreError(f"{self.records_path}, line {number}, is damaged: {e}.") from None
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[Callable[[Iteration], None]]:

@@ -53,6 +53,7 @@ FACTOR = (
     "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
 )
 DASHED = "(per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
+FAINT = 0.3
 PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
 
 
@@ -94,6 +95,29 @@ def per_words(entries: Sequence[Entry]) -> Mapping[str, str]:
     money = next((e.cost.currency for e in entries if e.cost), "")
     named = "dollar" if money.upper() in ("USD", "$") else money
     return {**PER_WORDS, "dollar": f", for each {named} an hour"}
+
+
+def stretches(rows: Sequence[Row]) -> bool:
+    """Numbers the parts of each line between which a load lies that others were measured under, and this one not. A
+    line drawn through would look like a measurement. Whether there are such parts."""
+    loads: dict[Any, list[Any]] = {}
+    lines: dict[tuple[Any, Any], list[Row]] = {}
+    for row in rows:
+        if "why" not in row:
+            loads.setdefault(row["workload"], []).append(row["x"])
+            lines.setdefault((row["workload"], row["series"]), []).append(row)
+    at = {workload: {x: i for i, x in enumerate(sorted(set(values)))} for workload, values in loads.items()}
+    found = False
+    for (workload, _), line in lines.items():
+        part, last = 0, None
+        for row in sorted(line, key=lambda r: r["x"]):
+            place = at[workload][row["x"]]
+            if last is not None and place > last + 1:
+                part, found = part + 1, True
+            row["stretch"], last = part, place
+    for row in rows if not found else ():
+        row.pop("stretch", None)
+    return found
 
 
 def against(
@@ -138,6 +162,7 @@ def against(
     there = [m for m in measures if counts[m.key]]
     first = max(there, key=lambda m: counts[m.key])
     lift(rows, "x", "workload", highest=first.key)
+    gaps = stretches(rows)
     picks = Select(choice, label, {m.key: m.words for m in there}, first.key)
     selects = [picks, panel]
     if meaning_words and len(meaning_words) > 1:
@@ -162,7 +187,10 @@ def against(
     line = {"type": "line", "strokeWidth": 2, "clip": True}
     lined = {"x": x, "y": y, "color": color, "strokeDash": dashes(look, series)}
     solid = "isValid(datum.y)" + (f" && !({estimate})" if dashed else "")
-    layers = [unit(line, lined, when(solid), params=[toggle(series), zoom()])]
+    whole = {**lined, "detail": alt.Detail("stretch", type="nominal")} if gaps else lined
+    layers = [unit(line, whole, when(solid), params=[toggle(series), zoom()])]
+    if gaps:  # underneath, where a load that others have was not measured
+        layers.insert(0, unit({**line, "opacity": FAINT}, lined, when(solid)))
     if dashed:
         broken = {**line, "strokeDash": ESTIMATE}
         layers.append(unit(broken, {**lined, "strokeDash": alt.Undefined}, when(f"isValid(datum.y) && {estimate}")))

@@ -51,7 +51,8 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         name="memory",
         group="Memory",
         title="Memory after load, and at most",
-        about="Of all accelerators of a trial together; of a series' trials, the one that took most.",
+        about="Of all accelerators of a trial together, or of the engine's processes; of a series' trials the largest. "
+        "Some engines take all that they may at their start, whatever they need.",
         subtitle=[of.told],
         selects=[of],
         height=height(count),

@@ -98,7 +98,8 @@ def served(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         name="served-rate",
         group="Throughput",
         title="Served against offered requests",
-        about="On the dashed line all that was offered was served; a point well below it has a queue that grows.",
+        about="On the dashed line all that was offered was served. Below it a queue grew, or the run was short and the "
+        "time until its last answer counts in.",
         choice="figure",
         label="Figure",
         equal="served = offered",

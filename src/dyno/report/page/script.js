@@ -172,7 +172,7 @@
         row.hidden = off || !tests.every((test) => test(row));
         count += !row.hidden;
       }
-      this.output.textContent = wrong || count < this.rows.length ? `${wrong}shows ${count} of ${this.rows.length}` : `${count} rows`;
+      this.output.textContent = wrong || count < this.rows.length ? `${wrong}shows ${count} of ${this.rows.length}` : `${count} row${count === 1 ? '' : 's'}`;
     }
 
     // What is shown, as it is shown.
@@ -193,7 +193,9 @@
     csv() {
       const guarded = (text) => (/^[=+\-@]/.test(text) && !/^[-+]?[\d.]+$/.test(text) ? `'${text}` : text);
       const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
-      return this.cells().map((r) => `${r.map((t) => quoted(guarded(t))).join(',')}\n`).join('');
+      // Numbers alone: what is after a figure, and a dash for what isn't told, would make it text.
+      const bare = (text) => (text === '–' ? '' : text.replace(/^([-\d.]+) (?:±|[\d.]+…).*$/, '$1'));
+      return this.cells().map((r) => `${r.map((t) => quoted(guarded(bare(t)))).join(',')}\n`).join('');
     }
   }
   const grids = all('.grid').map((box) => new Grid(box));
