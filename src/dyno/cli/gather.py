@@ -142,6 +142,8 @@ def _lost(sources: "Sequence[Source]") -> "list[Finding]":
         failed = {m.row.file for m in s.missing}
         own = s.document.format.startswith("dyno ")
         for u in s.document.unread:
+            if own and u.why.endswith("it has no result."):
+                continue  # not begun, or cut off: told as not done
             if own and not any(u.why.startswith(f"{file}:") for file in failed):
                 print(f"dyno: {u.why}", file=sys.stderr)
                 out.append(Finding("study.unreadable", "doubt", f"A trial can't be read: {u.why}",
@@ -154,9 +156,9 @@ def _lost(sources: "Sequence[Source]") -> "list[Finding]":
 
 
 def _unused(rules: Any, all_made: "Sequence[Made]") -> None:
-    """A price that nothing has: a name that doesn't fit, or a machine without accelerators."""
+    """A price that nothing has: a name that doesn't fit, or a machine without accelerators. A file may hold more."""
     told = " ".join(m.price for m in all_made)
-    for rule in rules:
+    for rule in (rule for rule in rules if rule.at == "--price"):
         named = rule.accelerator or rule.series
         if named and not any(named.lower() in f"{m.entry.accelerator} {m.entry.series}".lower() for m in all_made):
             print(f"dyno: {rule.at} {named}: no result is of that name, and the price is unused.", file=sys.stderr)
