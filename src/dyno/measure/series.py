@@ -39,6 +39,7 @@ def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
         _by_settings,
         lambda rows: _by_words([(row, row.label) for row in rows], loads),
+        lambda rows: _by_words([(row, row.section) for row in rows], loads),
         lambda rows: _by_words([(row, row.file.rpartition("/")[2]) for row in rows], loads),
         _by_line,
     )
