@@ -226,3 +226,10 @@ def test_a_value_that_a_chart_cant_show_is_refused(here: Path, capsys: pytest.Ca
         assert main(["report", "runs/s", "--chart", "ttft-concurrency", "--show", word, "-o", "x.png"]) == 2
         assert "has no such value. It has statistic=mean" in capsys.readouterr().err
     assert not Path("x.png").exists()
+
+
+def test_a_single_run_is_a_report_too(here: Path, tmp_path: Path) -> None:
+    (run,) = Path("runs/s/trials").glob("quick*-1-r1-*")
+    assert main(["report", str(run), "-o", str(tmp_path / "one.csv")]) == 0
+    with (tmp_path / "one.csv").open() as file:
+        assert [line["repeats"] for line in csv.DictReader(file)] == ["1"]

@@ -100,7 +100,8 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
         sources=[*([about.source] if about.source else []), *(s.word for s in sources)],
         target=aim.limits,
         best=chosen,
-        prices=[*dict.fromkeys(m.price for m in all_made if m.price), *aim.words],
+        target_words=aim.words,
+        prices=list(dict.fromkeys(m.price for m in all_made if m.price)),
         tables=[AuthorsTable(d.file, table) for d in documents for table in d.tables],
         rigs=sheets.rigs(of, documents),
         engines=sheets.engines(of),
@@ -117,20 +118,24 @@ def _apart(sources: "list[Source]") -> "list[Source]":
     seen: set[Path] = set()
     out = []
     for s in sources:
-        if not s.studies and s.document.format[:5] != "dyno " and s.path != Path("stdin"):
-            if (path := s.path.resolve()) in seen:
-                continue
-            seen.add(path)
-            out.append(s)
+        if not _own(s):
+            if s.path.resolve() not in seen:
+                out.append(s)
+            seen.add(s.path.resolve())
             continue
-        fresh = {id(m): (p := Path(m.row.file).resolve()) not in seen and not seen.add(p)  # type: ignore[func-returns-value]
-                 for m in (*s.measured, *s.missing)}  # fmt: skip
-        measured = [m for m in s.measured if fresh[id(m)]]
-        missing = [m for m in s.missing if fresh[id(m)]]
+        measured, missing = (
+            [m for m in of if Path(m.row.file).resolve() not in seen] for of in (s.measured, s.missing)
+        )
+        seen |= {Path(m.row.file).resolve() for m in (*measured, *missing)}
         if measured or missing:
             document = msgspec.structs.replace(s.document, rows=[m.row for m in measured])
             out.append(msgspec.structs.replace(s, document=document, measured=measured, missing=missing))
     return out
+
+
+def _own(s: "Source") -> bool:
+    """Runs and studies of dyno's, and no file."""
+    return s.document.format in ("dyno run", "dyno study", "dyno runs")
 
 
 def _lost(sources: "Sequence[Source]") -> "list[Finding]":
@@ -140,7 +145,7 @@ def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     out = []
     for s in sources:
         failed = {m.row.file for m in s.missing}
-        own = s.document.format.startswith("dyno ")
+        own = _own(s)
         for u in s.document.unread:
             if own and u.why.endswith("it has no result."):
                 continue  # not begun, or cut off: told as not done

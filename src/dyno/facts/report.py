@@ -60,6 +60,7 @@ class Report(msgspec.Struct, frozen=True):
     about: str = ""  # what its maker says of it, as plain text
     sources: list[str] = []  # files, folders, pages
     target: dict[str, float] = {}  # 'p99_ttft_ms' → at most so many milliseconds
+    target_words: list[str] = []  # which statistic was taken where none was asked for, and why
     best: list[Best] = []
     prices: list[str] = []  # assumptions, in words
     tables: list[AuthorsTable] = []

@@ -342,7 +342,8 @@ def best(report: Report) -> Table | None:
         for i, e in enumerate(there)
     ]
     title = f"Best load with {target_words(report.target)}" if report.target else "Best load"
-    return Table("best", title, [d.column for d in drawn], lines, _BEST_ABOUT if report.target else "")
+    about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
+    return Table("best", title, [d.column for d in drawn], lines, about)
 
 
 _BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."
