@@ -37,6 +37,8 @@ _UNITS = {
 _LEVELS = {
     "concurrency": "concurrency", "rate": "requests/s offered", "batch_size": "batch size", "requests": "requests",
 }  # fmt: skip
+# Objections that two loads make by themselves.
+_BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _EQUAL = ("no difference seen", "can't tell")
 
 
@@ -265,9 +267,8 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
         why = next((f.text for f in result.findings), "")
         return contest, f"{names}{where}: not held together. {why}".rstrip(), ""
     pairing = result.pairings[0]
-    serious = [f.text for f in pairing.findings if f.level != "note"]
+    serious = [f.text for f in pairing.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
     if apart:
-        serious = [text for text in serious if "concurrency" not in text and "load" not in text][:1]
         where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
     found = [d for d in pairing.differences if d.metric == contest.metric]
     if not found or (pairing.refused and not apart):
