@@ -95,7 +95,9 @@ def check_all_kinds(outcomes: Sequence[OfflineOutcome]) -> None:
         assert all(a.error is None and in_order(a, it) for it in outcome.iterations for a in it.answers)
         assert summary(outcome).speculation is None
         assert outcome.manifest.target.dtype == "float32"
-        assert {f.level for f in outcome.result.findings} <= {"note"}, outcome.result.findings
+        # Who else is on the machine is no matter of the engine's.
+        found = [f for f in outcome.result.findings if f.code != "client.others_cpu"]
+        assert {f.level for f in found} <= {"note"}, found
     through, latency, pp, tg, deep_pp, deep_tg, deep_both = map(summary, outcomes)
 
     for it in outcomes[0].iterations:  # lengths differ, and each request has its own
