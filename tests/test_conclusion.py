@@ -188,3 +188,9 @@ def test_under_a_target_each_has_the_best_of_its_loads() -> None:
     words = said(rows, {"p99_ttft_ms": 500.0})
     assert "tgi gives the most: 2,400 output tokens/s at concurrency 16" in words.answer[0]
     assert "(not all were measured under the same loads)" in words.answer[0]
+
+
+def test_who_leads_at_the_lowest_load_is_told_where_it_is_another() -> None:
+    words = said([at("vllm", 1, 100.0), at("vllm", 64, 2000.0), at("tgi", 1, 150.0), at("tgi", 64, 1600.0)])
+    assert "vllm gives the most: 2,000" in words.answer[0]
+    assert words.answer[0].endswith("; at concurrency 1 tgi leads, 150.0 against 100.0.")

@@ -142,6 +142,7 @@ class Contest(msgspec.Struct):
     made: list[Made]  # one for each series
     left_out: list[str] = []  # series that have no result that counts under these loads
     but: str = ""  # what is to be said of the loads
+    crossed: str = ""  # that another one leads at the lowest load
 
     @property
     def lower(self) -> bool:
@@ -178,11 +179,28 @@ def _contests(made: Sequence[Made], limits: dict[str, float]) -> Iterator[Contes
         contest = _contest(kind, words, held, [m.entry for of in held.values() for m in of], axis)
         if contest is not None:
             contest.left_out = [name for name in measured if name not in held]
+            contest.crossed = _crossed(contest, held, axis) if not limits else ""
             if not limits and _ragged(there, axis):
                 contest.but = " (of the loads that all of them were measured under)"
             elif limits and _ragged(measured, axis):
                 contest.but = " (not all were measured under the same loads)"
             yield contest
+
+
+def _crossed(contest: Contest, held: dict[str, list[Made]], axis: str) -> str:
+    """Who is ahead with few requests at once need not be it with many."""
+    if contest.lower:
+        return ""
+    low = min(m.entry.axes[axis] for of in held.values() for m in of)
+    there = {name: _best(at, contest.metric) for name, of in held.items() if (at := [m for m in of if
+             m.entry.axes[axis] == low])}  # fmt: skip
+    first = max(there.values(), key=contest.value)
+    leader = contest.ranked[0].entry.series
+    mine = there.get(leader)
+    if mine is None or first.entry.series == leader or contest.value(first) <= contest.value(mine) * (1 + _ALIKE):
+        return ""
+    values = f"{digits(contest.value(first))} against {digits(contest.value(mine))}"
+    return f"; at {level(first.entry)} {first.entry.series} leads, {values}"
 
 
 def _ragged(there: dict[str, list[Made]], axis: str) -> bool:
@@ -321,6 +339,7 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
         text = f"{first.series} {_does(contest)}: {value}{loads[0]}{kept}, {against} {behind}"
         text += "" if word else "; but the two are not comparable"
     text += contest.but
+    text += contest.crossed
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."

@@ -55,7 +55,7 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             rows.append(row)
     known = {**SPEEDS, **{f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}}
     there = {key: text for key, text in known.items() if any(key in row for row in rows)}
-    most = max(words, key=lambda i: len({row["series"] for row in rows if row["load"] == i}))
+    most = max(words, key=lambda i: (len({row["series"] for row in rows if row["load"] == i}), i))
     load, figure = Select("load", "Load", words, most), Select("figure", "Figure", there, next(iter(there)))
     yield finish(
         bars(rows, look, title=expr("figure_words[figure]"), tooltip=tips(("told", "Value"))),
