@@ -94,6 +94,16 @@ def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
     assert len(set(files(("h100.json", {}), ("h200.json", {})))) == 2, "a card's number is none of a run's"
 
 
+def test_two_servers_under_one_load_are_two_series() -> None:
+    def run(port: int, streams: int) -> Measured:
+        told = {"engine": "vllm", "--base-url": f"http://127.0.0.1:{port}", "concurrency": streams}
+        return Measured(row({}, told, form="run", file=f"runs/{port}-{streams}", tool="dyno"))
+
+    of = [run(port, streams) for port in (8000, 8001) for streams in (1, 8)]
+    told = names(of, Loads(m.row for m in of))
+    assert told[0] == told[1] != told[2] == told[3] and "8001" in told[2]
+
+
 def test_long_names_stay_apart() -> None:
     a, b = named({"engine": "e" * 70 + " A"}, {"engine": "e" * 70 + " B"})
     assert a != b
@@ -107,6 +117,14 @@ def test_an_entry_has_its_axes_and_what_stands_beside_them() -> None:
     assert e.axes == {"concurrency": 32, "context": 512}
     assert e.beside("concurrency") == {"input_len": 512, "output_len": 128, "dataset": "sharegpt"}
     assert e.beside("context") == {"concurrency": 32, "output_len": 128, "dataset": "sharegpt"}
+
+
+def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
+    of = [
+        row({}, {"engine": "vllm", "--random-prefix-len": n}, form="run", file=f"r{n}", tool="dyno") for n in (64, 512)
+    ]
+    one, other = made(of)
+    assert one.series == other.series == "vllm" and one.workload != other.workload
 
 
 def test_where_no_load_is_told_the_requests_are_it() -> None:

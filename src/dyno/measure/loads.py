@@ -4,8 +4,12 @@ neither dataset nor lengths, only the others say whether 79.5 and 82.1 tokens a 
 from collections.abc import Iterable
 
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.study import short
 from dyno.measure.points import finite_rate, input_each, point
 
+# Of a run's workload and load, what other tools' files seldom tell alike.
+_OWN = ("--random-prefix-len", "--dataset-path", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
+        "--ramp-up-end-rps")  # fmt: skip
 LIKE = 0.05  # prompts of mean lengths as near as that are held to be of one workload
 
 
@@ -16,6 +20,8 @@ class Loads:
     def load(self, row: Row) -> dict[str, Scalar]:
         """As points.point tells it, and the length of prompts where that is all that is known of them."""
         load = dict(point(row))
+        if row.form == "run":  # which tells all of it
+            load |= {name: short(value) for name in _OWN if (value := row.told(name)) is not None}
         length = self._length(row)
         return load if length is None else load | {"context": length}
 

@@ -20,7 +20,6 @@ _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "s
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
 _BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
 _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}  # follows from others
-_ADDRESS = {"--host", "--port", "--base-url", "base_url", "host", "port"}  # where a server was, and not what it is
 # Of a file's name, what is of one run alone: a number, a date, run2, seed7.
 _OF_A_RUN = re.compile(r"(?:run|rep|repeat|iter|iteration|trial|try|seed|r)?\d+(?:st|nd|rd|th)?|copy|final", re.I)
 # Of a load: c8, bs64, 16qps.
@@ -57,17 +56,20 @@ def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[li
     twice: set[str] = set()
     for m, name in zip(of, told, strict=True):
         key = (name, m.row.kind, m.row.tool, *sorted((k, str(v)) for k, v in loads.load(m.row).items()))
-        if m.row.form != "run" and any(not _repeats(row, m.row, loads) for row in seen.get(key, [])):
+        if any(not _repeats(row, m.row, loads) for row in seen.get(key, [])):
             twice.add(name)
         seen.setdefault(key, []).append(m.row)
     return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
 
 
 def _repeats(a: Row, b: Row, loads: Loads) -> bool:
-    """Told to be so: by a number of the run, or by files that differ in nothing else."""
+    """Told to be so: by a number of the run, or by files that differ in nothing else. Of dyno's own, those that are
+    have been put together before."""
+    if a.form == "run":
+        return False
     one, other = ({k: str(s.value) for k, s in row.settings.items()} for row in (a, b))
     differ = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
-    if any(not passes(k) and k not in _ALOUD and k not in _ADDRESS for k in differ):
+    if any(not passes(k) and k not in _ALOUD for k in differ):
         return False
     if a.file == b.file:
         return bool(differ - {"verdict", "percentiles"})
@@ -116,7 +118,9 @@ def _by_line(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         place = (row.file, row.table)
         first[place] = min(row.line, first.get(place, row.line))
-    if len(first) > 1 and len({line for _, line in first.items()}) > 1:
+    if any(row.form == "run" for row in rows):
+        return [f"({row.file.rpartition('/')[2]})" for row in rows]
+    if len(first) > 1 and len(set(first.values())) > 1:
         return [f"(line {first[row.file, row.table]})" for row in rows]
     return [f"(line {row.line})" for row in rows]
 
@@ -158,7 +162,7 @@ def _settings(row: Row) -> dict[str, Scalar]:
 def _besides(row: Row) -> dict[str, Scalar]:
     """Whatever else is told that is neither the load nor of one run alone."""
     rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k)}
-    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD and k not in _ADDRESS}
+    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
 
 
 def _telling(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
