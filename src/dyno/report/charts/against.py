@@ -170,7 +170,7 @@ def against(
         selects.append(Select("meaning", "As defined by", meaning_words, max(sorted(set(kinds)), key=kinds.count)))
 
     log = log and any(
-        wide([r[m.key] for r in rows if m.key in r and r["workload"] == w], 50) for m in there for w in panel.words
+        wide([r[m.key] for r in rows if m.key in r and r["workload"] == w], 20) for m in there for w in panel.words
     )
     log = log and all(r[m.key] > 0 for r in rows for m in there if m.key in r)  # a zero has no place on it
     if equal:  # a straight line, where it can be one
