@@ -116,6 +116,7 @@ def _apart(sources: "list[Source]") -> "list[Source]":
     import msgspec
 
     seen: set[Path] = set()
+    runs: set[tuple[object, ...]] = set()
     out = []
     for s in sources:
         if not _own(s):
@@ -123,6 +124,7 @@ def _apart(sources: "list[Source]") -> "list[Source]":
                 out.append(s)
             seen.add(s.path.resolve())
             continue
+        s = _uncopied(s, runs)
         measured, missing = (
             [m for m in of if Path(m.row.file).resolve() not in seen] for of in (s.measured, s.missing)
         )
@@ -131,6 +133,19 @@ def _apart(sources: "list[Source]") -> "list[Source]":
             document = msgspec.structs.replace(s.document, rows=[m.row for m in measured])
             out.append(msgspec.structs.replace(s, document=document, measured=measured, missing=missing))
     return out
+
+
+def _uncopied(s: "Source", runs: set[tuple[object, ...]]) -> "Source":
+    """Without runs that a copy of their folder has told already: they began at the same moment and took as long."""
+    import msgspec
+
+    kept = []
+    for m in s.measured:
+        mark = (m.row.told("date"), m.row.label, m.row.told("repeat"), m.row.get("duration_s"), m.prompts_sha256)
+        if mark not in runs:
+            kept.append(m)
+        runs.add(mark)
+    return msgspec.structs.replace(s, measured=kept)
 
 
 def _own(s: "Source") -> bool:
@@ -221,15 +236,18 @@ def _unfinished(sources: "Sequence[Source]") -> int:
     """Trials of whole studies that have neither a result nor a failure, and weren't left out."""
     from dyno.store.study import StudyFolder, failure_of
 
-    count = 0
+    left: dict[tuple[str, str], bool] = {}
     for s in sources:
         for path in s.studies:
+            if ":" in s.word and not Path(s.word).exists():  # a part of a study wants no more of it
+                continue
             folder = StudyFolder(path)
             done, skipped = folder.done(), folder.skipped()
-            planned = [p.place for p in folder.study().trials if p.place.id not in done and p.place.id not in skipped]
-            if s.word.rpartition(":")[2] == s.word or path == Path(s.word):  # a part of a study wants no more of it
-                count += sum(failure_of(folder.run(place)) is None for place in planned)
-    return count
+            for p in folder.study().trials:
+                key = (p.place.study, p.place.id)
+                open_ = p.place.id not in done and p.place.id not in skipped and failure_of(folder.run(p.place)) is None
+                left[key] = left.get(key, True) and open_
+    return sum(left.values())
 
 
 def _again(options: argparse.Namespace) -> str:

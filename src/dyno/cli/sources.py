@@ -22,6 +22,8 @@ from dyno.store.run import Manifest, Run
 from dyno.store.shelf import find, kind_of, look_around, trial_folders
 from dyno.store.study import StudyFolder, failure_of
 
+_LONGEST = 255  # of a file's name
+
 
 class Source(msgspec.Struct, frozen=True):
     word: str
@@ -35,6 +37,8 @@ class Source(msgspec.Struct, frozen=True):
 def spread(words: Iterable[str]) -> Iterator[str]:
     """A folder that holds files and no runs is its files, but for what tells of the folder itself."""
     for word in words:
+        if any(len(part) > _LONGEST for part in word.split("/")):  # to ask for it would be an error
+            raise UsageError(f"There is no file, run or study of so long a name: {word[:60]}….")
         path = Path(word)
         shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
         if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:

@@ -40,7 +40,7 @@ def compare(
     pairs = found.pairs
     if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].row.kind == b[0].row.kind:
         pairs = [(groups_a[0], groups_b[0])]
-    pairings = [_pairing(x, y, metrics, gated, anyway) for x, y in pairs]
+    pairings = [pairing(x, y, metrics, gated, anyway) for x, y in pairs]
     findings = list(_about_the_whole(groups_a, groups_b, found.several)) if not pairs else []
     left = ([], []) if not found.pairs and pairs else (found.left_a, found.left_b)
     return Comparison(
@@ -96,7 +96,8 @@ def _words(group: Group, several: Sequence[Group]) -> str:
     return f"{named}{load_words(row)}{why}"
 
 
-def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], anyway: bool) -> Pairing:
+def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
+    """Two groups of repeats, as they are."""
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
     objections = examine(Two(a, b, wanted))
     whole = any(o.against is None for o in objections)

@@ -22,7 +22,7 @@ from dyno.measure.loads import Loads
 from dyno.measure.once import once
 from dyno.measure.pairs import Group, groups
 from dyno.measure.points import sent
-from dyno.measure.repeats import differing
+from dyno.measure.repeats import apart, differing
 from dyno.measure.student import quantile
 from dyno.measure.timeline import Detail, quantiles
 
@@ -31,6 +31,7 @@ _SUMS = ("completed", "failed", "incomplete", "duration_s", "total_input_tokens"
          "cached_input_tokens")  # fmt: skip
 _OWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _TIED = 1e-12
+_SPEED = ("output_throughput", "total_token_throughput", "speed")  # the first that is told
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -224,9 +225,11 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for finding in (*m.findings, *there):
             found.setdefault((finding.code, finding.text), finding)
     results = [m.result for m in group if m.result is not None]
-    if len(results) > 1:
-        for finding in differing(name, results):
-            found.setdefault((finding.code, finding.text), finding)
+    metric = next((n for n in _SPEED if n in group[0].row.figures), "")
+    speeds = [v for m in group if (v := m.row.get(metric)) is not None]
+    repeated = differing(name, results) if results else apart(name, speeds)
+    for finding in repeated:
+        found.setdefault((finding.code, finding.text), finding)
     return list(found.values())
 
 
@@ -263,7 +266,9 @@ def _worth(name: str) -> bool:
 
 def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     told = [row.figures[name] for row in rows if name in row.figures]
-    value = (sum if name in _SUMS else mean)([f.value for f in told]) if len(told) > 1 else told[0].value
+    value = mean(f.value for f in told) if len(told) > 1 else told[0].value
+    if name in _SUMS and len(rows) > 1:
+        value *= len(rows)  # also where one of them doesn't tell it: else it wouldn't fit what the others sum up to
     first = told[0]
     low = high = None
     by = known.by if known is not None else ""
@@ -282,9 +287,14 @@ def _sum(group: Group, name: str) -> float | None:
 
 def _failed(group: Group) -> float | None:
     """As told; else those that were sent and aren't among the completed."""
-    if (told := _sum(group, "failed")) is not None:
+    lost = [_lost(m.row) for m in group]
+    told = [n for n in lost if n is not None]
+    return sum(told) if told else None
+
+
+def _lost(row: Row) -> float | None:
+    if (told := row.get("failed")) is not None:
         return told
-    row = group[0].row
     done, asked = row.get("completed"), sent(row)
     return asked[0] - done if done is not None and asked is not None and asked[0] >= done else None
 

@@ -15,13 +15,20 @@ LIKE = 0.05  # prompts of mean lengths as near as that are held to be of one wor
 
 class Loads:
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._lengths = _alike({length for row in rows if (length := _untold(row)) is not None})
+        rows = list(rows)
+        told = sorted({length for row in rows if (length := row.number("input_len")) is not None and row.form != "run"})
+        means = {length for row in rows if (length := _untold(row)) is not None}
+        # One that is told elsewhere is the same, where it lies as near.
+        self._told = {m: t for m in means for t in told if abs(m - t) <= LIKE * t}
+        self._lengths = _alike(means - self._told.keys())
 
     def load(self, row: Row) -> dict[str, Scalar]:
         """As points.point tells it, and the length of prompts where that is all that is known of them."""
         load = dict(point(row))
         if row.form == "run":  # which tells all of it
             load |= {name: short(value) for name in _OWN if (value := row.told(name)) is not None}
+        if (told := self._told.get(_untold(row) or -1.0)) is not None:
+            return load | {"input_len": int(told) if told.is_integer() else told}
         length = self._length(row)
         return load if length is None else load | {"context": length}
 
@@ -46,12 +53,14 @@ class Loads:
             return row.number("depth") or 0.0
         if (length := row.number("input_len")) is not None:
             return length + (row.number("--random-prefix-len") or 0.0)
-        return self._length(row)
+        return self._told.get(_untold(row) or -1.0, self._length(row))
 
     def _length(self, row: Row) -> float | None:
         untold = _untold(row)
         # Where all prompts are alike, their length says nothing of the load.
-        return None if untold is None or len(set(self._lengths.values())) < 2 else self._lengths[untold]
+        if untold is None or untold not in self._lengths or len({*self._lengths.values(), *self._told.values()}) < 2:
+            return None
+        return self._lengths[untold]
 
 
 def _untold(row: Row) -> float | None:

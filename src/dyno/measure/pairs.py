@@ -29,6 +29,10 @@ _PASSING = (
     "run",
     "repetition",
     "iteration",
+    "rep",
+    "trial",
+    "iter",
+    "try",
 )
 _OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 _WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",

@@ -71,7 +71,10 @@ def acceptance(results: Sequence[Result]) -> float | None:
 
 def differing(name: str, results: Sequence[Result]) -> Iterator[Finding]:
     told_ones = (r.offline.speed if r.offline else r.served.output_throughput for r in results)
-    speeds = [speed for speed in told_ones if speed is not None]
+    yield from apart(name, [speed for speed in told_ones if speed is not None])
+
+
+def apart(name: str, speeds: Sequence[float]) -> Iterator[Finding]:
     if len(speeds) < 2 or stdev(speeds) <= APART * mean(speeds):
         return
     told = ", ".join(f"{speed:.1f}" for speed in speeds)

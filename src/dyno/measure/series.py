@@ -18,10 +18,13 @@ from dyno.measure.points import ASIDE, ENGINE, LOAD, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
+_WORDY = 40  # characters; a longer value is a sentence
 _BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
 _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}  # follows from others
-# Of a file's name, what is of one run alone: a number, a date, run2, seed7.
-_OF_A_RUN = re.compile(r"(?:run|rep|repeat|iter|iteration|trial|try|seed|r)?\d+(?:st|nd|rd|th)?|copy|final", re.I)
+# Of a file's name, what is of one run alone: run2, seed7, a date; a bare number only after such a word.
+_RUNS = "run|rep|repeat|iter|iteration|trial|try|seed|r"
+_OF_A_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
+_PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # as good as nothing said
 # Of a load: c8, bs64, 16qps.
 _LOAD_WORD = re.compile(
     r"(?:c|bs|b|n|p|in|out|isl|osl|qps|rps|conc|batch|rate)?(\d+(?:\.\d+)?)(?:qps|rps|in|out|k)?", re.I
@@ -32,11 +35,13 @@ def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     called = any(m.row.series and m.place is None for m in of)
     cards = {str(m.row.told("accelerator") or "").lower() for m in of}
-    facts = [_identity(m, called, len(cards) > 1) for m in of]
+    silent = any(m.row.told("quantization") is None for m in of)
+    facts = [_without_plain(_identity(m, called, len(cards) > 1)) if silent else _identity(m, called, len(cards) > 1)
+             for m in of]  # fmt: skip
     apart = _telling(facts)
     told = [_named(f, apart) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
-        _by_settings,
+        lambda rows: _by_settings(rows, loads),
         lambda rows: _by_words([(row, row.label) for row in rows], loads),
         lambda rows: _by_words([(row, row.section) for row in rows], loads),
         lambda rows: _by_words([(row, row.file.rpartition("/")[2]) for row in rows], loads),
@@ -52,39 +57,43 @@ def names(of: Sequence[Measured], loads: Loads) -> list[str]:
 
 def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[list[int]]:
     """Of each name under which one load stands several times, and not as repeats: all that have it."""
-    seen: dict[tuple[object, ...], list[Row]] = {}
-    twice: set[str] = set()
+    there: dict[tuple[object, ...], list[Row]] = {}
     for m, name in zip(of, told, strict=True):
-        key = (name, m.row.kind, m.row.tool, *sorted((k, str(v)) for k, v in loads.load(m.row).items()))
-        if any(not _repeats(row, m.row, loads) for row in seen.get(key, [])):
-            twice.add(name)
-        seen.setdefault(key, []).append(m.row)
+        there.setdefault((name, *_load(m.row, loads)), []).append(m.row)
+    twice = {str(key[0]) for key, rows in there.items() if len(rows) > 1 and not _repeats(rows, loads)}
     return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
 
 
-def _repeats(a: Row, b: Row, loads: Loads) -> bool:
+def _load(row: Row, loads: Loads) -> tuple[object, ...]:
+    return (row.kind, row.tool, *sorted((k, str(v)) for k, v in loads.load(row).items()))
+
+
+def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
     """Told to be so: by a number of the run, or by files that differ in nothing else. Of dyno's own, those that are
     have been put together before."""
-    if a.form == "run":
+    if rows[0].form == "run":
         return False
-    one, other = ({k: str(s.value) for k, s in row.settings.items()} for row in (a, b))
-    differ = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
-    if any(not passes(k) and k not in _ALOUD for k in differ):
-        return False
-    if a.file == b.file:
-        return bool(differ - {"verdict", "percentiles"})
-    return _stem(a, loads) == _stem(b, loads)
+    settings = {tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if not _passing(k))) for row in rows}
+    stems = {tuple(_parts(row, row.file.rpartition("/")[2], loads)) for row in rows}
+    runs = {(row.file, *sorted((k, str(s.value)) for k, s in row.settings.items() if passes(k))) for row in rows}
+    return len(settings) == len(stems) == 1 and len(runs) == len(rows)
 
 
-def _stem(row: Row, loads: Loads) -> list[str]:
-    return _parts(row, row.file.rpartition("/")[2], loads)
+def _passing(name: str) -> bool:
+    return passes(name) or name in _ALOUD
 
 
 def _parts(row: Row, words: str, loads: Loads) -> list[str]:
     """Words without what is of one run alone, and without the load's own numbers: h100-c8-run2.json → h100."""
     numbers = {f"{v:g}" for v in (*loads.axes(row).values(), *_numbers(loads.load(row)))}
     parts = re.split(r"[^A-Za-z0-9.+]+", re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words))
-    return [p for p in parts if p and not _OF_A_RUN.fullmatch(p) and not _is_load(p, numbers)]
+    after = ["", *parts]
+    return [
+        p
+        for before, p in zip(after, parts, strict=False)
+        if p and not _is_load(p, numbers) and not _OF_A_RUN.fullmatch(p)
+        and not (p.isdigit() and re.fullmatch(_RUNS, before, re.I))
+    ]  # fmt: skip
 
 
 def _numbers(load: Mapping[str, Scalar]) -> Iterable[float]:
@@ -93,16 +102,32 @@ def _numbers(load: Mapping[str, Scalar]) -> Iterable[float]:
 
 def _is_load(word: str, numbers: set[str]) -> bool:
     found = _LOAD_WORD.fullmatch(word)
-    return found is not None and f"{float(found[1]):g}" in numbers
+    if found is None:
+        return False
+    times = (1000, 1024) if word.lower().endswith("k") else (1,)
+    return any(f"{float(found[1]) * t:g}" in numbers for t in times)
 
 
 # ---- what tells apart those that have one name ----
 
 
-def _by_settings(rows: Sequence[Row]) -> list[str]:
+def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
+    """The fewest that do: those with few values first, and none that has another for every row."""
     besides = [_besides(row) for row in rows]
-    keys = _differing(besides)
-    return [" ".join(_word(k, b[k]) for k in keys if b.get(k) not in (None, "")) for b in besides]
+    values = {k: {str(b.get(k, "")) for b in besides} for k in _differing(besides)}
+    levels = len({_load(row, loads) for row in rows})
+    keys = [k for k, v in values.items() if max(map(len, v)) <= _WORDY and (len(v) < len(rows) or levels == 1)]
+    taken: list[str] = []
+    for key in sorted(keys, key=lambda k: (k not in ENGINE, len(values[k]))):
+        before = _apart(rows, besides, taken, loads)
+        if _apart(rows, besides, [*taken, key], loads) > before:
+            taken.append(key)
+    return [" ".join(_word(k, b[k]) for k in taken if b.get(k) not in (None, "")) for b in besides]
+
+
+def _apart(rows: Sequence[Row], besides: Sequence[Mapping[str, Scalar]], keys: Sequence[str], loads: Loads) -> int:
+    """How many can be told from all others under their load."""
+    return len({(*_load(row, loads), *(str(b.get(k, "")) for k in keys)) for row, b in zip(rows, besides, strict=True)})
 
 
 def _by_words(of: Sequence[tuple[Row, str]], loads: Loads) -> list[str]:
@@ -144,6 +169,11 @@ def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
         return {"series": subject(bare)}
     facts = _settings(row)
     return facts or {"file": row.label or row.file.rpartition("/")[2]}
+
+
+def _without_plain(facts: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Where some say nothing of a quantization, to say that there is none is the same."""
+    return {k: v for k, v in facts.items() if k != "quantization" or str(v).upper() not in _PLAIN} or facts
 
 
 def _settings(row: Row) -> dict[str, Scalar]:

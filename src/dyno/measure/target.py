@@ -157,11 +157,11 @@ def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:
         return _Load(entry, "void", missed)
     if failed_share(entry) > FEW:
         return _Load(entry, "requests", missed)
-    if all(entry.value(name) is None for name in _SPEEDS):
-        return _Load(entry, "throughput", missed)
     if math.isinf(missed):
         return _Load(entry, "silent", missed)
-    return _Load(entry, "slow" if missed > 1 else "", missed)
+    if missed > 1:
+        return _Load(entry, "slow", missed)
+    return _Load(entry, "throughput" if all(entry.value(name) is None for name in _SPEEDS) else "", missed)
 
 
 def failed_share(entry: Entry) -> float:

@@ -332,7 +332,8 @@ def best(report: Report) -> Table | None:
         _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
         _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(there, report.best, strict=True)]),
     ]
-    sign = currency(next((e.cost.currency for e in found if e.cost), ""))
+    moneys = {e.cost.currency for e in found if e.cost}
+    sign = currency(moneys.pop()) if len(moneys) == 1 else ""  # two don't share a column
     money = [d for d in _costs(found, sign) if d.told and sign and d.column.unit.startswith(sign)]
     for column, cells in [*_counts(found), _verdicts(found), *_figures(found), *money] if found else []:
         left = iter(cells)
