@@ -12,7 +12,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
 from dyno.measure import direction
-from dyno.measure.compare import compare, default_metrics
+from dyno.measure.compare import default_metrics, pairing
 from dyno.measure.entries import Made
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
@@ -142,7 +142,7 @@ class Contest(msgspec.Struct):
     made: list[Made]  # one for each series
     left_out: list[str] = []  # series that have no result that counts under these loads
     but: str = ""  # what is to be said of the loads
-    crossed: str = ""  # that another one leads at the lowest load
+    besides: str = ""  # that another one leads elsewhere
 
     @property
     def lower(self) -> bool:
@@ -162,53 +162,55 @@ class Contest(msgspec.Struct):
 
 
 def _contests(made: Sequence[Made], limits: dict[str, float]) -> Iterator[Contest]:
-    """One that was measured under more loads than another has no right to its best of these."""
+    """One that was measured under more loads than another has no right to its best of these. A target leaves out what
+    misses it, and doesn't change which loads are shared."""
     families: dict[tuple[str, str, str], dict[str, list[Made]]] = {}
     for m in made:
         e = m.entry
-        if e.axis and e.kind not in _SMALL and e.figures:
+        if e.axis and e.kind not in _SMALL and _counts(e, {}):
             families.setdefault((e.kind, whole(e.workload), e.axis), {}).setdefault(e.series, []).append(m)
-    for (kind, words, axis), measured in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
-        there = {name: kept for name, of in measured.items() if (kept := [m for m in of if _counts(m.entry, limits)])}
-        if len(there) < 2:
-            continue
-        # Under a target each may take the best of its loads: which those are is the question. Else only shared ones.
-        held = there if limits else _sharing(there, axis)
-        if len(held) < 2:
-            continue
-        contest = _contest(kind, words, held, [m.entry for of in held.values() for m in of], axis)
+    for (kind, words, axis), there in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
+        shared = _sharing(there, axis)
+        held = {name: kept for name, of in shared.items() if (kept := [m for m in of if _counts(m.entry, limits)])}
+        contest = _contest(kind, words, held, axis) if len(held) > 1 else None
         if contest is not None:
-            contest.left_out = [name for name in measured if name not in held]
-            contest.crossed = _crossed(contest, held, axis) if not limits else ""
-            if not limits and _ragged(there, axis):
+            contest.left_out = [name for name in there if name not in held]
+            if len({frozenset(m.entry.axes[axis] for m in of) for of in there.values()}) > 1:
                 contest.but = " (of the loads that all of them were measured under)"
-            elif limits and _ragged(measured, axis):
-                contest.but = " (not all were measured under the same loads)"
+            contest.besides = _crossed(contest, held, axis) if not limits else ""
+            contest.besides += _beyond(contest, there, axis, limits)
             yield contest
-
-
-def _crossed(contest: Contest, held: dict[str, list[Made]], axis: str) -> str:
-    """Who is ahead with few requests at once need not be it with many."""
-    if contest.lower:
-        return ""
-    low = min(m.entry.axes[axis] for of in held.values() for m in of)
-    there = {name: _best(at, contest.metric) for name, of in held.items() if (at := [m for m in of if
-             m.entry.axes[axis] == low])}  # fmt: skip
-    first = max(there.values(), key=contest.value)
-    leader = contest.ranked[0].entry.series
-    mine = there.get(leader)
-    if mine is None or first.entry.series == leader or contest.value(first) <= contest.value(mine) * (1 + _ALIKE):
-        return ""
-    values = f"{digits(contest.value(first))} against {digits(contest.value(mine))}"
-    return f"; at {level(first.entry)} {first.entry.series} leads, {values}"
-
-
-def _ragged(there: dict[str, list[Made]], axis: str) -> bool:
-    return len({frozenset(m.entry.axes[axis] for m in of) for of in there.values()}) > 1
 
 
 def _counts(e: Entry, limits: dict[str, float]) -> bool:
     return why_not(e, limits) in ("", "throughput")
+
+
+def _beyond(contest: Contest, there: dict[str, list[Made]], axis: str, limits: dict[str, float]) -> str:
+    """More, under a load that others lack: that is no lead, and is said."""
+    if contest.lower:
+        return ""
+    top = contest.value(contest.ranked[0]) * (1 + _ALIKE)
+    further = [m for of in there.values() for m in of if _counts(m.entry, limits) and contest.value(m) > top]
+    if not further:
+        return ""
+    best = max(further, key=contest.value)
+    return f"; {best.entry.series} gives {digits(contest.value(best))}{_where(best.entry)}, where not all were measured"
+
+
+def _crossed(contest: Contest, held: dict[str, list[Made]], axis: str) -> str:
+    """Who is ahead with few requests at once need not be it with many."""
+    low = min(m.entry.axes[axis] for of in held.values() for m in of)
+    at = {name: [m for m in of if m.entry.axes[axis] == low] for name, of in held.items()}
+    leader = contest.ranked[0].entry.series
+    if contest.lower or not all(at.values()):
+        return ""
+    there = {name: _best(of, contest.metric) for name, of in at.items()}
+    first, mine = max(there.values(), key=contest.value), there[leader]
+    if first.entry.series == leader or contest.value(first) <= contest.value(mine) * (1 + _ALIKE):
+        return ""
+    values = f"{digits(contest.value(first))} against {digits(contest.value(mine))}"
+    return f"; at {level(first.entry)} {first.entry.series} leads, {values}"
 
 
 def _natural(words: str) -> list[tuple[int, str]]:
@@ -217,29 +219,33 @@ def _natural(words: str) -> list[tuple[int, str]]:
 
 
 def _sharing(there: dict[str, list[Made]], axis: str) -> dict[str, list[Made]]:
-    """Those series, as many as may be, that have loads in common, at these loads."""
+    """Those series, as many as may be and with as many loads as may be, that have loads in common, at these loads."""
     at = {name: {m.entry.axes[axis] for m in of} for name, of in there.items()}
-    levels = {v for values in at.values() for v in values}
-    most = max(levels, key=lambda v: (sum(v in values for values in at.values()), v))
-    names = [name for name, values in at.items() if most in values]
-    shared = set.intersection(*(at[name] for name in names))
+
+    def sharing(load: float) -> tuple[list[str], set[float]]:
+        names = [name for name, values in at.items() if load in values]
+        return names, set.intersection(*(at[name] for name in names))
+
+    loads = {v for values in at.values() for v in values}
+    names, shared = max(map(sharing, loads), key=lambda found: (len(found[0]), len(found[1]), max(found[1])))
     return {name: [m for m in there[name] if m.entry.axes[axis] in shared] for name in names}
 
 
-def _contest(kind: str, words: str, held: dict[str, list[Made]], all_of: Sequence[Entry], axis: str) -> Contest | None:
+def _contest(kind: str, words: str, held: dict[str, list[Made]], axis: str) -> Contest | None:
     def told(names: Sequence[str]) -> str | None:
-        return next((n for n in names if all(e.value(n) is not None for e in all_of)), None)
+        return next((n for n in names if all(m.entry.value(n) is not None for of in held.values() for m in of)), None)
 
+    contest = None
     if (speed := told(_SPEEDS)) is not None:
         contest = Contest(speed, kind, words, [_best(of, speed) for of in held.values()])
         if axis != "rate" or contest.lead() >= _ALIKE:
             return contest
-    # Where all serve what is offered, or tell no speed, who answers sooner leads: at the highest load.
+    # Where all serve what is offered, or tell no speed, who answers sooner leads: at the highest load that all have.
     wait = told(_WAITS)
-    if wait is None:
-        return contest if speed is not None else None
-    top = max(e.axes[axis] for e in all_of)
-    last = [[m for m in of if m.entry.axes[axis] == top] for of in held.values()]
+    levels = set.intersection(*({m.entry.axes[axis] for m in of} for of in held.values()))
+    if wait is None or not levels:
+        return contest
+    last = [[m for m in of if m.entry.axes[axis] == max(levels)] for of in held.values()]
     return Contest(wait, kind, words, [_best(of, wait) for of in last])
 
 
@@ -279,17 +285,13 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    result = compare(sides[0], sides[1], (a.entry.series, b.entry.series), metrics, anyway=apart)
+    found_of = pairing(sides[0], sides[1], metrics, anyway=apart)
     letters = f" (A: {a.entry.series}, B: {b.entry.series})"
-    if not result.pairings:
-        why = next((f.text for f in result.findings), "")
-        return contest, f"{names}{where}: not held together. {why}".rstrip(), ""
-    pairing = result.pairings[0]
-    serious = [f.text for f in pairing.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
+    serious = [f.text for f in found_of.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
     if apart:
         where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
-    found = [d for d in pairing.differences if d.metric == contest.metric]
-    if not found or (pairing.refused and not apart):
+    found = [d for d in found_of.differences if d.metric == contest.metric]
+    if not found or (found_of.refused and not apart):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
         return contest, f"{names}{where}: not comparable. {why}{letters}", ""
     d = found[0]
@@ -339,7 +341,7 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
         text = f"{first.series} {_does(contest)}: {value}{loads[0]}{kept}, {against} {behind}"
         text += "" if word else "; but the two are not comparable"
     text += contest.but
-    text += contest.crossed
+    text += contest.besides
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."
@@ -403,8 +405,11 @@ def _unanswered(made: Sequence[Made], contests: Sequence[Contest], limits: dict[
             continue
         why = Counter(w for of in there.values() for e in of if (w := why_not(e, limits)))
         total = sum(map(len, there.values()))
-        reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
         told = f"{words}: " if words else ""
+        if limits and why["slow"] == total:
+            yield f"{told}no result keeps {_kept(limits)}."
+            continue
+        reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
         of = f" (of {_many(total, 'result')} {reasons})" if reasons else ""
         yield f"{told}no answer, since results that count share no load{of}."
 
