@@ -25,14 +25,22 @@ def once(measured: Sequence[Measured]) -> list[Measured]:
     for m in measured:
         if id(m.row) not in whole:
             continue
-        there = places.setdefault((m.row.kind, point(m.row)), [])
-        index = next((i for i in there if _same(out[i].row, m.row)), None)
+        at = [(m.row.kind, point(m.row), *speed) for speed in _near(m.row)]
+        near = dict.fromkeys(i for key in at for i in places.get(key, ()))
+        index = next((i for i in near if _same(out[i].row, m.row)), None)
         if index is None:
-            there.append(len(out))
+            for key in at:
+                places.setdefault(key, []).append(len(out))
             out.append(m)
         else:
             out[index] = _both(out[index], m, often)
     return out
+
+
+def _near(row: Row) -> set[tuple[str, str]]:
+    """Its speeds to four digits, and the next above and below: what is told again lies at one of these."""
+    told = [(n, row.figures[n].value) for n in SPEEDS if n in row.figures and math.isfinite(row.figures[n].value)]
+    return {(n, f"{v * near:.3e}") for n, v in told for near in (0.999, 0.9995, 1.0, 1.0005, 1.001)}
 
 
 def _same(one: Row, other: Row) -> bool:
