@@ -240,7 +240,7 @@ def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
 def test_kinds_stand_apart() -> None:
     micro = Entry("t1", "a", "micro", {"test": "pp512"}, {}, "sound", figures={"speed": Number(1.0)})
     score = Entry(
-        "t2", "a", "quality", {"task": "gsm8k"}, {}, "sound", figures={"score": Number(0.9), "stderr": Number(0.01)}
+        "t2", "a", "quality", {"task": "gsm8k"}, {}, "sound", figures={"score": Number(0.9, 0.88, 0.92, "stderr")}
     )
     report = reports.of([micro, score], best=[])
     assert [(t.title, titles(t)) for t in tables.results(report)] == [

@@ -22,6 +22,11 @@ def digits(value: float, significant: int = 4) -> str:
     return f"{value:,.{min(max(after, 0), 12)}f}"
 
 
+def many(count: float, what: str) -> str:
+    """1 result, 2,000 results."""
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+
+
 def human_bytes(n: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(n) < 1024:

@@ -151,8 +151,8 @@ def import_(options: argparse.Namespace) -> int:
 
     from dyno.imports.document import read
     from dyno.imports.given import all_used, given, with_given
-    from dyno.report.audit import many
     from dyno.store.imports import FOLDER, keep, without_text
+    from dyno.units import many
 
     asked = given(options.set)
     documents, words, failed = [], [], 0

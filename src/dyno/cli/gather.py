@@ -157,22 +157,15 @@ def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     """What was named and couldn't be read is told here and in the report: results without it may be others."""
     from dyno.facts.finding import Finding
 
-    out = []
     for s in sources:
-        failed = {m.row.file for m in s.missing}
-        own = _own(s)
-        for u in s.document.unread:
-            if own and u.why.endswith("it has no result."):
-                continue  # not begun, or cut off: told as not done
-            if own and not any(u.why.startswith(f"{file}:") for file in failed):
-                print(f"dyno: {u.why}", file=sys.stderr)
-                out.append(Finding("study.unreadable", "doubt", f"A trial can't be read: {u.why}",
-                                   "Measure it again, or delete its folder: the report is without it."))  # fmt: skip
-            elif not own:
-                print(f"dyno: {s.document.file}:{u.line}: {u.why}", file=sys.stderr)
-        if not own and not s.document.rows and not s.document.unread and not s.document.commands:
-            print(f"dyno: {s.document.file} holds no result that dyno knows.", file=sys.stderr)
-    return out
+        told = s.damaged if _own(s) else [f"{s.document.file}:{u.line}: {u.why}" for u in s.document.unread]
+        if not _own(s) and not (s.document.rows or s.document.unread or s.document.commands):
+            told = [f"{s.document.file} holds no result that dyno knows."]
+        for why in told:
+            print(f"dyno: {why}", file=sys.stderr)
+    advice = "Measure it again, or delete its folder: the report is without it."
+    damaged = [why for s in sources for why in s.damaged]
+    return [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
 
 
 def _unused(rules: Any, all_made: "Sequence[Made]") -> None:

@@ -32,6 +32,7 @@ class Source(msgspec.Struct, frozen=True):
     measured: list[Measured]  # the document's rows, in its order, with what dyno knows of its own runs besides
     missing: list[Measured] = []  # trials of a study that failed: rows without figures
     studies: list[Path] = []  # folders
+    damaged: list[str] = []  # trials that can't be read, in words
 
 
 def spread(words: Iterable[str]) -> Iterator[str]:
@@ -142,7 +143,7 @@ def _source(
     planned = {p.place.id: p for study in studies for p in StudyFolder(study).study().trials}
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
-    measured, unread, missing = [], [], []
+    measured, unread, missing, damaged = [], [], [], []
     for folder in folders:
         run = Run(folder)
         try:
@@ -153,6 +154,7 @@ def _source(
             if whole:
                 raise
             unread.append(Unread(0, str(e)))
+            damaged.append(str(e))
         else:
             failure = failure_of(run)
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
@@ -163,7 +165,7 @@ def _source(
         told = unread[0].why if unread else f"{path} holds no trial."
         raise StoreError(f"{told} {'`dyno runs show` tells more.' if whole else ''}".strip())
     document = Document(str(path), f"dyno {kind}", rows=[m.row for m in measured], unread=unread)
-    return Source(word, path, document, measured, missing, list(studies))
+    return Source(word, path, document, measured, missing, list(studies), damaged)
 
 
 def of_run(run: Run, samples: bool = True) -> Measured:

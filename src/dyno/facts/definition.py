@@ -60,3 +60,16 @@ def one_meaning(keys: Iterable[str]) -> bool:
     """Figures of these definitions may stand in one column."""
     told = set(keys)
     return len(told) <= 1 or any(told <= meaning for meaning in _MEANINGS)
+
+
+def meanings(keys: Iterable[str]) -> dict[str, int]:
+    """Of each definition's key, the number of its meaning."""
+    groups: list[list[str]] = []
+    for key in dict.fromkeys(keys):
+        for group in groups:
+            if one_meaning([*group, key]):
+                group.append(key)
+                break
+        else:
+            groups.append([key])
+    return {key: i for i, group in enumerate(groups) for key in group}

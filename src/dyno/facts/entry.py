@@ -115,6 +115,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         number = self.figures.get(name)
         return None if number is None else number.value
 
+    def statistic(self, statistic: str, stem: str) -> Number | None:
+        """Of a latency, by its name: some call the median p50."""
+        other = {"p50": "median", "median": "p50"}.get(statistic, statistic)
+        return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
+
     @property
     def axis(self) -> str:
         """What its load's level is told in; '' where there is none."""

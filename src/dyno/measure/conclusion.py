@@ -1,10 +1,7 @@
 """What a report says at its top: what was compared, on what, the answer, how sure it is, and what is doubtful."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-
-import msgspec
 
 from dyno.facts.comparison import Difference
 from dyno.facts.entry import LOADS, Entry
@@ -13,23 +10,19 @@ from dyno.facts.measured import Measured
 from dyno.facts.report import Best, Words
 from dyno.measure import direction
 from dyno.measure.compare import default_metrics, pairing
+from dyno.measure.contest import SMALL, SPEEDS, WAITS, Contest, contests, counts, small_contests
 from dyno.measure.entries import Made
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
 from dyno.measure.points import whole
-from dyno.measure.target import FEW, latency, level, shown, why_not
-from dyno.units import digits
+from dyno.measure.target import FEW, kept, latency, level, why_not
+from dyno.units import digits, many
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
     "quality": "accuracy",
 }  # fmt: skip
 _MOST = 4  # of the same kind of sentence
-_ALIKE = 0.02  # of a throughput: as good as the same
-_SPEEDS = ("output_throughput", "total_token_throughput", "request_throughput")
-_WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
-          "median_latency_ms")  # fmt: skip
-_SMALL = {"micro": "speed", "quality": "score"}
 _UNITS = {
     "output_throughput": "output tokens/s", "total_token_throughput": "total tokens/s", "speed": "tokens/s",
     "request_throughput": "requests/s", "score": "",
@@ -49,16 +42,16 @@ def conclude(
     """`samples`: a result with its single requests, which say how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     entries = [m.entry for m in made]
-    contests = [*_contests(made, limits), *_small_contests(made)]
-    shown_ones = [_judged(c, samples) for c in contests[:_MOST]]
+    held = [*contests(made, limits), *small_contests(made)]
+    shown_ones = [_judged(c, samples) for c in held[:_MOST]]
     answer = [text for c, _, word in shown_ones for text in _answer(c, word, limits)]
-    if len(contests) > _MOST:
-        answer.append(f"{_many(len(contests) - _MOST, 'more workload')} in the tables.")
-    answer += list(_unanswered(made, contests, limits))[:_MOST]
+    if len(held) > _MOST:
+        answer.append(f"{many(len(held) - _MOST, 'more workload')} in the tables.")
+    answer += list(_unanswered(made, held, limits))[:_MOST]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(made),
-        answer=[*(answer or [_alone(entries, limits)]), *_costs(contests, entries, best, limits)],
+        answer=[*(answer or [_alone(entries, limits)]), *_costs(held, entries, best, limits)],
         sure=[sentence for _, sentence, _ in shown_ones]
         or ["Nothing is compared here; intervals in the tables tell how far each figure may be off by chance."],
         doubtful=_doubtful(entries, found, unfinished),
@@ -80,14 +73,14 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
         told = "; ".join(workloads) if len(workloads) <= _MOST else f"{len(workloads)} workloads"
         parts.append(f"with {told}")
     there = [e for e in entries if not e.failure]
-    counted = _many(len(there), "result")
+    counted = many(len(there), "result")
     repeats = sorted({e.repeats for e in there})
     if repeats and repeats[-1] > 1:
         counted += f", of {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"
     if failed := sum(e.repeats for e in entries if e.failure):
-        counted += f"; {_many(failed, 'trial')} failed and {'has' if failed == 1 else 'have'} none"
+        counted += f"; {many(failed, 'trial')} failed and {'has' if failed == 1 else 'have'} none"
     if unfinished:
-        counted += f"; {_many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
+        counted += f"; {many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
     return f"{' '.join(parts)}: {counted}."
 
 
@@ -126,149 +119,8 @@ def _machine(m: Made) -> str:
     if e.accelerator:
         return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
     if rig is not None:
-        return f"{rig.cpu}, {_many(rig.cores, 'core')}"
+        return f"{rig.cpu}, {many(rig.cores, 'core')}"
     return ""
-
-
-# ---- who leads ----
-
-
-class Contest(msgspec.Struct):
-    """Series under one workload, the best first, each at the best of the loads that all of them were measured under."""
-
-    metric: str
-    kind: str
-    about: str  # the workload, in words
-    made: list[Made]  # one for each series
-    left_out: list[str] = []  # series that have no result that counts under these loads
-    but: str = ""  # what is to be said of the loads
-    besides: str = ""  # that another one leads elsewhere
-
-    @property
-    def lower(self) -> bool:
-        return direction.better(self.metric, str(self.made[0].entry.load.get("metric", ""))) == "lower"
-
-    def value(self, m: Made) -> float:
-        return m.entry.value(self.metric) or 0.0
-
-    @property
-    def ranked(self) -> list[Made]:
-        return sorted(self.made, key=self.value, reverse=not self.lower)
-
-    def lead(self) -> float:
-        """As a share of the second."""
-        first, other = (self.value(m) for m in self.ranked[:2])
-        return abs(first - other) / other if other else float(first != other)
-
-
-def _contests(made: Sequence[Made], limits: dict[str, float]) -> Iterator[Contest]:
-    """One that was measured under more loads than another has no right to its best of these. A target leaves out what
-    misses it, and doesn't change which loads are shared."""
-    families: dict[tuple[str, str, str], dict[str, list[Made]]] = {}
-    for m in made:
-        e = m.entry
-        if e.axis and e.kind not in _SMALL and _counts(e, {}):
-            families.setdefault((e.kind, whole(e.workload), e.axis), {}).setdefault(e.series, []).append(m)
-    for (kind, words, axis), there in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
-        shared = _sharing(there, axis)
-        held = {name: kept for name, of in shared.items() if (kept := [m for m in of if _counts(m.entry, limits)])}
-        contest = _contest(kind, words, held, axis) if len(held) > 1 else None
-        if contest is not None:
-            contest.left_out = [name for name in there if name not in held]
-            if len({frozenset(m.entry.axes[axis] for m in of) for of in there.values()}) > 1:
-                contest.but = " (of the loads that all of them were measured under)"
-            contest.besides = _crossed(contest, held, axis) if not limits else ""
-            contest.besides += _beyond(contest, there, axis, limits)
-            yield contest
-
-
-def _counts(e: Entry, limits: dict[str, float]) -> bool:
-    return why_not(e, limits) in ("", "throughput")
-
-
-def _beyond(contest: Contest, there: dict[str, list[Made]], axis: str, limits: dict[str, float]) -> str:
-    """More, under a load that others lack: that is no lead, and is said."""
-    if contest.lower:
-        return ""
-    top = contest.value(contest.ranked[0]) * (1 + _ALIKE)
-    further = [m for of in there.values() for m in of if _counts(m.entry, limits) and contest.value(m) > top]
-    if not further:
-        return ""
-    best = max(further, key=contest.value)
-    return f"; {best.entry.series} gives {digits(contest.value(best))}{_where(best.entry)}, where not all were measured"
-
-
-def _crossed(contest: Contest, held: dict[str, list[Made]], axis: str) -> str:
-    """Who is ahead with few requests at once need not be it with many."""
-    low = min(m.entry.axes[axis] for of in held.values() for m in of)
-    at = {name: [m for m in of if m.entry.axes[axis] == low] for name, of in held.items()}
-    leader = contest.ranked[0].entry.series
-    if contest.lower or not all(at.values()):
-        return ""
-    there = {name: _best(of, contest.metric) for name, of in at.items()}
-    first, mine = max(there.values(), key=contest.value), there[leader]
-    if first.entry.series == leader or contest.value(first) <= contest.value(mine) * (1 + _ALIKE):
-        return ""
-    values = f"{digits(contest.value(first))} against {digits(contest.value(mine))}"
-    return f"; at {level(first.entry)} {first.entry.series} leads, {values}"
-
-
-def _natural(words: str) -> list[tuple[int, str]]:
-    """1000 before 10000, as a reader counts."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", words)]
-
-
-def _sharing(there: dict[str, list[Made]], axis: str) -> dict[str, list[Made]]:
-    """Those series, as many as may be and with as many loads as may be, that have loads in common, at these loads."""
-    at = {name: {m.entry.axes[axis] for m in of} for name, of in there.items()}
-
-    def sharing(load: float) -> tuple[list[str], set[float]]:
-        names = [name for name, values in at.items() if load in values]
-        return names, set.intersection(*(at[name] for name in names))
-
-    loads = {v for values in at.values() for v in values}
-    names, shared = max(map(sharing, loads), key=lambda found: (len(found[0]), len(found[1]), max(found[1])))
-    return {name: [m for m in there[name] if m.entry.axes[axis] in shared] for name in names}
-
-
-def _contest(kind: str, words: str, held: dict[str, list[Made]], axis: str) -> Contest | None:
-    def told(names: Sequence[str]) -> str | None:
-        return next((n for n in names if all(m.entry.value(n) is not None for of in held.values() for m in of)), None)
-
-    contest = None
-    if (speed := told(_SPEEDS)) is not None:
-        contest = Contest(speed, kind, words, [_best(of, speed) for of in held.values()])
-        if axis != "rate" or contest.lead() >= _ALIKE:
-            return contest
-    # Where all serve what is offered, or tell no speed, who answers sooner leads: at the highest load that all have.
-    wait = told(_WAITS)
-    levels = set.intersection(*({m.entry.axes[axis] for m in of} for of in held.values()))
-    if wait is None or not levels:
-        return contest
-    last = [[m for m in of if m.entry.axes[axis] == max(levels)] for of in held.values()]
-    return Contest(wait, kind, words, [_best(of, wait) for of in last])
-
-
-def _best(of: Sequence[Made], metric: str) -> Made:
-    lower = direction.better(metric) == "lower"
-    return sorted(of, key=lambda m: m.entry.value(metric) or 0.0, reverse=not lower)[0]
-
-
-def _small_contests(made: Sequence[Made]) -> Iterator[Contest]:
-    """Micro tests and scores: at the same test or task."""
-    groups: dict[tuple[object, ...], dict[str, list[Made]]] = {}
-    for m in made:
-        e = m.entry
-        if e.kind in _SMALL and e.verdict != "void" and e.value(_SMALL[e.kind]) is not None:
-            key = (e.kind, e.tool, *sorted((k, str(v)) for k, v in e.load.items()))
-            groups.setdefault(key, {}).setdefault(e.series, []).append(m)
-    for held in groups.values():
-        if len(held) > 1:
-            first = next(iter(held.values()))[0].entry
-            metric = _SMALL[first.kind]
-            one = Contest(metric, first.kind, whole(first.load), [m for of in held.values() for m in of])
-            best = {m.entry.series: m for m in reversed(one.ranked)}  # of a series, its best
-            yield Contest(metric, first.kind, whole(first.load), list(best.values()))
 
 
 # ---- how sure ----
@@ -278,7 +130,7 @@ def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[
     """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
     b, a = contest.ranked[:2]
     names = f"{_at(contest)}{b.entry.series} against {a.entry.series}"
-    where = "" if contest.kind in _SMALL or level(a.entry) != level(b.entry) else f" at {level(b.entry)}"
+    where = "" if contest.kind in SMALL or level(a.entry) != level(b.entry) else f" at {level(b.entry)}"
     sides = [_sampled(m.group, samples) for m in (a, b)]
     # Each at its own best load, they are held together all the same: that is what the answer does.
     apart = level(a.entry) != level(b.entry)
@@ -326,22 +178,28 @@ def _how_sure(d: Difference) -> str:
 def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[str]:
     """`word`: of the comparison of the first two; where it sees no difference, none is claimed."""
     first, second = (m.entry for m in contest.ranked[:2])
-    alone = contest.kind in _SMALL  # no load
-    kept = f" that keeps {_kept(limits)}" if limits and not alone else ""
+    alone = contest.kind in SMALL  # no load
+    keeps = f" that keeps {kept(limits)}" if limits and not alone else ""
     loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
     value, other = (f"{digits(contest.value(m))} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
         why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
-        text = f"{why} between {first.series} ({value}{loads[0]}{kept}) and {behind}"
+        text = f"{why} between {first.series} ({value}{loads[0]}{keeps}) and {behind}"
     else:
         lead = f"{contest.lead():.0%} {'less' if contest.lower else 'more'} than" if contest.lead() < 10 else "against"
         against = "against" if contest.metric == "score" or contest.lead() < 0.005 else lead
-        text = f"{first.series} {_does(contest)}: {value}{loads[0]}{kept}, {against} {behind}"
+        text = f"{first.series} {_does(contest)}: {value}{loads[0]}{keeps}, {against} {behind}"
         text += "" if word else "; but the two are not comparable"
-    text += contest.but
-    text += contest.besides
+    text += " (of the loads that all of them were measured under)" if contest.partial else ""
+    if contest.crossed is not None:
+        ahead, mine = contest.crossed
+        values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
+        text += f"; at {level(ahead.entry)} {ahead.entry.series} leads, {values}"
+    if (more := contest.beyond) is not None:
+        given = f"{digits(contest.value(more))}{_where(more.entry)}"
+        text += f"; {more.entry.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."
@@ -355,15 +213,11 @@ def _where(e: Entry) -> str:
 def _does(contest: Contest) -> str:
     if contest.metric == "score":
         return "scores best" if contest.lower else "scores highest"
-    return f"has the shortest {shown(contest.metric)}" if contest.lower else "gives the most"
+    return f"has the shortest {direction.words(contest.metric)}" if contest.lower else "gives the most"
 
 
 def _unit(metric: str) -> str:
     return _UNITS.get(metric, "ms")
-
-
-def _kept(limits: dict[str, float]) -> str:
-    return " and ".join(f"{shown(name)} ≤ {limit:g} ms" for name, limit in limits.items())
 
 
 def _rest(contest: Contest) -> str:
@@ -372,7 +226,7 @@ def _rest(contest: Contest) -> str:
     named_ones = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
     told = [f"{m.entry.series} {digits(contest.value(m))}" for m in named_ones]
     if len(rest) > 3:
-        told[-1] = f"{_many(len(rest) - 3, 'other')}, and last {told[-1]}"
+        told[-1] = f"{many(len(rest) - 3, 'other')}, and last {told[-1]}"
     return f"; then {', '.join(told)}" if told else ""
 
 
@@ -392,13 +246,13 @@ _WHY = {
 }  # fmt: skip
 
 
-def _unanswered(made: Sequence[Made], contests: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
+def _unanswered(made: Sequence[Made], held: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
     """Workloads under which several were measured, and too little of it counts."""
-    answered = {(c.kind, c.about) for c in contests}
+    answered = {(c.kind, c.about) for c in held}
     measured: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for m in made:
         e = m.entry
-        if e.kind not in _SMALL and e.axis:
+        if e.kind not in SMALL and e.axis:
             measured.setdefault((e.kind, whole(e.workload)), {}).setdefault(e.series, []).append(e)
     for (kind, words), there in measured.items():
         if len(there) < 2 or (kind, words) in answered:
@@ -407,53 +261,53 @@ def _unanswered(made: Sequence[Made], contests: Sequence[Contest], limits: dict[
         total = sum(map(len, there.values()))
         told = f"{words}: " if words else ""
         if limits and why["slow"] == total:
-            yield f"{told}no result keeps {_kept(limits)}."
+            yield f"{told}no result keeps {kept(limits)}."
             continue
         reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
-        of = f" (of {_many(total, 'result')} {reasons})" if reasons else ""
+        of = f" (of {many(total, 'result')} {reasons})" if reasons else ""
         yield f"{told}no answer, since results that count share no load{of}."
 
 
 def _alone(entries: Sequence[Entry], limits: dict[str, float]) -> str:
     """Nothing to compare: what the one thing does at most."""
-    counts = [e for e in entries if why_not(e, limits) in ("", "throughput") and e.verdict != "void"]
-    for name in (*_SPEEDS, "speed", "score", *_WAITS):
-        of = [(v, e) for e in counts if (v := e.value(name)) is not None]
+    able = [e for e in entries if counts(e, limits)]
+    for name in (*SPEEDS, "speed", "score", *WAITS):
+        of = [(v, e) for e in able if (v := e.value(name)) is not None]
         if of:
             lower = direction.better(name, str(of[0][1].load.get("metric", ""))) == "lower"
             value, e = (min if lower else max)(of, key=lambda pair: pair[0])
             return _most(value, name, e, limits)
-    return "No result could be used." if not limits else f"No result keeps {_kept(limits)}."
+    return "No result could be used." if not limits else f"No result keeps {kept(limits)}."
 
 
 def _most(value: float, name: str, e: Entry, limits: dict[str, float]) -> str:
-    where = f" in {whole(e.load)}" if e.kind in _SMALL else _where(e)
-    kept = f" that keeps {_kept(limits)}" if limits else ""
+    where = f" in {whole(e.load)}" if e.kind in SMALL else _where(e)
+    keeps = f" that keeps {kept(limits)}" if limits else ""
     if name == "score":
         return f"{e.series} scores {digits(value)}{where}."
-    if name in _WAITS:
-        return f"{e.series} has a {shown(name)} of {digits(value)} ms at least{where}{kept}."
-    tail = next((n for n in _WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {shown(tail)} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    return f"{e.series} gives {digits(value)} {_UNITS[name]} at most{where}{kept}{waits}."
+    if name in WAITS:
+        return f"{e.series} has a {direction.words(name)} of {digits(value)} ms at least{where}{keeps}."
+    tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
+    waits = f", with {direction.words(tail)} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    return f"{e.series} gives {digits(value)} {_UNITS[name]} at most{where}{keeps}{waits}."
 
 
 def _costs(
-    contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
+    held: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
 ) -> Iterator[str]:
     """Where series are held together, at the loads of that; of one alone, at its best."""
-    groups = [(c.about, [m.entry for m in c.ranked]) for c in contests if c.metric in _SPEEDS]
-    if not contests:
+    groups = [(c.about, [m.entry for m in c.ranked]) for c in held if c.metric in SPEEDS]
+    if not held:
         by_id = {e.id: e for e in entries}
         groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
-    kept = f" with {_kept(limits)}" if limits else ""
+    keeps = f" with {kept(limits)}" if limits else ""
     for words, there in groups[:_MOST]:
         for (what, currency), priced in _priced(there).items():
             (price, e), *others = sorted(priced, key=lambda pair: pair[0])
             told = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
             at = f"{words}: " if words and len(groups) > 1 else ""
             against = f", {' and '.join(told)}" if told else ""
-            who = f"{e.series}{_where(e)}{kept}"
+            who = f"{e.series}{_where(e)}{keeps}"
             yield f"{at}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
 
 
@@ -473,25 +327,25 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
 
 
 def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: int) -> list[str]:
-    counts = Counter(e.verdict for e in entries if not e.failure)
-    total = sum(counts.values())
+    verdicts = Counter(e.verdict for e in entries if not e.failure)
+    total = sum(verdicts.values())
     out = []
     if failed := [e for e in entries if e.failure]:
         trials = sum(e.repeats for e in failed)
-        out.append(f"{_many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
-    if counts["void"] or counts["doubtful"]:
-        told = [f"{counts[v]} of {_many(total, 'result')} {'is' if counts[v] == 1 else 'are'} {v}"
-                for v in ("void", "doubtful") if counts[v]]  # fmt: skip
-        out.append(f"{' and '.join(told)}{'; void ones are in no answer above' if counts['void'] else ''}.")
+        out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
+    if verdicts["void"] or verdicts["doubtful"]:
+        told = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
+                for v in ("void", "doubtful") if verdicts[v]]  # fmt: skip
+        out.append(f"{' and '.join(told)}{'; void ones are in no answer above' if verdicts['void'] else ''}.")
     serious = [f for f in found if f.level != "note" and f.code != "study.failed_trials"]
     out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
-        out.append(f"{_many(len(serious) - _MOST, 'more doubt')} are among the findings below.")
+        out.append(f"{many(len(serious) - _MOST, 'more doubt')} are among the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
     if sum(lost):
-        out.append(f"{sum(lost):,.0f} requests failed, in {_many(sum(f > 0 for f in lost), 'result')}.")
+        out.append(f"{sum(lost):,.0f} requests failed, in {many(sum(f > 0 for f in lost), 'result')}.")
     if unfinished:
-        out.append(f"The study is not finished: {_many(unfinished, 'trial')} of its plan have no result yet.")
+        out.append(f"The study is not finished: {many(unfinished, 'trial')} of its plan have no result yet.")
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: what differs from run to run is not known.")
     return out or ["Nothing doubtful was found by dyno's checks."]
@@ -500,10 +354,6 @@ def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: in
 def _first_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 240 else line[:239] + "…"
-
-
-def _many(count: float, what: str) -> str:
-    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
 
 
 def _listed(words: Sequence[str]) -> str:

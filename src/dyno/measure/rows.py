@@ -60,24 +60,18 @@ def row_of(
         figures, samples = _of_serving(result.served), _of_records(records)
     if result.telemetry is not None and result.telemetry.power_mean_w is not None:
         figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
-    return Row(
-        kind=_KINDS.get(trial.kind, "serve"),
-        tool=_TOOL,
-        form="run",
-        file=file,
-        line=0,
-        end=0,
-        figures=figures,
-        settings={name: Setting(value, 0) for name, value in told.items() if value is not None},
-        label=place.label if place is not None else trial.label or "",
-        series=place.engine if place is not None else "",
-        samples=samples,
-    )
+    return _row(trial, place, file, told, figures, samples)
 
 
 def row_without(trial: TrialSpec, place: Place, file: str) -> Row:
     """Of a trial that has no result: what was asked for."""
-    told = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
+    return _row(trial, place, file, {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None})
+
+
+def _row(
+    trial: TrialSpec, place: Place | None, file: str, told: dict[str, Scalar | None],
+    figures: dict[str, Figure] | None = None, samples: Samples | None = None,
+) -> Row:  # fmt: skip
     return Row(
         kind=_KINDS.get(trial.kind, "serve"),
         tool=_TOOL,
@@ -85,10 +79,11 @@ def row_without(trial: TrialSpec, place: Place, file: str) -> Row:
         file=file,
         line=0,
         end=0,
-        figures={},
+        figures=figures or {},
         settings={name: Setting(value, 0) for name, value in told.items() if value is not None},
-        label=place.label,
-        series=place.engine,
+        label=place.label if place is not None else trial.label or "",
+        series=place.engine if place is not None else "",
+        samples=samples,
     )
 
 

@@ -12,6 +12,7 @@ from dyno.errors import UsageError
 from dyno.facts.entry import Entry
 from dyno.facts.imported import STEMS
 from dyno.facts.report import Best
+from dyno.measure.direction import words
 from dyno.measure.points import whole
 from dyno.measure.points import words as in_words
 
@@ -104,9 +105,10 @@ def _one_name(statistic: str) -> str:
 
 
 def latency(entry: Entry, name: str) -> float | None:
-    """By the name that a target has for it: some call the median p50."""
-    value = entry.value(name)
-    return entry.value(name.replace("median", "p50", 1)) if value is None else value
+    """By the name that a target has for it."""
+    statistic, _, stem = name.removesuffix("_ms").rpartition("_")
+    number = entry.statistic(statistic, stem)
+    return None if number is None else number.value
 
 
 # ---- the best load ----
@@ -195,7 +197,7 @@ def _why(candidates: Sequence[_Load], limits: dict[str, float], found: bool) -> 
         told = ", ".join(_against(near.entry, limits))
         parts.append(f"Nearest: {level(near.entry)} with {told}")
     counts = Counter(c.why for c in candidates)
-    latencies = " or ".join(shown(name) for name in limits)
+    latencies = " or ".join(words(name) for name in limits)
     reasons = {
         "silent": f"no {latencies} told at {{}}",
         "void": "void at {}",
@@ -214,10 +216,9 @@ def _against(entry: Entry, limits: dict[str, float]) -> Iterator[str]:
     for name, limit in limits.items():
         value = latency(entry, name)
         if value is not None and not value <= limit:
-            yield f"{shown(name)} {value:,.4g} ms, {limit:,.4g} allowed"
+            yield f"{words(name)} {value:,.4g} ms, {limit:,.4g} allowed"
 
 
-def shown(name: str) -> str:
-    """p99_ttft_ms → 'p99 TTFT'."""
-    statistic, _, stem = name.removesuffix("_ms").rpartition("_")
-    return f"{statistic} {stem if stem == 'latency' else stem.upper()}".strip()
+def kept(limits: dict[str, float]) -> str:
+    """A target in words: 'p99 TTFT ≤ 500 ms'."""
+    return " and ".join(f"{words(name)} ≤ {limit:g} ms" for name, limit in limits.items())

@@ -12,6 +12,7 @@ from dyno.facts.imported import Document
 from dyno.measure.audit import Audit
 from dyno.measure.normal import Normal
 from dyno.report.columns import aligned, markdown
+from dyno.units import many
 
 WIDTH = 100
 LINES = 8  # of a finding's evidence, that are shown
@@ -61,10 +62,6 @@ def said(audit: Audit) -> str:
 
 def _read(audit: Audit) -> bool:
     return any(d.rows for d in audit.documents)
-
-
-def many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def _head(audit: Audit, rows: Sequence[Normal]) -> str:

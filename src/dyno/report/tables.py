@@ -6,12 +6,13 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dyno.facts.chart import PER
-from dyno.facts.definition import one_meaning
+from dyno.facts.definition import meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.report import AuthorsTable, Report
 from dyno.measure import points
+from dyno.measure.target import kept
 from dyno.report import per
 from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
 
@@ -158,34 +159,22 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
     drawn: list[_Drawn] = []
     for name, title in SPEEDS.items():
         drawn += _by_meaning(title, "", entries, lambda e, n=name: e.figures.get(n), per=True)  # type: ignore[misc]
-    drawn += _by_meaning("score", "", entries, _score)
+    drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
     for stem in _SHOWN:
         for stat in _stats(entries, stem):
             title = f"{stat} {STEMS[stem]}"
-            drawn += _by_meaning(title, "ms", entries, lambda e, s=stem, t=stat: statistic(e, s, t))  # type: ignore[misc]
+            drawn += _by_meaning(title, "ms", entries, lambda e, s=stem, t=stat: e.statistic(t, s))  # type: ignore[misc]
     return drawn
-
-
-def statistic(entry: Entry, stem: str, stat: str) -> Number | None:
-    number = entry.figures.get(f"{stat}_{stem}_ms")
-    return entry.figures.get(f"median_{stem}_ms") if number is None and stat == "p50" else number
-
-
-def _score(entry: Entry) -> Number | None:
-    number, error = entry.figures.get("score"), entry.value("stderr")
-    if number is None or number.low is not None or not error:
-        return number
-    return msgspec.structs.replace(number, low=number.value - 1.96 * error, high=number.value + 1.96 * error)
 
 
 def _stats(entries: Sequence[Entry], stem: str) -> list[str]:
     """p50 and p99; of those that don't tell one, their mean or their highest percentile."""
     stats: set[str] = set()
     for e in entries:
-        middle, tail = statistic(e, stem, "p50"), statistic(e, stem, "p99")
+        middle, tail = e.statistic("p50", stem), e.statistic("p99", stem)
         if middle is not None:
             stats.add("p50")
-        elif statistic(e, stem, "mean") is not None:
+        elif e.statistic("mean", stem) is not None:
             stats.add("mean")
         if tail is not None:
             stats.add("p99")
@@ -206,13 +195,8 @@ def _by_meaning(
 ) -> list[_Drawn]:
     """Figures of two definitions stand in two columns, each named for the tools that mean it so."""
     numbers = [pick(e) for e in entries]
-    groups: list[set[str]] = []
-    for key in dict.fromkeys(n.definition for n in numbers if n is not None):
-        fits = next((g for g in groups if one_meaning({*g, key})), None)
-        if fits is None:
-            groups.append({key})
-        else:
-            fits.add(key)
+    index = meanings(n.definition for n in numbers if n is not None)
+    groups = [{key for key, at in index.items() if at == i} for i in sorted(set(index.values()))]
     drawn = []
     for group in groups:
         cells = [_NOT_TOLD if n is None or n.definition not in group else _figure(e, n, per)
@@ -304,10 +288,6 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
 # ---- the best load ----
 
 
-def target_words(target: dict[str, float]) -> str:
-    return " and ".join(f"{figure_words(name)} ≤ {limit:g}{figure_unit(name)}" for name, limit in target.items())
-
-
 def figure_words(name: str) -> str:
     """'p99_ttft_ms' → 'p99 TTFT'."""
     stat, _, stem = name.removesuffix("_ms").rpartition("_")
@@ -342,7 +322,7 @@ def best(report: Report) -> Table | None:
         Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
         for i, e in enumerate(there)
     ]
-    title = f"Best load with {target_words(report.target)}" if report.target else "Best load"
+    title = f"Best load with {kept(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
     return Table("best", title, [d.column for d in drawn], lines, about)
 

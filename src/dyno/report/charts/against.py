@@ -25,16 +25,9 @@ from dyno.report.charts.base import (
     expr,
     failed_row,
     finish,
-    headroom,
     interval,
     let,
-    lift,
     load_axis,
-    lost,
-    no_result,
-    panels,
-    places,
-    points,
     put,
     short,
     tips,
@@ -45,6 +38,8 @@ from dyno.report.charts.base import (
     wide,
     zoom,
 )
+from dyno.report.charts.marks import headroom, lift, lost, no_result, points
+from dyno.report.charts.workloads import panels, places
 from dyno.report.look import GREY, Look
 from dyno.report.per import estimated
 

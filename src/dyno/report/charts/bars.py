@@ -71,3 +71,8 @@ def bars(
         unit({"type": "point", "opacity": 0}, {"x": value_axis("far", title, channel=alt.X), "y": y}, *ends, room)
     )
     return layers
+
+
+def height(count: int) -> int:
+    """Of so many bars."""
+    return max(90, 24 * count + 20)

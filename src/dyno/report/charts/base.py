@@ -6,17 +6,15 @@ Names and words of strangers are in rows and in values of parameters alone, neve
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import msgspec
 
 from dyno.facts.chart import DATA, Chart
-from dyno.facts.definition import DEFINITIONS, one_meaning
+from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Entry, Number
-from dyno.facts.imported import Scalar
-from dyno.measure.points import whole
-from dyno.report.look import FAILURE, GREY, PALETTE, Look
+from dyno.report.look import PALETTE, Look
 
 ESTIMATE = [5, 4]
 VERDICTS = ("sound", "doubtful", "void")
@@ -35,8 +33,8 @@ AXIS_TITLES = {
     "context": "Context (tokens)",
     "requests": "Requests sent",
 }
-_KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Option = str | int
 
@@ -123,64 +121,17 @@ def put(row: Row, key: str, number: Number) -> None:
         row[f"{key}_low"], row[f"{key}_high"] = short(number.low), short(number.high)
 
 
+def evenly(items: list[T], most: int) -> list[T]:
+    """So many of them, with the first and the last."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
 def wide(values: Iterable[float], times: float) -> bool:
     """The largest is so many times the smallest; never where one isn't above zero."""
     told = list(values)
     return bool(told) and min(told) > 0 and max(told) / min(told) >= times
-
-
-# ---- workloads ----
-
-
-def workload(entry: Entry, axis: str) -> tuple[tuple[str, Scalar], ...]:
-    """The load without what the axis tells. Points of two of them are never on one line."""
-    return (("kind", entry.kind), *entry.beside(axis).items())
-
-
-def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
-    """In words, and all of it: two workloads must not read alike."""
-    told = dict(load)
-    kind = told.pop("kind", "")
-    return whole(told) or _KINDS.get(str(kind), "") or "one workload"
-
-
-def several_words(loads: Sequence[tuple[tuple[str, Scalar], ...]]) -> list[str]:
-    """Of workloads, each told apart from the others."""
-    told = [load_words(load) for load in loads]
-    return [
-        f"{text} ({_KINDS[str(dict(load)['kind'])]})" if told.count(text) > 1 else text
-        for text, load in zip(told, loads, strict=True)
-    ]
-
-
-def panels(entries: Sequence[Entry], axis: str, least: int = 2) -> Select | None:
-    """The workloads that were measured, that with most entries first; None where none has so many loads."""
-    found: dict[tuple[tuple[str, Scalar], ...], list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(workload(entry, axis), []).append(entry)
-    if not any(len({e.axes[axis] for e in group}) >= least for group in found.values()):
-        return None
-    most = max(range(len(found)), key=lambda i: (len(list(found.values())[i]), -i))
-    return Select("workload", "Workload", dict(enumerate(several_words(list(found)))), most)
-
-
-def places(entries: Sequence[Entry], axis: str) -> dict[str, int]:
-    """Of each entry's id, the index of its workload, as panels() numbers them."""
-    index: dict[tuple[tuple[str, Scalar], ...], int] = {}
-    return {e.id: index.setdefault(workload(e, axis), len(index)) for e in entries}
-
-
-def meanings(keys: Iterable[str]) -> dict[str, int]:
-    """Of each definition's key, the number of its meaning."""
-    groups: list[list[str]] = []
-    for key in dict.fromkeys(keys):
-        for group in groups:
-            if one_meaning([*group, key]):
-                group.append(key)
-                break
-        else:
-            groups.append([key])
-    return {key: i for i, group in enumerate(groups) for key in group}
 
 
 def meaning_words(index: Mapping[str, int]) -> dict[Option, str]:
@@ -260,80 +211,6 @@ def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, 
         transform=list(transform) or alt.Undefined,
         params=list(params) or alt.Undefined,
     )
-
-
-def points(
-    rows: Sequence[Row], *, x: Any, y: Any, color: Any, tooltip: Any, test: str = "isValid(datum.y)"
-) -> list[Any]:
-    """Shape tells the verdict; what isn't sound is hollow too."""
-    unsound = any(row.get("verdict", "sound") != "sound" for row in rows)
-    ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
-    legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
-    shape = alt.Shape(
-        "verdict",
-        type="nominal",
-        scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)),
-        legend=legend if unsound else None,
-    )
-    where = {"x": x, "y": y, "color": color}
-    dot = {"type": "point", "filled": True, "size": 60, "opacity": 1, "clip": True}
-    mark = {"type": "point", "size": 60, "strokeWidth": 2, "opacity": 1, "clip": True}
-    return [
-        unit(dot, where, when(f"{test} && datum.verdict == 'sound'")),
-        unit(mark, {**where, "shape": shape, "tooltip": tooltip}, when(test)),
-    ]
-
-
-def headroom(*, x: Any, y: Any) -> Any:
-    """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
-    return unit(
-        {"type": "point", "opacity": 0},
-        {"x": x, "y": y},
-        let("far", "(datum.high || datum.y) * 1.06"),
-        when("isValid(datum.far)"),
-    )
-
-
-def lost(rows: Sequence[Row], *, x: Any, y: Any, tooltip: Any) -> list[Any]:
-    """Points with failed requests: a ring, and how many failed."""
-    if not any(row.get("failed") for row in rows):
-        return []
-    test = when("datum.failed > 0 && isValid(datum.y)")
-    ring = {"type": "point", "size": 230, "stroke": FAILURE, "strokeWidth": 1.5, "opacity": 1, "clip": True}
-    # Above and below in turn, where several have the same load.
-    above = expr("datum.lift % 2 ? 17 : -16")
-    text = {"type": "text", "fill": FAILURE, "fontSize": 10, "yOffset": above, "clip": True}
-    count = alt.Text("lost", type="nominal")
-    where = {"x": x, "y": y, "tooltip": tooltip}
-    return [
-        unit(ring, where, test),
-        unit(text, {**where, "text": count}, test, let("lost", "format(datum.failed, ',') + ' failed'")),
-    ]
-
-
-def no_result(rows: Sequence[Row], *, x: Any, color: Any, tooltip: Any, top: bool = False, left: int = 0) -> list[Any]:
-    """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
-
-    `top`: at the upper end, where the lines come down to the axis. `left`: so many pixels."""
-    if not any("why" in row for row in rows):
-        return []
-    test = when("isValid(datum.why)")
-    lift = expr("9 + 17 * datum.lift" if top else "-9 - 17 * datum.lift")
-    at = {"x": x, "y": {"value": 0 if top else "height"}, "tooltip": tooltip}
-    cross = {"type": "point", "shape": CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5}
-    ring = {"type": "point", "shape": "circle", "size": 200, "strokeWidth": 1.5}
-    more = {"opacity": 1, "yOffset": lift, "xOffset": -left}
-    return [unit({**ring, **more}, {**at, "color": color}, test), unit({**cross, **more}, at, test)]
-
-
-def lift(rows: Sequence[Row], *keys: str, highest: str) -> None:
-    """Counts failed trials at the same place, which stand one above the other, and points with failed
-    requests, from the highest."""
-    seen: dict[tuple[Any, ...], int] = {}
-    for row in sorted(rows, key=lambda row: -row.get(highest, 0)):
-        if "why" in row or "failed" in row:
-            place = ("why" in row, *(row.get(k) for k in keys))
-            row["lift"] = seen[place] = seen.get(place, -1) + 1
 
 
 # ---- rows and tooltips ----

@@ -8,7 +8,7 @@ import msgspec
 from dyno.facts.chart import Chart
 from dyno.facts.entry import LOADS, Cost, Entry, Number
 from dyno.report.charts.against import Measure, against
-from dyno.report.charts.bars import bars
+from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
     REQUESTS,
     Row,
@@ -19,15 +19,13 @@ from dyno.report.charts.base import (
     expr,
     finish,
     let,
-    panels,
-    places,
     short,
     tips,
     when,
     window,
 )
-from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.charts.workloads import panels, places
 from dyno.report.look import Look
 
 PRICES = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.definition import definition
+from dyno.facts.definition import definition, meanings
 from dyno.facts.entry import Entry
 from dyno.report.charts.base import (
     PLAIN,
@@ -19,11 +19,10 @@ from dyno.report.charts.base import (
     dashes,
     drawn,
     entry_row,
+    evenly,
     expr,
     finish,
     let,
-    load_words,
-    meanings,
     short,
     tips,
     toggle,
@@ -33,6 +32,7 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.charts.latency import NAMES
+from dyno.report.charts.workloads import load_words
 from dyno.report.look import Look
 
 LEAST = 24  # points of a line, below which its tail can't be seen
@@ -53,7 +53,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     most = max(LEAST, ROWS_MAX // len(shown))
     rows: list[Row] = []
     for entry, stem in shown:
-        points = thinned(entry.quantiles[stem], most)
+        points = evenly(entry.quantiles[stem], most)
         row = entry_row(entry) | {"load": at[entry.id], "latency": keys[entry.id, stem]}
         row |= {"share": [short(s) for s, _ in points], "ms": [short(ms) for _, ms in points]}
         rows.append(row)
@@ -162,10 +162,3 @@ def _latencies(entries: Sequence[Entry]) -> tuple[dict[Option, str], dict[tuple[
             tools = ", ".join(k.split(".")[0] or "not told" for k, at in index.items() if at == i)
             words[f"{stem}_{i}"] = f"{name} (as {tools})" if len(set(index.values())) > 1 else name
     return words, keys
-
-
-def thinned(points: list[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Evenly, with the first and the last."""
-    if len(points) <= most:
-        return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]

@@ -5,24 +5,24 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import LOADS, Entry, Moment, Number
+from dyno.facts.entry import LOADS, Entry, Number
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import (
     ROWS_MAX,
     Row,
-    Select,
     colour,
     drawn,
     entry_row,
+    evenly,
     finish,
     let,
-    load_words,
     short,
     tip,
     unit,
     when,
     zoom,
 )
+from dyno.report.charts.one_trial import signs, trials
 from dyno.report.charts.throughput import AGAINST
 from dyno.report.look import Look
 
@@ -69,7 +69,7 @@ def over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     most = max(LEAST, ROWS_MAX // len(kept))
     rows: list[Row] = []
     for i, entry in enumerate(kept):
-        moments = thinned(entry.moments, most)
+        moments = evenly(entry.moments, most)
         row = entry_row(entry) | {"trial": i, "at": [short(m.at_s) for m in moments]}
         row["watts"] = [None if m.power_w is None else short(m.power_w) for m in moments]
         row["joules"] = [None if m.joules_per_token is None else short(m.joules_per_token) for m in moments]
@@ -135,26 +135,3 @@ def over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             let("made", "isValid(datum.speed) ? format(datum.speed, ',') + ' tokens/s' : 'not known'"),
         ],
     )
-
-
-def trials(entries: Sequence[Entry]) -> Select:
-    """One at a time; at first that with most requests."""
-    first = max(range(len(entries)), key=lambda i: (entries[i].completed or 0.0, -i))
-    told = {i: e.label or f"{e.series}: {load_words(e.load.items())}" for i, e in enumerate(entries)}
-    return Select("trial", "Trial", told, first)
-
-
-def signs(entries: Sequence[Entry]) -> alt.VariableParameter:
-    """What must be seen beside a trial's name."""
-    told = []
-    for e in entries:
-        parts = [f"verdict: {e.verdict}"] if e.verdict != "sound" else []
-        parts += [f"{e.failed:,.0f} requests failed"] if e.failed else []
-        told.append(", ".join(parts) or "sound")
-    return alt.VariableParameter(name="trial_signs", value=told)
-
-
-def thinned(moments: list[Moment], most: int) -> list[Moment]:
-    if len(moments) <= most:
-        return moments
-    return [moments[i * len(moments) // most] for i in range(most)]

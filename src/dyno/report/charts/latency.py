@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry, Number
+from dyno.facts.definition import meanings
+from dyno.facts.entry import AXES, Entry
 from dyno.report.charts.against import Measure, against
-from dyno.report.charts.base import meaning_words, meanings
+from dyno.report.charts.base import meaning_words
 from dyno.report.charts.throughput import AGAINST
 from dyno.report.look import Look
 
@@ -59,7 +60,7 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 def measure(statistic: str, stem: str) -> Measure:
     title = f"{NAMES[stem]}, {statistic} (ms)"
-    return Measure(statistic, statistic, title, "ms", lambda entry: number(entry, statistic, stem))
+    return Measure(statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem))
 
 
 def meaning(stem: str, told: Sequence[str], index: Mapping[str, int], entry: Entry) -> int:
@@ -73,11 +74,6 @@ def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
     return sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
 
-def number(entry: Entry, statistic: str, stem: str) -> Number | None:
-    told = entry.figures.get(f"{statistic}_{stem}_ms")
-    return entry.figures.get(f"median_{stem}_ms") if told is None and statistic == "p50" else told
-
-
 def definition(entry: Entry, stem: str, told: Sequence[str]) -> str | None:
     """None: the entry doesn't have this latency."""
-    return next((n.definition for s in told if (n := number(entry, s, stem)) is not None), None)
+    return next((n.definition for s in told if (n := entry.statistic(s, stem)) is not None), None)

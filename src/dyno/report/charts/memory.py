@@ -4,20 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
-from dyno.report.charts.bars import bars
-from dyno.report.charts.base import (
-    REQUESTS,
-    TOGGLED,
-    Row,
-    Select,
-    drawn,
-    entry_row,
-    finish,
-    let,
-    load_words,
-    short,
-    tips,
-)
+from dyno.report.charts.bars import bars, height
+from dyno.report.charts.base import REQUESTS, TOGGLED, Row, Select, drawn, entry_row, finish, let, short, tips
+from dyno.report.charts.workloads import load_words
 from dyno.report.look import Look
 
 WHAT = {"after": "after load, before any request", "peak": "at most, under load"}
@@ -64,8 +53,3 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             let("told", "format(datum.y, ',.4~r') + ' GiB'"),
         ],
     )
-
-
-def height(count: int) -> int:
-    """Of so many bars."""
-    return max(90, 24 * count + 20)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
-from dyno.report.charts.bars import bars
+from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
     REQUESTS,
     TOGGLED,
@@ -15,13 +15,12 @@ from dyno.report.charts.base import (
     failed_row,
     finish,
     let,
-    load_words,
     put,
     short,
     tips,
 )
-from dyno.report.charts.memory import height
 from dyno.report.charts.throughput import letters
+from dyno.report.charts.workloads import load_words
 from dyno.report.look import Look
 
 KINDS = {"pp": "prompt processing (pp)", "tg": "token generation (tg)", "pg": "prompt and generation (pg)"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
-from dyno.report.charts.bars import bars
+from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
     REQUESTS,
     TOGGLED,
@@ -15,12 +15,11 @@ from dyno.report.charts.base import (
     failed_row,
     finish,
     let,
-    load_words,
     short,
     shown,
     tips,
 )
-from dyno.report.charts.memory import height
+from dyno.report.charts.workloads import load_words
 from dyno.report.look import Look
 
 

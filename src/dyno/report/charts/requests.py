@@ -18,8 +18,6 @@ from dyno.report.charts.base import (
     failed_row,
     finish,
     let,
-    panels,
-    places,
     short,
     tips,
     toggle,
@@ -28,6 +26,7 @@ from dyno.report.charts.base import (
     when,
 )
 from dyno.report.charts.throughput import AGAINST
+from dyno.report.charts.workloads import panels, places
 from dyno.report.look import FAILURE, Look
 
 

@@ -17,18 +17,16 @@ from dyno.report.charts.base import (
     entry_row,
     finish,
     let,
-    load_words,
-    lost,
-    points,
     short,
     tip,
     tips,
     toggle,
     unit,
     when,
-    workload,
     zoom,
 )
+from dyno.report.charts.marks import lost, points
+from dyno.report.charts.workloads import load_words, workload
 from dyno.report.look import GREY, Look
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
-from dyno.report.charts.bars import bars
+from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
     REQUESTS,
     Row,
@@ -17,13 +17,11 @@ from dyno.report.charts.base import (
     finish,
     let,
     put,
-    several_words,
     tips,
     when,
-    workload,
 )
-from dyno.report.charts.latency import NAMES, number
-from dyno.report.charts.memory import height
+from dyno.report.charts.latency import NAMES
+from dyno.report.charts.workloads import several_words, workload
 from dyno.report.look import Look
 
 SPEEDS = {
@@ -85,6 +83,6 @@ def figures(entry: Entry) -> dict[str, Number]:
     found = {name: entry.figures[name] for name in SPEEDS if name in entry.figures}
     for stem in NAMES:
         for statistic in STATISTICS:
-            if (told := number(entry, statistic, stem)) is not None:
+            if (told := entry.statistic(statistic, stem)) is not None:
                 found[f"{statistic}_{stem}"] = told
     return found

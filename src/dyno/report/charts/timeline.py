@@ -23,7 +23,7 @@ from dyno.report.charts.base import (
     window,
     zoom,
 )
-from dyno.report.charts.energy import signs, trials
+from dyno.report.charts.one_trial import signs, trials
 from dyno.report.look import FAILURE, GREY, Look
 
 LEAST = 30  # requests of a trial

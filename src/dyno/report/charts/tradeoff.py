@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
+from dyno.facts.definition import meanings
 from dyno.facts.entry import LOADS, Entry, Number
 from dyno.report.charts.against import DASHED, FACTOR, per_of, per_words, put_per
 from dyno.report.charts.base import (
@@ -25,15 +26,7 @@ from dyno.report.charts.base import (
     expr,
     failed_row,
     finish,
-    headroom,
     let,
-    lift,
-    lost,
-    meanings,
-    no_result,
-    panels,
-    places,
-    points,
     short,
     shown,
     tip,
@@ -46,8 +39,10 @@ from dyno.report.charts.base import (
     window,
     zoom,
 )
-from dyno.report.charts.latency import NAMES, definition, number, statistics
+from dyno.report.charts.latency import NAMES, definition, statistics
+from dyno.report.charts.marks import headroom, lift, lost, no_result, points
 from dyno.report.charts.throughput import AGAINST, FIGURES
+from dyno.report.charts.workloads import panels, places
 from dyno.report.look import GREY, Look
 
 STEMS = ("ttft", "tpot", "e2el", "latency")
@@ -79,7 +74,7 @@ def latencies(entries: Sequence[Entry]) -> tuple[Latencies, dict[str, dict[str, 
         index = meanings(key for e in entries if (key := definition(e, stem, told)) is not None)
         for entry in entries:
             for statistic in told:
-                if (found := number(entry, statistic, stem)) is None:
+                if (found := entry.statistic(statistic, stem)) is None:
                     continue
                 at = index[definition(entry, stem, told) or ""]
                 key = f"{statistic}_{stem}_{at}"
