@@ -108,7 +108,8 @@ def test_a_token_without_text_is_a_token_and_its_gap_counts(shared_fake: StartFa
     completed(record, " tok" * 4, tokens=8)  # of 8 tokens, one in two says something
     assert len(record.chunk_ns) == 8
     in_order(record)
-    assert timing.tpot_ns(record) == (record.chunk_ns[-1] - record.chunk_ns[0]) / 7
+    tpot = timing.tpot_ns(record)
+    assert tpot is not None and tpot.low <= (record.chunk_ns[-1] - record.chunk_ns[0]) / 7 <= tpot.high
 
 
 def test_events_that_the_servers_count_has_no_token_for_are_no_chunks(scripted: Callable[..., Scripted]) -> None:

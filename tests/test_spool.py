@@ -13,12 +13,19 @@ from dyno.errors import StoreError
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, frames, pack
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, frames, pack
 from dyno.units import NS_PER_S
 
 WANTED = requests(4, 3)
 WHOLE = answer(3)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 CUT_AT = (70, 150, 300)  # where the reads of an answer end: in the head, in an event, in another
+
+
+def cut_after_the_first_event(raw: bytes) -> tuple[bytes, bytes]:
+    """At the end of its HTTP chunk, as a server writes it."""
+    end = raw.index(b"\n\n\r\n") + 4
+    return raw[:end], raw[end:]
 
 
 def frame(kind: int, exchange: int, at_ns: int, stamp: tuple[int, int] = (0, 0), payload: bytes = b"") -> bytes:
@@ -128,8 +135,8 @@ def test_the_replica_is_told_with_the_sending_and_none_is_the_first(
     ("looked_ns", "stamp_ns", "unseen"),
     [
         (9_900_000, 9_950_000, []),  # looked just before: if they came apart, then by less than that
-        (1_000_000, 9_950_000, [0, 1]),  # hadn't looked for 9 ms: the earlier ones came at any time in it
-        (9_900_000, 2_000_000, [0, 1]),  # woken late: the last one had lain there for 8 ms
+        (1_000_000, 9_950_000, [0, 1, 2]),  # hadn't looked for 9 ms: all before the end mark came at any time in it
+        (9_900_000, 2_000_000, [0, 1, 2]),  # woken late: the last one had lain there for 8 ms
     ],
 )
 def test_chunks_of_one_read_are_known_by_the_last_ones_stamp_only_if_the_client_was_prompt(
@@ -146,6 +153,94 @@ def test_chunks_of_one_read_are_known_by_the_last_ones_stamp_only_if_the_client_
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
     assert r.chunk_ns == [stamp_ns] * 3
     assert r.unseen == unseen
+
+
+def test_a_late_read_of_several_chunks_says_since_when_they_can_have_been_there(tmp_path: Path) -> None:
+    first, rest = cut_after_the_first_event(WHOLE)
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 0, (NS_PER_S, 0))
+        + frame(SENT, 0, 100_000, (100_000, 0))
+        + frame(TURN, 0, 4_900_000, (4_900_000, 0))
+        + frame(READ, 0, 5_000_000, (1, 2_000_000), first)  # it had lain there for 3 ms; alone, its stamp is its own
+        + frame(TURN, 0, 9_900_000, (9_900_000, 0))
+        + frame(READ, 0, 10_000_000, (1, 9_950_000), rest)
+        + frame(SINCE, 0, 6_000_000, (6_000_000, 0))  # the loop believes 9.9 ms, the scheduler knows better
+        + frame(END, 0, 10_100_000)
+    )
+    (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
+    assert r.chunk_ns == [2_000_000, 9_950_000, 9_950_000]
+    assert (r.unseen, r.unseen_since_ns) == ([1, 2], [6_000_000, 6_000_000])
+
+
+def test_events_of_one_http_chunk_were_sent_together_however_late_they_are_read(tmp_path: Path) -> None:
+    events = [f'data: {{"choices":[{{"text":" {word}"}}]}}\n\n'.encode() for word in "ab"]
+    body = b"".join(events)
+    end = b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n'
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 0, (NS_PER_S, 0))
+        + frame(SENT, 0, 100_000, (100_000, 0))
+        + frame(READ, 0, 20_000_000, (1, 5_000_000), HEAD + b"%x\r\n%b\r\n" % (len(body), body))
+        + frame(READ, 0, 30_000_000, (1, 25_000_000), b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
+        + frame(END, 0, 30_100_000)
+    )
+    (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
+    assert (r.text, r.chunk_ns, r.unseen) == (" a b", [5_000_000, 5_000_000], [])
+
+
+@pytest.mark.parametrize("step_ns", [-50_000_000, 50_000_000, NS_PER_S])
+def test_after_a_step_of_the_wall_clock_reads_are_timed_by_the_clock_that_does_not_step(
+    tmp_path: Path, step_ns: int
+) -> None:
+    """A step back made stamps look older than they were, and TTFT too short, without a word."""
+    first, rest = cut_after_the_first_event(WHOLE)
+
+    def stamp(at_ns: int, stepped: bool) -> tuple[int, int]:
+        return divmod(at_ns + 5 * NS_PER_S + (step_ns if stepped else 0), NS_PER_S)
+
+    def exchange(index: int, at_ns: int, stepped: bool) -> bytes:
+        return (
+            frame(SENT, index, at_ns, (at_ns, 0))
+            + frame(TURN, 0, at_ns + 59_990_000, (at_ns + 59_990_000, 0))
+            + frame(READ, index, at_ns + 60_010_000, stamp(at_ns + 60_000_000, stepped), first)
+            + frame(TURN, 0, at_ns + 69_990_000, (at_ns + 69_990_000, 0))
+            + frame(READ, index, at_ns + 70_010_000, stamp(at_ns + 70_000_000, stepped), rest)
+            + frame(END, index, at_ns + 70_020_000)
+        )
+
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 0, (5 * NS_PER_S, 0))
+        + exchange(0, 1_000_000, False)
+        + frame(CLOCK, 0, 100_000_000, (5 * NS_PER_S, 0))
+        + exchange(1, 101_000_000, True)  # the step came before its reads, and is known by the next clock frame
+        + frame(CLOCK, 0, 200_000_000, (5 * NS_PER_S + step_ns, 0))
+        + exchange(2, 201_000_000, True)
+        + frame(CLOCK, 0, 300_000_000, (5 * NS_PER_S + step_ns, 0))
+        + exchange(3, 301_000_000, True)
+        + frame(CLOCK, 0, 400_000_000, (5 * NS_PER_S + step_ns, 0))
+    )
+    records = list(decode.records(path, WANTED, PROTOCOLS["openai"], 0))
+    assert [r.index for r in records] == [0, 1, 2, 3]
+    firsts = [r.chunk_ns[0] - r.sent_ns for r in records]
+    assert (firsts[0], firsts[3]) == (60_000_000, 60_000_000)  # by the kernel's stamps
+    assert firsts[1:3] == [60_010_000, 60_010_000]  # by the reads: just after the step too, where a stamp may be old
+    assert [r.unstamped for r in records] == [0, 2, 2, 0]
+    assert all(r.error is None and not r.unseen for r in records)
+
+
+def test_a_clock_that_ntp_bends_is_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(
+        frame(CLOCK, 0, 0, (NS_PER_S, 0))
+        + frame(SENT, 0, 100_000, (100_000, 0))
+        + frame(READ, 0, 5_000_000, (1, 4_990_000), WHOLE)
+        + frame(END, 0, 5_100_000)
+        + frame(CLOCK, 0, 100_000_000, (NS_PER_S + 50_000, 0))  # 500 ppm, the most that the kernel slews
+    )
+    (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
+    assert (r.unstamped, r.chunk_ns[-1]) == (0, 4_990_000)
 
 
 def test_a_reason_that_was_cut_inside_a_character_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from dyno.load import http1, sse
-from dyno.load.http1 import Chunked
+from dyno.load.http1 import ONE, OVER, SEVERAL, Chunked
 
 # (the event's bytes as sent, what it says). Comments, ids, several data lines, multi-byte text, no space after the
 # colon; and a payload that looks like the end of a chunked body.
@@ -54,8 +54,8 @@ def in_chunks(pieces: list[bytes], style: str = "%x", trailer: bytes = b"") -> t
 
 
 def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
-    """What decoding does. A read's time is its number."""
-    return sse.events(raw, start, chunked, list(accumulate(map(len, reads))), list(range(len(reads))))
+    """What decoding does: an event comes with the read that holds its end."""
+    return [(number_of_the_read_with(end - 1, reads), said) for end, said in sse.events(raw, start, chunked)]
 
 
 def number_of_the_read_with(position: int, reads: list[bytes]) -> int:
@@ -90,8 +90,8 @@ def test_a_response_cut_in_two_anywhere_gives_the_same_events_and_ends_with_its_
             assert [said for _, said in events] == EXPECTED
             assert [t for t, _ in events] == [number_of_the_read_with(c, reads) for c in closing]
             framing = Chunked()
-            assert not (position > start and framing.ended(raw[start:position]))
-            assert framing.ended(raw[position:])
+            assert not (position > start and framing.take(raw[start:position]) == OVER)
+            assert framing.take(raw[position:]) == OVER
 
 
 @pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
@@ -116,22 +116,31 @@ def test_the_end_is_seen_exactly_at_the_last_byte_however_it_is_cut() -> None:
             coded, _ = in_chunks(chunks_of(rng, body, 12), rng.choice(["%x", "%05x", "%x;x", "%x;ext=1"]), trailer)
             reads = cut(coded, sorted(rng.sample(range(1, len(coded)), rng.randrange(40))))
             framing = Chunked()
-            assert [framing.ended(r) for r in reads] == [False] * (len(reads) - 1) + [True]
+            assert [framing.take(r) == OVER for r in reads] == [False] * (len(reads) - 1) + [True]
 
 
 def test_byte_by_byte_the_end_is_the_last_byte() -> None:
     coded, _ = in_chunks([b"data: x\n\n"] * 3, "%05x", b"x-took: 1\r\n")
     framing = Chunked()
-    assert [framing.ended(coded[i : i + 1]) for i in range(len(coded))] == [False] * (len(coded) - 1) + [True]
+    assert [framing.take(coded[i : i + 1]) == OVER for i in range(len(coded))] == [False] * (len(coded) - 1) + [True]
 
 
 def test_a_chunk_header_cut_before_its_line_feed_is_not_taken_for_a_chunk() -> None:
     """A padded header met before, as long as its chunk: '00003' CR looked like three bytes and their line end."""
     framing = Chunked()
-    assert not framing.ended(b"00003\r\nabc\r\n")  # now the header is known
-    assert not framing.ended(b"00003\r")
-    assert not framing.ended(b"\nabc\r\n")
-    assert framing.ended(b"0\r\n\r\n")
+    assert framing.take(b"00003\r\nabc\r\n") != OVER  # now the header is known
+    assert framing.take(b"00003\r\nabc\r\n") == ONE
+    assert framing.take(b"00003\r") != OVER
+    assert framing.take(b"\nabc\r\n") != OVER
+    assert framing.take(b"0\r\n\r\n") == OVER
+
+
+def test_a_read_of_one_chunk_or_a_part_of_it_is_told_from_a_read_of_several() -> None:
+    framing = Chunked()
+    framing.take(b"3\r\nabc\r\n")
+    assert framing.take(b"3\r\nabc\r\n") == ONE
+    assert framing.take(b"3\r\nabc\r\n3\r\nabc\r\n") == SEVERAL
+    assert [framing.take(b"3\r\na"), framing.take(b"b"), framing.take(b"c\r\n")] == [SEVERAL, ONE, ONE]
 
 
 def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
@@ -139,14 +148,14 @@ def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
     coded, _ = in_chunks([payload, payload])
     for position in range(1, len(coded)):
         framing = Chunked()
-        assert not framing.ended(coded[:position])
-        assert framing.ended(coded[position:])
+        assert framing.take(coded[:position]) != OVER
+        assert framing.take(coded[position:]) == OVER
 
 
 @pytest.mark.parametrize("broken", [b"data: x\r\n\r\n", b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"\r\n", b"a" * 5000])
 def test_broken_framing_is_an_error_and_no_endless_wait(broken: bytes) -> None:
     with pytest.raises(ValueError, match=r"invalid literal|negative size|doesn't end"):
-        Chunked().ended(broken)
+        Chunked().take(broken)
 
 
 @pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
@@ -167,15 +176,15 @@ def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: byte
 
 def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
     raw = b"data: one\n\ndata: two"
-    assert sse.events(raw, 0, False, [len(raw)], [5]) == [(5, b"one"), (5, b"two")]
-    assert sse.events(raw, 0, False, [len(raw)], [5], whole=False) == [(5, b"one")]
+    assert sse.events(raw, 0, False) == [(11, b"one"), (20, b"two")]
+    assert sse.events(raw, 0, False, whole=False) == [(11, b"one")]
 
 
 def test_a_cut_chunked_body_gives_the_events_that_were_whole() -> None:
     coded, where = in_chunks([b"data: one\n\n", b"data: two\n\n", b"data: three\n\n"])
     for position in range(len(coded) + 1):
         raw = coded[:position]
-        events = sse.events(raw, 0, True, [len(raw)], [1], whole=False)
+        events = sse.events(raw, 0, True, whole=False)
         whole = sum(where[end - 1] < position for end in (11, 22, 35))
         assert [said for _, said in events] == [b"one", b"two", b"three"][:whole]
 

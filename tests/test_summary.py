@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from dyno.facts.client import ClientFacts
@@ -49,6 +50,8 @@ TRIAL = TrialSpec(
     load=LoadSpec(max_concurrency=2),
     percentiles=[50.0, 90.0],
 )
+
+GOOD = msgspec.structs.replace(TRIAL, goodput_ms={"ttft": 80, "e2el": 900})
 
 
 def record(
@@ -117,15 +120,15 @@ def with_(trial: TrialSpec = TRIAL, **changes: Any) -> TrialSpec:
 
 def test_the_latencies_of_one_request() -> None:
     r = record(sent_ms=50, first_ms=100, gaps_ms=[10, 20, 30], due_ms=30)
-    assert timing.ttft_ns(r) == 100 * MS
-    assert timing.e2el_ns(r) == 160 * MS  # to the last token, not to the end of the exchange
-    assert timing.tpot_ns(r) == 20 * MS
+    assert timing.ttft_ns(r) == (100 * MS, 100 * MS)
+    assert timing.e2el_ns(r) == (160 * MS, 160 * MS)  # to the last token, not to the end of the exchange
+    assert timing.tpot_ns(r) == (20 * MS, 20 * MS)
     assert timing.queue_ns(r) == 20 * MS
 
 
 def test_tpot_is_by_tokens_and_not_by_chunks() -> None:
     r = record(gaps_ms=[30], output_tokens=7)
-    assert timing.tpot_ns(r) == 5 * MS
+    assert timing.tpot_ns(r) == (5 * MS, 5 * MS)
 
 
 @pytest.mark.parametrize("output_tokens", [None, 0, 1])
@@ -133,9 +136,25 @@ def test_a_single_token_has_no_tpot(output_tokens: int | None) -> None:
     assert timing.tpot_ns(record(gaps_ms=[], output_tokens=output_tokens)) is None
 
 
-def test_a_first_chunk_whose_arrival_is_not_known_gives_no_ttft() -> None:
-    assert timing.ttft_ns(record(unseen=[0])) is None
-    assert timing.ttft_ns(record(unseen=[1])) == 100 * MS
+def test_a_latency_with_an_unseen_end_lies_between_the_earliest_and_the_latest_it_can_be() -> None:
+    late = record(sent_ms=50, first_ms=100, gaps_ms=[0, 0, 40], unseen=[0, 1], unseen_since_ns=[60 * MS, 60 * MS])
+    assert timing.ttft_ns(late) == (10 * MS, 100 * MS)
+    assert timing.tpot_ns(late) == (40 * MS / 3, 130 * MS / 3)
+    assert timing.e2el_ns(late) == (140 * MS, 140 * MS)
+    cut = record(gaps_ms=[10, 20], unseen=[2], unseen_since_ns=[115 * MS])
+    assert (timing.ttft_ns(cut), timing.e2el_ns(cut)) == ((100 * MS, 100 * MS), (115 * MS, 130 * MS))
+    assert timing.tpot_ns(cut) == (15 * MS / 2, 30 * MS / 2)
+
+
+def test_records_that_do_not_say_since_when_are_bounded_by_what_came_before() -> None:
+    assert timing.ttft_ns(record(sent_ms=50, unseen=[0])) == (0, 100 * MS)
+    assert timing.ttft_ns(record(unseen=[1])) == (100 * MS, 100 * MS)
+    assert timing.earliest_ns(record(gaps_ms=[10, 10], unseen=[1])) == [100 * MS, 100 * MS, 120 * MS]
+
+
+def test_unseen_chunks_lie_evenly_in_their_time_where_they_are_drawn() -> None:
+    r = record(gaps_ms=[40, 0, 0, 10], unseen=[1, 2], unseen_since_ns=[110 * MS, 110 * MS])
+    assert timing.likely_ns(r) == [100 * MS, 120 * MS, 130 * MS, 140 * MS, 150 * MS]
 
 
 def test_the_latencies_of_a_run_are_exact() -> None:
@@ -171,11 +190,94 @@ def test_without_a_count_for_each_chunk_its_tokens_are_taken_as_even() -> None:
     assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(3.0)
 
 
-def test_a_gap_with_an_unknown_end_is_no_sample() -> None:
-    s = summarize([record(gaps_ms=[10, 0, 30, 10], unseen=[1])])
-    assert (s.itl.count, s.itl.mean) == (2, pytest.approx(20.0))
-    assert s.client.unseen_share == pytest.approx(1 / 5)
-    assert s.tpot.mean == 12.5  # needs the first and the last only
+def test_gaps_around_an_unseen_chunk_are_bounded_by_their_sum() -> None:
+    # 100 ms, then one somewhere in the 30 ms before 130, then 140: the two unknown gaps add up to 30 ms.
+    s = summarize([record(gaps_ms=[30, 0, 10], unseen=[1], unseen_since_ns=[100 * MS])])
+    assert s.itl.count == 3
+    assert s.itl.mean == pytest.approx(40 / 3)  # needs the first and the last only
+    assert s.tpot.mean == pytest.approx(40 / 3)
+    assert (s.itl.median, s.itl.bounds["median"]) == (None, (10.0, 15.0))  # 0, 10, 30 and 10, 15, 15 are possible
+    assert s.itl.bounds["90"] == (pytest.approx(14.0), pytest.approx(27.0))
+    assert s.itl.std is None
+    assert s.client.unseen_share == pytest.approx(1 / 4)
+
+
+def truth_and_blindness(rng: np.random.Generator) -> tuple[Record, Record]:
+    """A request as it was, and as a client that looks at random moments sees it."""
+    times = np.cumsum(rng.integers(1, 60 * MS, 30)) + 50 * MS
+    looks = np.sort(np.append(rng.integers(20 * MS, times[-1], rng.integers(2, 20)), times[-1] + 1))
+    seen, unseen, since = times.copy(), [], []
+    for before, look in zip([0, *looks], looks, strict=False):
+        (found,) = np.nonzero((times > before) & (times <= look))
+        for i in found[:-1]:
+            seen[i] = times[found[-1]]
+            unseen.append(int(i))
+            since.append(int(before))
+    facts = {"gaps_ms": [0.0] * 29, "end_ns": int(times[-1])}
+    late = {"chunk_ns": seen.tolist(), "unseen": unseen, "unseen_since_ns": since}
+    return record(chunk_ns=times.tolist(), **facts), record(**facts, **late)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_late_client_misses_the_truth_is_within_its_bounds_or_its_figure(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = [truth_and_blindness(rng) for _ in range(40)]
+    true, seen = (summarize(list(records), duration_s=3.0, trial=GOOD) for records in zip(*pairs, strict=True))
+    bounded = 0
+    for name, latency in seen.latencies.items():
+        actual = true.latencies[name]
+        figures = {"mean": actual.mean, "median": actual.median, **actual.percentiles}
+        reported = {"mean": latency.mean, "median": latency.median, **latency.percentiles}
+        assert latency.count == actual.count
+        for figure, value in figures.items():
+            low, high = latency.bounds.get(figure, (0, 0))
+            bounded += reported[figure] is None
+            assert value is not None
+            known = reported[figure]
+            assert (
+                low <= value + 1e-3 and value <= high + 1e-3 if known is None else abs(known - value) <= 0.011 * value
+            )
+    for name in ("goodput", "peak_output_tokens_per_s"):
+        low, high = seen.bounds.get(name, (0, 0))
+        value, known = getattr(true, name), getattr(seen, name)
+        assert low <= value <= high if known is None else abs(known - value) <= 0.011 * value
+    assert bounded > 5  # else nothing was tried
+
+
+def test_an_answer_that_a_late_client_read_in_one_piece_is_not_called_buffered() -> None:
+    whole = record(gaps_ms=[0.0] * 4)
+    late = record(gaps_ms=[0.0] * 4, unseen=[0, 1, 2, 3], unseen_since_ns=[0] * 4)
+    assert (summarize([whole]).at_once, summarize([late]).at_once) == (1, 0)
+
+
+def test_goodput_is_not_known_where_a_late_client_does_not_know_which_requests_were_good() -> None:
+    trial = msgspec.structs.replace(TRIAL, goodput_ms={"ttft": 90})
+    good, bad = record(first_ms=50), record(first_ms=95)
+    perhaps = record(first_ms=100, unseen=[0], unseen_since_ns=[80 * MS])
+    certainly = record(first_ms=100, unseen=[0], unseen_since_ns=[95 * MS])
+    assert summarize([good, bad, certainly], trial=trial).goodput == 1.0
+    s = summarize([good, bad, perhaps], trial=trial)
+    assert (s.goodput, s.bounds["goodput"]) == (None, (1.0, 2.0))
+
+
+def test_steady_throughput_is_not_known_where_too_many_chunks_may_lie_on_either_side_of_its_edge() -> None:
+    edge = [record(i, sent_ms=0, first_ms=100, gaps_ms=[10] * 3) for i in range(2)]
+    rest = [record(i, sent_ms=140 + 10 * i, first_ms=60, gaps_ms=[10] * 20) for i in range(20)]
+    assert summarize([*edge, *rest]).bounds == {}
+    late = [
+        record(
+            i,
+            sent_ms=140 + 10 * i,
+            first_ms=460,
+            gaps_ms=[0] * 20,
+            unseen=[*range(20)],
+            unseen_since_ns=[150 * MS] * 20,
+        )
+        for i in range(20)
+    ]
+    s = summarize([*edge, *late])
+    assert s.steady is not None and s.steady.output_throughput is None and s.steady.request_throughput is None
+    assert "steady_output_throughput" in s.bounds
 
 
 # ---- what counts ----
@@ -622,7 +724,10 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.replicas, evidence({"replicas": copies((0, None), (0, None)), "completed": 0}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.005}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),
-    (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "doubt"),
+    (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "note"),
+    (client.unseen_chunks, evidence({"bounds": {"goodput": (1.0, 2.0)}}), "client.unseen_chunks", "doubt"),
+    (client.clock_set, evidence(), None, None),
+    (client.clock_set, evidence(client={"unstamped": 3}), "client.clock_set", "note"),
     (client.late_sends, evidence(), None, None),
     (client.late_sends, evidence(client={"send_late": distribution_ms([5e5], [99])}), None, None),
     (client.late_sends, evidence(client={"send_late": distribution_ms([5e6], [99])}, trial=RATE), None, None),

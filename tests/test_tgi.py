@@ -377,7 +377,7 @@ def read(*told: bytes, backend: str = "openai") -> Reading:
 
 def test_an_empty_finish_reason_is_none_and_its_token_keeps_its_place() -> None:
     reading = read(completion(" a", ""), completion("", ""), completion(" c", ""), completion(" d", "length", 4))
-    assert reading.chunk_ns == [0, 1, 2, 3]
+    assert reading.chunk_ends == [0, 1, 2, 3]
     assert reading.texts == [" a", "", " c", " d"]
     assert (reading.finish_reason, reading.output_tokens, reading.prompt_tokens) == ("length", 4, 2)
 
@@ -397,18 +397,18 @@ def test_a_cut_stream_of_empty_finish_reasons_has_none() -> None:
 )
 def test_tgis_reasons_are_told_in_openais_words(word: str, reason: str, texts: list[str]) -> None:
     reading = read(completion(" a", ""), completion(" b", ""), completion("</s>", word, 3), b"[DONE]")
-    assert (reading.finish_reason, reading.texts, reading.chunk_ns) == (reason, texts, [0, 1, 2])
+    assert (reading.finish_reason, reading.texts, reading.chunk_ends) == (reason, texts, [0, 1, 2])
     assert reading.done and reading.output_tokens == 3
 
 
 def test_an_end_token_alone_is_no_text() -> None:
     reading = read(completion("</s>", "eos_token", 1))
-    assert (reading.chunk_ns, reading.output_tokens, reading.finish_reason) == ([], 1, "stop")
+    assert (reading.chunk_ends, reading.output_tokens, reading.finish_reason) == ([], 1, "stop")
 
 
 def test_a_finish_reason_before_the_last_text_puts_no_time_out_of_order() -> None:
     reading = read(completion(" a", ""), completion("", "stop"), completion(" b", ""), completion(" c", "stop", 4))
-    assert reading.chunk_ns == [0, 1, 2, 3] and reading.texts == [" a", "", " b", " c"]
+    assert reading.chunk_ends == [0, 1, 2, 3] and reading.texts == [" a", "", " b", " c"]
 
 
 def chat(content: str, finish_reason: str | None) -> bytes:
@@ -422,7 +422,7 @@ def test_tgis_chat_has_no_role_chunk_and_its_first_one_is_the_first_token() -> N
     reading = read(
         chat(" a", None), chat("", None), chat(" c", "stop_sequence"), last, b"[DONE]", backend="openai-chat"
     )
-    assert (reading.chunk_ns, reading.texts, reading.empty_chunks) == ([0, 1, 2], [" a", "", " c"], 0)
+    assert (reading.chunk_ends, reading.texts, reading.empty_chunks) == ([0, 1, 2], [" a", "", " c"], 0)
     assert (reading.finish_reason, reading.output_tokens) == ("stop", 3)
 
 

@@ -104,5 +104,5 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _pair(told: float, true: float) -> str:
-    return f"{told:.2f} / {true:.2f}".rjust(15)
+def _pair(told: float | None, true: float | None) -> str:
+    return " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (told, true)).rjust(15)

@@ -157,8 +157,8 @@ def _in_words(result: Result) -> str:
         return f"{_offline_in_words(result.offline)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
-    ttft = "" if s.ttft.empty else f", TTFT p50 {s.ttft.median:.0f} ms"
-    tpot = "" if s.tpot.empty else f", TPOT p50 {s.tpot.median:.1f} ms"
+    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {s.ttft.median:.0f} ms"
+    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {s.tpot.median:.1f} ms"
     return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -37,6 +37,8 @@ class EngineProcess:
         secrets: Sequence[str] = (),
         will: list[str] | None = None,
         talks: bool = False,
+        nice: int = 0,
+        cores: Collection[int] = (),
     ) -> None:
         """`env` is the whole environment; None: dyno's own. The log is appended to. `talks`: by lines, over `stdin` and
         `stdout`; the log has its stderr then.
@@ -44,7 +46,8 @@ class EngineProcess:
         `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
         once the group is dead: by `stop`, or by the watcher where dyno itself died. `secrets`: values that the engine
         may write into its log, and that don't stay there. `will`: what the watcher runs instead of `cleanup`, where
-        dyno can't do any more what it would have done after the stop.
+        dyno can't do any more what it would have done after the stop. `nice`: added to dyno's own. `cores`: those that
+        it may use; empty: dyno's own.
         """
         self.command = command
         self.log = log
@@ -64,6 +67,8 @@ class EngineProcess:
                         "-S",
                         __file__,
                         str(watched),
+                        str(nice),
+                        ",".join(map(str, cores)),
                         str(len(will or self._cleanup)),
                         *(will or self._cleanup),
                         *command,
@@ -284,6 +289,17 @@ def free_port() -> int:
         return port
 
 
+def _make_room(nice: int, cores: set[int]) -> None:
+    """For the client that measures it: later turns on the cores, or other cores."""
+    if nice:
+        os.nice(nice)
+        # With autogroup scheduling a session's processes compete as one, and this is its nice value.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
 def _become(watched: int, cleanup: list[str], command: list[str]) -> None:
     """Leave a watcher behind and turn into the engine, which so keeps the pid that dyno knows.
 
@@ -341,5 +357,6 @@ def _after_my_death(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _first = 3 + int(sys.argv[2])  # of the command: the cleanup's words come before it
-    _become(int(sys.argv[1]), sys.argv[3:_first], sys.argv[_first:])
+    _first = 5 + int(sys.argv[4])  # of the command: the cleanup's words come before it
+    _make_room(int(sys.argv[2]), {int(core) for core in sys.argv[3].split(",") if core})
+    _become(int(sys.argv[1]), sys.argv[5:_first], sys.argv[_first:])

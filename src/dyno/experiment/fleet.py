@@ -33,6 +33,8 @@ _MEMORY_BACK_S = 30.0
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_S = 600.0
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
+ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
+CORES_TO_SHARE = 4  # with so many, one is the client's
 
 
 class Fleet:
@@ -177,6 +179,8 @@ def prepared(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[Engine
             image=image,
             program=plan.program.where,
             memory_before_bytes=held_before,
+            nice=room(plan)[0],
+            cores=room(plan)[1],
         )
         changed(planned)  # what was tried is known also where it fails
         yield planned
@@ -218,14 +222,25 @@ def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine
     cleanup = [*plan.cleanups[index]]
     title = plan.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     try:
+        nice, cores, _ = room(plan)
         process = EngineProcess(
             launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets,
-            will=_will(plan, cleanup, index), talks=plan.batch is not None,
+            will=_will(plan, cleanup, index), talks=plan.batch is not None, nice=nice, cores=cores,
         )  # fmt: skip
     except OSError as e:
         raise EngineError(f"{title} can't be started: {e}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
     return Engine(process, url, plan.program.version or "", title)
+
+
+def room(plan: EnginePlan) -> tuple[int, list[int], int | None]:
+    """What an engine on the CPU leaves to the client: its nice value, its cores (empty: all), the client's own core."""
+    if plan.devices or plan.batch is not None or plan.spec.container or not plan.kind.computes:
+        return 0, [], None
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < CORES_TO_SHARE:
+        return ENGINE_NICE, [], None
+    return ENGINE_NICE, cores[:-1], cores[-1]
 
 
 def _will(plan: EnginePlan, cleanup: list[str], index: int) -> list[str] | None:

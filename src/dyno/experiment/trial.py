@@ -15,7 +15,7 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Fleet, empty_caches, running
+from dyno.experiment.fleet import Fleet, empty_caches, room, running
 from dyno.experiment.prompts import Prompts, check_context, fitting, longest, prompts
 from dyno.experiment.signals import lent
 from dyno.experiment.watcher import Watcher
@@ -127,7 +127,7 @@ def on_fleet(
     empty = fleet.empty_cache if trial.reset_cache else None
     measure(
         run, trial, fleet.target, work.workload, headers, watcher, stop, empty, engine_cpu_s=fleet.cpu_s, place=place,
-        model=fleet.plan.shape(), peaks=fleet.peaks,
+        model=fleet.plan.shape(), peaks=fleet.peaks, core=room(fleet.plan)[2],
     )  # fmt: skip
     return work.counter
 
@@ -193,6 +193,7 @@ def measure(
     place: Place | None = None,
     model: ModelShape | None = None,
     peaks: Peaks | None = None,
+    core: int | None = None,
 ) -> None:
     """Puts the load on. What it met lies in the run's folder then."""
     urls = [Url(url) for url in trial.target.urls]
@@ -236,6 +237,7 @@ def measure(
                 timeout_s=load.request_timeout_s,
                 watch=watch,
                 stop=stop,
+                core=core,
             ).drive()
         finally:
             spool.close()

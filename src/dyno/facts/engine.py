@@ -96,6 +96,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     memory_before_bytes: dict[int, int] = {}  # in use on each accelerator before the start
     memory_loaded_bytes: dict[int, int] = {}  # … and right after it was ready and verified, before any load
     unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
+    nice: int = 0  # of an engine on the CPU, so that the client gets its turns
+    cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
 
 

@@ -28,8 +28,10 @@ class Record(msgspec.Struct):
     late_ns_max: int = 0  # the latest read: read time minus the kernel's receive stamp
     late_ns_sum: int = 0
     reads: int = 0
-    unseen: list[int] = []  # chunks found together with a later one by a client that hadn't looked for a while: the
-    # kernel's stamp is the later one's, their own arrival is not known (their chunk_ns may be too late)
+    unseen: list[int] = []  # chunks that a late read found together with later bytes. The kernel stamps only the last
+    # of these, so chunk_ns is the latest moment at which such a chunk can have arrived …
+    unseen_since_ns: list[int] = []  # … and this, beside each, the earliest
+    unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set while they came
     prompt_tokens: int | None = None  # as the server counted
     cached_tokens: int | None = None  # of the prompt, found in the server's prefix cache
     output_tokens: int | None = None

@@ -4,13 +4,28 @@ import msgspec
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Of a latency, in milliseconds."""
+    """Of times, in milliseconds."""
 
     count: int
     mean: float
     median: float
     std: float
     percentiles: dict[str, float]  # '99', '99.9' → value
+
+    @property
+    def empty(self) -> bool:
+        return self.count == 0
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """A distribution of which a busy client may not know everything. None: not known well enough, see `bounds`."""
+
+    count: int
+    mean: float | None
+    median: float | None
+    std: float | None
+    percentiles: dict[str, float | None]
+    bounds: dict[str, tuple[float, float]] = {}  # 'mean', 'median', '99': a figure that is None lies between these
 
     @property
     def empty(self) -> bool:

@@ -5,7 +5,7 @@ import msgspec
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.roofline import Roofline
-from dyno.facts.spread import Distribution
+from dyno.facts.spread import Distribution, Latency
 from dyno.facts.telemetry import TelemetrySummary
 
 
@@ -14,8 +14,8 @@ class Steady(msgspec.Struct, frozen=True):
 
     start_s: float
     end_s: float
-    request_throughput: float
-    output_throughput: float
+    request_throughput: float | None  # None: too many chunks at its edges were not seen to arrive
+    output_throughput: float | None
     streams_mean: float  # requests in flight, over the window
 
 
@@ -50,11 +50,15 @@ class ClientSummary(msgspec.Struct, frozen=True):
     send_late: Distribution  # sent minus due where nothing but the client stood between
     read_late_mean_ms: float
     read_late_max_ms: float
-    unseen_share: float  # of chunks: their arrival is not known, because the client came late
+    unseen_share: float  # of chunks: known only to have arrived between two times, because the client came late
     loop_late_p99_ms: float
     streams_mean: float
     streams_peak: int
     others_cpu: float | None = None  # cores kept busy by others than dyno and the engine that it started
+    priority: str = ""  # of the wire: SCHED_RR 1, nice -10, core 7; '': as any process
+    unseen_first: int = 0  # completed requests whose first chunk is unseen
+    unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set meanwhile
+    waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -82,21 +86,28 @@ class Summary(msgspec.Struct, frozen=True):
     request_throughput: float
     output_throughput: float
     total_token_throughput: float
-    goodput: float | None
-    peak_output_tokens_per_s: float
-    ttft: Distribution  # from sent
-    tpot: Distribution
-    itl: Distribution  # gaps between chunks
-    itl_per_token: Distribution | None  # the same, each gap shared by its chunk's tokens; None: one a chunk
-    e2el: Distribution
-    response_ttft: Distribution  # from due
-    response_e2el: Distribution
+    goodput: float | None  # None: no target, or a busy client doesn't know which requests met it
+    peak_output_tokens_per_s: float | None  # None: not known
+    ttft: Latency  # from sent
+    tpot: Latency
+    itl: Latency  # gaps between chunks
+    itl_per_token: Latency | None  # the same, each gap shared by its chunk's tokens; None: one a chunk
+    e2el: Latency
+    response_ttft: Latency  # from due
+    response_e2el: Latency
     queue: Distribution  # sent minus due, whatever the reason
     steady: Steady | None
     wait: Wait | None  # None: too few requests to tell
-    at_once: int  # completed requests of several chunks that all came together
+    at_once: int  # completed requests of several chunks that all came together, every one of them seen
     client: ClientSummary
     replicas: list[ReplicaSummary] = []  # where there are several
+    bounds: dict[str, tuple[float, float]] = {}  # of goodput, peak and steady throughput where these are None
+
+    @property
+    def latencies(self) -> dict[str, Latency]:
+        named = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "itl_per_token": self.itl_per_token}
+        named |= {"e2el": self.e2el, "response_ttft": self.response_ttft, "response_e2el": self.response_e2el}
+        return {name: latency for name, latency in named.items() if latency is not None}
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """A row in the making: known keys become figures, others settings, and what is wrong is noted with its line."""
 
+import math
 from collections.abc import Iterable
 from typing import Final, Literal, TypeVar
 
@@ -69,19 +70,24 @@ class Draft:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
         return found or []
 
+    def times_ms(self, value: Value | None, name: str) -> list[float]:
+        """Of a list of seconds. dyno's own files have null where the time is not known."""
+        return [math.nan if s is None else 1e3 * s for s in self.samples(list[float | None], value, name)]
+
     def gaps_ms(self, value: Value | None, name: str) -> tuple[list[float], list[float]]:
         """Of a list of seconds for each request: all of them, and each one's sum. Each list is let go before the next:
         there may be millions of gaps."""
         if value is None or value.null:
             return [], []
-        decoder = msgspec.json.Decoder(list[float])
+        decoder = msgspec.json.Decoder(list[float | None])
         pooled: list[float] = []
         sums: list[float] = []
         try:
             for raw in self.samples(list[msgspec.Raw], value, name):
-                gaps = [1e3 * s for s in decoder.decode(raw)]
+                found = decoder.decode(raw)
+                gaps = [1e3 * s for s in found if s is not None]
                 pooled.extend(gaps)
-                sums.append(sum(gaps))
+                sums.append(sum(gaps) if len(gaps) == len(found) else math.nan)
         except msgspec.MsgspecError:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
             return [], []

@@ -21,8 +21,8 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "due_ns", "ended", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left",
-        "out", "ready", "recv", "replica", "sent_ns", "silent", "socket", "tls", "waited",
+        "body", "carried", "due_ns", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left",
+        "out", "ready", "recv", "replica", "sent_ns", "silent", "socket", "take", "tls", "waited",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -66,7 +66,7 @@ class Connection:
         self.head = b""  # a head that is still incomplete
         self.body = False
         self.framing: http1.Chunked | None = None
-        self.ended: Callable[[bytes], bool] | None = None  # set while nothing but plain chunked reads are to come
+        self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0

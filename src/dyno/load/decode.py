@@ -1,22 +1,29 @@
 """Decoding: a spool's raw exchanges become records. Never runs while the wire does."""
 
+import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import sub
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from dyno.facts.record import Record
 from dyno.load import http1, sse
 from dyno.load.protocols import WireProtocol
-from dyno.load.spool import CLOCK, READ, SENT, TURN, frames
+from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN, frames
 from dyno.units import NS_PER_MS, NS_PER_S
 
-# Two chunks in one read bear the later one's stamp. If the loop had looked within this time, that is the earlier
-# one's arrival too, as closely; if not, the earlier one's is not known.
+# The kernel keeps one stamp for a read: the last segment's. A chunk before others in that read arrived after the loop
+# had last looked and before that stamp. Within this time the two are one; beyond it the chunk is unseen.
 LATE_NS = NS_PER_MS
 DETAIL_MAX = 4_000  # of what a server said, before keys are taken out of it
 CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
+# NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
+STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
+# Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
+_MORE_CHUNKS, _MORE_BYTES = re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"), re.compile(rb"[^\r\n]")
 
 
 class Lengths(Protocol):
@@ -45,6 +52,7 @@ class _Exchange:
         "resent",
         "sent_ns",
         "times",
+        "unstamped",
     )
 
     def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int) -> None:
@@ -55,9 +63,22 @@ class _Exchange:
         self.replica = replica
         self.pieces: list[bytes] = []
         self.reads: list[int] = []  # when each piece was read
-        self.times: list[int] = []  # when it arrived: the kernel's stamp, else the same
+        self.times: list[int] = []  # when its last byte arrived: the kernel's stamp, else the same
         self.add_piece, self.add_read, self.add_time = self.pieces.append, self.reads.append, self.times.append
-        self.late: set[int] = set()  # the times of reads before which the loop hadn't looked for LATE_NS
+        self.late: dict[int, int] = {}  # reads that came late → when the loop had last looked
+        self.unstamped: set[int] = set()  # reads whose stamp a step of the wall clock has spoiled
+
+    def distrust(self, since_ns: int = 0) -> None:
+        """Somebody set the wall clock, and the kernel's stamps with it. The reads' own times remain."""
+        for i in range(len(self.reads) - 1, -1, -1):
+            if self.reads[i] < since_ns:
+                return
+            if self.times[i] != self.reads[i]:
+                self.times[i] = self.reads[i]
+                self.unstamped.add(i)
+
+    def in_order(self) -> bool:
+        return self.times[0] > self.sent_ns - CLOCK_SLACK_NS and self.times == sorted(self.times)
 
 
 def records(
@@ -65,32 +86,54 @@ def records(
 ) -> Iterator[Record]:
     """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
     open come last, as cut."""
-    offset = looked = 0
+    offset = looked = clock_ns = 0
+    spoiled_ns = None  # stamps of reads since then are of two wall clocks
     open_: dict[int, _Exchange] = {}
+    ended: list[tuple[int, _Exchange, int, str]] = []  # since the last clock frame: the next may show a step
     is_read, late_from, second = READ, LATE_NS, NS_PER_S  # near at hand: this loop turns once for each chunk
+
+    def done() -> Iterator[Record]:
+        for exchange, raw, end_ns, reason in ended:
+            if spoiled_ns is not None:
+                raw.distrust(spoiled_ns)
+            yield _record(raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0)
+        ended.clear()
+
     for exchange, kind, read_ns, a, b, payload in frames(spool):
         if kind == is_read:
             raw = open_[exchange]
             raw.add_piece(payload)
             raw.add_read(read_ns)
-            raw.add_time(time := a * second + b - offset if a else read_ns)
+            raw.add_time(a * second + b - offset if a else read_ns)
             if read_ns - looked > late_from:
-                raw.late.add(time)
+                raw.late[len(raw.reads) - 1] = looked
         elif kind == TURN:
             looked = a
         elif kind == CLOCK:
-            offset = a
-            start_ns = start_ns or read_ns  # the first clock reading is the load's beginning
+            if start_ns is None:
+                start_ns = read_ns  # the first clock reading is the load's beginning
+            if clock_ns and abs(a - offset) > STEP_NS + STEP_SHARE * (read_ns - clock_ns):
+                spoiled_ns = clock_ns
+            yield from done()
+            if spoiled_ns is not None:
+                for raw in open_.values():
+                    raw.distrust(spoiled_ns)
+                # A late read after the step may still bring a stamp from before it.
+                spoiled_ns = clock_ns if spoiled_ns == clock_ns else None
+            offset, clock_ns = a, read_ns
         elif kind == SENT:
             replica = int.from_bytes(payload, "little")
             open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica)
-        else:
-            raw = open_.pop(exchange)
-            yield _record(raw, exchange, read_ns, payload.decode("utf-8", "replace"), lengths, protocol, start_ns or 0)
+        elif kind == SINCE:
+            raw = open_[exchange]
+            if raw.reads[-1] - a > late_from:
+                raw.late[len(raw.reads) - 1] = a
+        elif kind == END:
+            ended.append((exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace")))
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
-        why = "interrupted: dyno itself was stopped before the response was whole"
-        yield _record(raw, exchange, end_ns, why, lengths, protocol, start_ns or 0)
+        ended.append((exchange, raw, end_ns, "interrupted: dyno itself was stopped before the response was whole"))
+    yield from done()
 
 
 def _record(
@@ -116,12 +159,15 @@ def _record(
         reads=len(exchange.reads),
     )
     late = [*map(sub, exchange.reads, exchange.times)]
-    if late and (min(late) < -CLOCK_SLACK_NS or not _in_order(exchange)):
-        # Somebody set the wall clock while it ran, and the kernel's stamps with it. The reads' times remain.
-        exchange.times, late = exchange.reads, [0] * len(late)
+    if late and (min(late) < -CLOCK_SLACK_NS or not exchange.in_order()):
+        exchange.distrust()
+        late = [0] * len(late)
     record.late_ns_sum, record.late_ns_max = sum(late), max(late, default=0)
-    if record.late_ns_max > LATE_NS:
-        exchange.late.update(t for t, n in zip(exchange.times, late, strict=True) if n > LATE_NS)
+    record.unstamped = len(exchange.unstamped)
+    if record.late_ns_max > LATE_NS:  # older spools don't say how long such bytes can have lain there
+        for i, late_ns in enumerate(late):
+            if late_ns > LATE_NS:
+                exchange.late.setdefault(i, 0)
     if exchange.pieces:
         try:
             _read_response(exchange, record, protocol, zero_ns, whole=not reason)
@@ -138,10 +184,6 @@ def _record(
     elif not exchange.pieces and record.error is None:
         record.error, record.error_detail = "empty", "the server closed without an answer"
     return record
-
-
-def _in_order(exchange: _Exchange) -> bool:
-    return exchange.times[0] > exchange.sent_ns - CLOCK_SLACK_NS and exchange.times == sorted(exchange.times)
 
 
 def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> None:
@@ -162,12 +204,8 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
                 f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
             )
             return
-    ends = list(accumulate(map(len, exchange.pieces)))
-    reading = protocol.read(sse.events(raw, head.length, head.chunked, ends, exchange.times, whole))
-    times = reading.chunk_ns
-    record.chunk_ns = [t - zero_ns for t in times]
-    if exchange.late and len(set(times)) < len(times):
-        record.unseen = [i for i, (a, b) in enumerate(pairwise(times)) if a == b and a in exchange.late]
+    reading = protocol.read(sse.events(raw, head.length, head.chunked, whole))
+    _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)
@@ -180,9 +218,32 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.done = reading.done
     record.model = reading.model
     record.error, record.error_detail = reading.error, reading.error_detail
-    if record.error is None and not times and not reading.output_tokens:
+    if record.error is None and not record.chunk_ns and not reading.output_tokens:
         record.error = "empty"
         record.error_detail = "the answer held neither text nor tokens"
-    elif record.error is None and not times and (reading.output_tokens or 0) > 1:
+    elif record.error is None and not record.chunk_ns and (reading.output_tokens or 0) > 1:
         record.error = "no_text"
         record.error_detail = f"the server counts {reading.output_tokens} tokens, and none of their text was found"
+
+
+def _place(
+    exchange: _Exchange, raw: bytes, chunk_ends: list[int], more: re.Pattern[bytes], record: Record, zero_ns: int
+) -> None:
+    """When each chunk arrived, by the read that holds its end; and for which of them that is only a bound.
+
+    `more`: what after a chunk's end shows that the read's stamp is another one's."""
+    read_ends = list(accumulate(map(len, exchange.pieces)))
+    found_in = np.searchsorted(read_ends, chunk_ends).tolist()
+    times = exchange.times
+    record.chunk_ns = [times[i] - zero_ns for i in found_in]
+    if not exchange.late:
+        return
+    for chunk, (end, i) in enumerate(zip(chunk_ends, found_in, strict=True)):
+        if i not in exchange.late:
+            continue
+        stamped = times[i] != exchange.reads[i]
+        alone = stamped and not more.search(raw, end, read_ends[i])
+        since_ns = max(exchange.late[i], exchange.sent_ns if i == 0 else times[i - 1])
+        if not alone and times[i] - since_ns > LATE_NS:
+            record.unseen.append(chunk)
+            record.unseen_since_ns.append(since_ns - zero_ns)

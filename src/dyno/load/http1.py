@@ -70,8 +70,11 @@ def chunk_size(header: bytes) -> int:
     return size
 
 
+ONE, SEVERAL, OVER = range(3)  # what Chunked makes of a read: one chunk or a part of it, more, the body's end
+
+
 class Chunked:
-    """Follows chunked framing read by read, for the one thing the wire must know: has the body ended?"""
+    """Follows chunked framing read by read. The wire must know: has the body ended, and did chunks come together?"""
 
     __slots__ = ("_carry", "_last", "left")
 
@@ -80,18 +83,18 @@ class Chunked:
         self._carry = b""  # a chunk header or trailer that was cut
         self._last = False  # the zero chunk was seen: trailers follow
 
-    def ended(self, data: bytes) -> bool:
-        """Takes one read's bytes; True when they complete the body. ValueError where the framing is broken."""
+    def take(self, data: bytes) -> int:
+        """Takes one read's bytes: ONE, SEVERAL or OVER. ValueError where the framing is broken."""
         left, size = self.left, len(data)
         if not left and not self._carry:
             # The usual case, once for each token: the read is one whole chunk.
             line_end = data.find(b"\r\n", 0, 16)
             chunk = SIZES.get(data[:line_end]) if line_end > 0 else None
             if chunk is not None and line_end + chunk + 4 == size:
-                return False
+                return ONE
         elif left >= size:
             self.left = left - size
-            return False
+            return ONE
         position = left
         if self._carry:
             data = self._carry + data[position:]
@@ -102,10 +105,10 @@ class Chunked:
                 self._carry, self.left = data[position:], 0
                 if len(self._carry) > 4096:
                     raise ValueError("a chunk header that doesn't end")
-                return False
+                return SEVERAL
             if self._last:
                 if line_end == position:
-                    return True
+                    return OVER
                 position = line_end + 2
                 continue
             chunk = chunk_size(data[position:line_end])
@@ -115,7 +118,7 @@ class Chunked:
                 self._last = True
                 position = line_end + 2
         self.left = position - size
-        return False
+        return SEVERAL
 
 
 def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:

@@ -11,7 +11,9 @@ kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive ti
        END    payload: empty, or why the exchange failed on the wire as 'kind: detail'
        CLOCK  stamp: (wall minus monotonic clock in ns, 0); holds for the READs after it
        TURN   stamp: (when the loop had last looked at all sockets, 0); holds for the READs after it. What a read
-              finds has arrived between that time and the read
+              finds has arrived between that time and the read, if the loop was never kept from running …
+       SINCE  stamp: (the earliest moment at which the bytes of the exchange's last READ can have arrived, whatever
+              kept the loop from running; 0). Written where a read holds more than one HTTP chunk
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from pathlib import Path
 
 from dyno.errors import StoreError
 
-READ, SENT, END, CLOCK, TURN = range(5)
+READ, SENT, END, CLOCK, TURN, SINCE = range(6)
 _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
 _FRAME = struct.Struct("<IBxHqqq")
 TIMES = struct.Struct("<qq")

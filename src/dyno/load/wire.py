@@ -20,18 +20,23 @@ from dyno.facts.client import ClientFacts
 from dyno.http import Url
 from dyno.load import http1
 from dyno.load.connection import READ_BYTES, Connection, failure
+from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.poller import ERROR, IN, OUT
 from dyno.load.pool import AHEAD_NS, Pool
+from dyno.load.priority import Priority
 from dyno.load.progress import Progress, Stop, tokens_told
 from dyno.load.replica import Replica
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, TIMES, TURN, Spool, pack
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
+from dyno.load.stalls import Stalls
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
 TICK_NS = 100 * NS_PER_MS
 SENDS_A_TURN = 32  # then look at the sockets again
+EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
+STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 SLEPT_NS = 200_000  # a poll that took longer has waited
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 # No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
@@ -59,6 +64,7 @@ class Wire:
         timeout_s: float = 6 * 3600,
         watch: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
+        core: int | None = None,
     ) -> None:
         # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
         # memory once, and each one's own front goes before it.
@@ -82,6 +88,11 @@ class Wire:
         self._interrupted = False
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
+        self._looked_ns = self._floor_ns = 0  # when the loop last looked: as far as it knows, and at the earliest
+        self._left_over = False  # a socket was not read to its end
+        self._stalls = Stalls()
+        self._starved = False  # no core for a good part of the last tick
+        self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
 
@@ -98,12 +109,16 @@ class Wire:
             gc.disable()
             self._start_ns = start = now_ns()
             self._last_byte_ns = start
+            self._looked_ns = self._floor_ns = start
             self._note_clock()
             if self._plan.due_ns is None:
                 slots = min(self._plan.in_flight_max or self._plan.count, self._plan.count)
                 self._free.extend([start] * slots)
-            self._loop(start, ticks_late_ns)
+            with self._priority, self._stalls:
+                self._loop(start, ticks_late_ns)
+                waited_ns = self._stalls.total_ns()
             end = now_ns()
+            self._note_clock()  # what the clock did since the last tick
         finally:
             gc.enable()
             gc.unfreeze()
@@ -120,13 +135,15 @@ class Wire:
             reads=self.progress.reads,
             ticks_late_ns=ticks_late_ns,
             kernel_stamps=self._stamped,
+            priority=self._priority.facts(),
+            waited_s=None if waited_ns is None else waited_ns / NS_PER_S,
         )
 
     def _loop(self, start: int, ticks_late_ns: list[int]) -> None:
         progress, plan = self.progress, self._plan
         poll = self._pool.poller.poll
         napping, reads_at_tick = False, 0
-        looked = start
+        looked = polled = start
         tick = start + TICK_NS
         stop_sending = None if plan.stop_sending_ns is None else start + plan.stop_sending_ns
         if self._stop.requested:  # while the connections were opened
@@ -135,10 +152,11 @@ class Wire:
             now = now_ns()
             if now >= tick:
                 ticks_late_ns.append(now - tick)
-                napping = self._stamped and progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
+                thick = progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
                 reads_at_tick = progress.reads
                 tick = max(tick + TICK_NS, now)
                 self._tick(now)
+                napping = self._stamped and thick and not self._starved
             if stop_sending is not None and now >= stop_sending:
                 if plan.due_ns is not None:
                     self._send_due(stop_sending)  # what was due until then: the last one is due at that very moment
@@ -155,6 +173,7 @@ class Wire:
                 events = poll(0)
                 if not events:
                     time.sleep(min(wait_ns, 200_000) / NS_PER_S)
+                    polled = asleep
                     continue
             else:
                 events = poll(wait_ns // NS_PER_MS / 1000)
@@ -164,11 +183,16 @@ class Wire:
                     time.sleep(NAP_S)
                     events = poll(0)
             if events:
+                self._looked_ns, self._floor_ns = looked, polled
                 self._note(TURN, 0, looked, TIMES.pack(looked, 0))
-                looked = now_ns()
+                woken = now_ns()
                 self._read(events)
+                if len(events) >= EVENTS_MAX or self._left_over:
+                    self._left_over = False  # not all was looked at: the next reads may find what lay there before
+                else:
+                    looked, polled = woken, asleep
             else:
-                looked = now_ns()
+                looked, polled = now_ns(), asleep
             if self._size > FLUSH_BYTES:
                 self._flush()
 
@@ -180,8 +204,8 @@ class Wire:
             stream = streams.get(fd)
             if stream is None:
                 continue
-            ended = stream.ended
-            if ended is None or event != IN:
+            take = stream.take
+            if take is None or event != IN:
                 self._attend(stream, event)
                 continue
             try:
@@ -201,10 +225,14 @@ class Wire:
             size += length
             reads += 1
             try:
-                if ended(data):
-                    self._ended(stream, data, stamp)
+                if held := take(data):  # not ONE
+                    self._note_since(stream)
+                    if held == OVER:
+                        self._ended(stream, data, stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
+            if length == READ_BYTES:
+                self._left_over = True
         self._size += size
         self.progress.reads += reads
         if reads:
@@ -300,11 +328,11 @@ class Wire:
             if head.chunked:
                 stream.framing = http1.Chunked()
                 if stream.tls is None:
-                    stream.ended = stream.framing.ended if data else partial(self._first_of_body, stream)
+                    stream.take = stream.framing.take if data else partial(self._first_of_body, stream)
                 if data:
                     self._count_first(stream, stamp)
                 try:
-                    if data and stream.framing.ended(data):
+                    if data and stream.framing.take(data) == OVER:
                         self._ended(stream, data, stamp)
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
@@ -318,12 +346,12 @@ class Wire:
             if stream.left <= 0:
                 self._ended(stream, data, stamp)
 
-    def _first_of_body(self, stream: Connection, data: bytes) -> bool:
+    def _first_of_body(self, stream: Connection, data: bytes) -> int:
         """For the live figure alone: a server may send its head long before the first token."""
         assert stream.framing is not None
-        stream.ended = stream.framing.ended
+        stream.take = stream.framing.take
         self._count_first(stream, NO_STAMP)
-        return stream.framing.ended(data)
+        return stream.framing.take(data)
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         self.progress.firsts += 1
@@ -343,7 +371,7 @@ class Wire:
         stream.replica.refused = 0
         self.progress.ended += 1
         stream.exchange = -1
-        stream.ended = stream.framing = None
+        stream.take = stream.framing = None
         stream.body = False
         self._pool.give_back(stream)
         self._slot_free(stream.replica, now)
@@ -459,11 +487,14 @@ class Wire:
             for at in range(0, len(plain), READ_BYTES):
                 piece = plain[at : at + READ_BYTES]
                 self._note(READ, stream.exchange, read_ns, stamp, piece)
+            self._note_since(stream)
+            if len(data) == READ_BYTES:
+                self._left_over = True
             if stream.framing is None:
                 self._head_or_length(stream, plain, stamp)
             else:
                 try:
-                    if stream.framing.ended(plain):
+                    if stream.framing.take(plain) == OVER:
                         self._ended(stream, plain, stamp)
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
@@ -491,6 +522,7 @@ class Wire:
 
     def _tick(self, now: int) -> None:
         self._note_clock()
+        self._starved = self._stalls.mark() > STARVED_NS
         if self._parts:
             self._flush()
         progress = self.progress
@@ -501,6 +533,7 @@ class Wire:
             self._stop_sending("server gone")
         if progress.elapsed_ns // TICK_NS % 10 == 0:
             self._pool.try_held()
+            self._priority.ease()
             too_old = now - self._timeout_ns
             self._fail_in_flight(
                 f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent",
@@ -533,6 +566,19 @@ class Wire:
         if payload:
             self._parts.append(payload)
             self._size += len(payload)
+
+    def _note_since(self, stream: Connection) -> None:
+        """After a read that may hold several chunks: since when can they have been there?
+
+        What the loop believes is right if it ran whenever it wanted to. The scheduler knows how long it did not; who
+        was stopped altogether knows only when it last asked.
+        """
+        since = self._floor_ns
+        if self._looked_ns - since > NS_PER_MS and self._stalls.continued_ns < since:
+            delay = self._stalls.delay_ns()
+            if delay is not None:
+                since = max(since, self._looked_ns - delay)
+        self._note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 
     def _note_clock(self) -> None:
         self._offset_ns = wall_offset_ns()

@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.facts.finding import Finding
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.spread import Distribution, Spread
+from dyno.facts.spread import Latency, Spread
 from dyno.facts.summary import Result
 
 APART = 0.1  # standard deviation over mean: more than engines vary by themselves on a machine that is left to them
@@ -45,9 +45,15 @@ def together(results: Sequence[Result], tail: str | None) -> Repeats:
     )
 
 
-def _mean(distributions: Sequence[Distribution], percentile: str | None) -> float | None:
-    told = [d for d in distributions if not d.empty and (percentile is None or percentile in d.percentiles)]
-    return mean(d.median if percentile is None else d.percentiles[percentile] for d in told) if told else None
+def _mean(latencies: Sequence[Latency], percentile: str | None) -> float | None:
+    """None, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
+    values = [
+        d.median if percentile is None else d.percentiles[percentile]
+        for d in latencies
+        if not d.empty and (percentile is None or percentile in d.percentiles)
+    ]
+    known = [v for v in values if v is not None]
+    return mean(known) if known and len(known) == len(values) else None
 
 
 def offline_spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None]) -> Spread | None:

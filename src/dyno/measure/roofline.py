@@ -34,16 +34,16 @@ def of_served(
     prompt = max(summary.total_input_tokens - (cached or 0), 0) / summary.completed
     shares: list[Share] = []
     per_step = _tokens_per_step(spec, telemetry)
-    if not summary.tpot.empty and summary.tpot.mean > 0 and per_step is not None:
+    if summary.tpot.mean and per_step is not None:
         tpot_s = summary.tpot.mean / 1000
-        throughput = summary.steady.output_throughput if summary.steady else summary.output_throughput
+        throughput = (summary.steady and summary.steady.output_throughput) or summary.output_throughput
         # Those that wait or have their prompt processed are in flight too, and read no cache yet.
         at_once = min(streams, max(throughput * tpot_s, float(copies))) / copies
         batch = max(min(at_once, target.slots or at_once), 1.0)
         context = (summary.total_input_tokens + summary.total_output_tokens / 2) / summary.completed
         shared = max((cached or 0) / summary.completed, shared_prefix)
         shares.append(_decode(loaded, peaks, batch, context, tpot_s * per_step, per_step, copies, shared))
-    if not summary.ttft.empty and summary.ttft.mean > 0 and streams <= ALONE and prompt:
+    if summary.ttft.mean and streams <= ALONE and prompt:
         before = (cached or 0) / summary.completed
         shares.append(_prefill(loaded, peaks, prompt / (summary.ttft.mean / 1000), prompt, before))
     if summary.duration_s > 0:

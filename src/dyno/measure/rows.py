@@ -1,11 +1,11 @@
 """A run of dyno's own as a row, by the names that other tools' results are read into (facts/imported.py).
 
 It has no lines: they are 0. Samples are in the order of sending, one for each request; where a request has none (it
-failed, or its first chunk's arrival isn't known) stands NaN, which no comparison is true of.
+failed) stands NaN, which no comparison is true of.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
-from dyno.facts.spread import Distribution, Spread
+from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import Place
 from dyno.facts.summary import Result, Summary
 from dyno.facts.target import TargetFacts
@@ -24,6 +24,7 @@ from dyno.facts.trial import TrialSpec, micro_name
 from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
+from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 _TOOL = "dyno"
@@ -57,7 +58,7 @@ def row_of(
     if result.offline is not None:
         figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
     else:
-        figures, samples = _of_serving(result.served), _of_records(records)
+        figures, samples = _of_serving(result.served), _of_records(records, result.served)
     if result.telemetry is not None and result.telemetry.power_mean_w is not None:
         figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
     return _row(trial, place, file, told, figures, samples)
@@ -250,45 +251,46 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
     return figures
 
 
-def _distribution(stem: str, d: Distribution, meaning: str) -> dict[str, Figure]:
+def _distribution(stem: str, d: Distribution | Latency, meaning: str) -> dict[str, Figure]:
     if d.empty:
         return {}
     values = {"mean": d.mean, "median": d.median, "std": d.std, **{f"p{p}": v for p, v in d.percentiles.items()}}
-    return {f"{name}_{stem}_ms": Figure(value, 0, definition=meaning) for name, value in values.items()}
+    return {f"{name}_{stem}_ms": Figure(v, 0, definition=meaning) for name, v in values.items() if v is not None}
 
 
 def _spread(s: Spread, meaning: str = "") -> Figure:
     return Figure(s.mean, 0, definition=meaning, deviation=s.std if s.count > 1 else None)
 
 
-def _of_records(records: Iterable[Record]) -> Samples | None:
+def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
+    """Without the samples of a latency that a busy client knows in part: those it has seen are the quick ones."""
     rows = sorted(records, key=lambda r: r.sent_ns)
     if not rows:
         return None
     completed = [r if r.error is None else None for r in rows]
     itls: list[float] = []
-    for r in rows:
-        if r.error is None:
-            gaps = np.diff(np.array(r.chunk_ns, dtype=np.int64)) / NS_PER_MS
-            if r.unseen:  # a gap with an unknown end is no sample
-                known = np.ones(len(r.chunk_ns), dtype=bool)
-                known[r.unseen] = False
-                gaps = gaps[known[1:] & known[:-1]]
-            itls.extend(gaps.tolist())
+    if not s.itl.bounds:
+        for r in rows:
+            if r.error is None:
+                itls.extend((np.diff(np.array(timing.likely_ns(r), dtype=np.int64)) / NS_PER_MS).tolist())
+
+    def each(known: Latency, latency: Callable[[Record], Span | None]) -> list[float]:
+        return [] if known.bounds else [_ms(latency(r)) if r is not None else math.nan for r in completed]
+
     return Samples(
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r is not None else 0 for r in completed],
-        ttfts_ms=[_ms(timing.ttft_ns(r)) if r is not None else math.nan for r in completed],
-        tpots_ms=[_ms(timing.tpot_ns(r)) if r is not None else math.nan for r in completed],
-        e2els_ms=[_ms(timing.e2el_ns(r)) if r is not None else math.nan for r in completed],
+        ttfts_ms=each(s.ttft, timing.ttft_ns),
+        tpots_ms=each(s.tpot, timing.tpot_ns),
+        e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=itls,
         starts_s=[seconds(r.sent_ns) for r in rows],
         errors=[r.error or "" for r in rows],
     )
 
 
-def _ms(ns: float | None) -> float:
-    return math.nan if ns is None else ns / NS_PER_MS
+def _ms(span: Span | None) -> float:
+    return math.nan if span is None else span.middle / NS_PER_MS
 
 
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:

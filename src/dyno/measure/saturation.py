@@ -18,7 +18,7 @@ class Level(NamedTuple):
 def level_of(result: Result) -> Level | None:
     """None where too little was completed, or the client itself is in doubt: that says nothing of the engine."""
     s = result.served
-    if not s.completed or s.failed > s.completed:
+    if not s.completed or s.failed > s.completed or s.e2el.median is None:
         return None
     if any(f.code.startswith("client.") and f.level != "note" for f in result.findings):
         return None

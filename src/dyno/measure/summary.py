@@ -2,20 +2,22 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
-from dyno.facts.spread import Distribution
+from dyno.facts.spread import Latency
 from dyno.facts.summary import ClientSummary, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
-from dyno.measure.statistics import distribution_ms
+from dyno.measure.statistics import bounded_ms, distribution_ms, settled
+from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 _BUCKET_NS = 10 * NS_PER_MS
+_A_SECOND = NS_PER_S // _BUCKET_NS  # in buckets
 
 
 class Tally:
@@ -30,18 +32,17 @@ class Tally:
         self._tokens_by: Counter[str] = Counter()
         self._n: Counter[str] = Counter()  # plain counts, by name
         self._cached: int | None = None
-        self._columns: dict[str, array[float]] = {
-            name: array("d") for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el", "queue")
-        }
-        self._gaps: list[np.ndarray] = []  # between chunks, ns
-        self._gaps_per_token: list[np.ndarray] = []
+        self._columns = {name: _Column() for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el")}
+        self._queue = array("d")
+        self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
         self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
-        self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms
+        self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms, at the latest
+        self._earlier = np.zeros(1024)  # to be added to these where all arrived as early as they can have
         several = len(trial.target.urls) > 1
         self._replicas: list[Counter[str]] = [Counter() for _ in trial.target.urls] if several else []
 
@@ -56,6 +57,7 @@ class Tally:
         n["late_max"] = max(n["late_max"], r.late_ns_max)
         n["reads"] += r.reads
         n["resent"] += r.resent
+        n["unstamped"] += r.unstamped
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
         if r.error is not None:
@@ -64,6 +66,7 @@ class Tally:
             return
         n["completed"] += 1
         n["unseen"] += len(r.unseen)
+        n["unseen_first"] += r.unseen[:1] == [0]
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
         n["input"] += r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned
@@ -88,70 +91,83 @@ class Tally:
         for name, value in (("ttft", timing.ttft_ns(r)), ("tpot", timing.tpot_ns(r))):
             if value is not None:
                 n[name] += 1
-                n[f"{name}_ns"] += round(value)
+                n[f"{name}_ns"] += round(value.middle)
 
     def _add_times(self, r: Record) -> None:
-        ttft, e2el, tpot = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r)
+        ttft, e2el, tpot, queue = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r), timing.queue_ns(r)
         columns = self._columns
-        columns["queue"].append(timing.queue_ns(r))
-        if e2el is None:
+        self._queue.append(queue)
+        if ttft is None or e2el is None:
             return
-        if ttft is not None:
-            columns["ttft"].append(ttft)
-            columns["response_ttft"].append(ttft + timing.queue_ns(r))
-        columns["e2el"].append(e2el)
-        columns["response_e2el"].append(e2el + timing.queue_ns(r))
+        columns["ttft"].add(ttft)
+        columns["response_ttft"].add(ttft.later_by(queue))
+        columns["e2el"].add(e2el)
+        columns["response_e2el"].add(e2el.later_by(queue))
         self._response_due.append(r.due_ns)
-        self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1]
+        self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if tpot is not None:
-            columns["tpot"].append(tpot)
-        self._n["good"] += self._meets_goodput(ttft if ttft is not None else r.chunk_ns[0] - r.sent_ns, tpot, e2el)
+            columns["tpot"].add(tpot)
+        self._add_goodput({"ttft": ttft, "tpot": tpot or Span(0, 0), "e2el": e2el})
         times = np.array(r.chunk_ns, dtype=np.int64)
         tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         self._n["chunks"] += len(times)
-        self._add_gaps(times, tokens, r.unseen)
-        self._add_arrivals(times, tokens)
+        early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
+        self._add_gaps(times, early, tokens, r.unseen)
+        self._tokens = _in_buckets(self._tokens, times, tokens)
+        if r.unseen:
+            which = r.unseen
+            shares = tokens[which] if isinstance(tokens, np.ndarray) else np.full(len(which), tokens)
+            self._earlier = _in_buckets(self._earlier, early[which], shares)
+            self._earlier = _in_buckets(self._earlier, times[which], -shares)
 
-    def _add_gaps(self, times: np.ndarray, tokens: np.ndarray | float, unseen: list[int]) -> None:
+    def _add_gaps(
+        self, times: np.ndarray, early: np.ndarray, tokens: np.ndarray | float, unseen: Sequence[int]
+    ) -> None:
         """`tokens`: in each chunk, or on average."""
         gaps = np.diff(times).astype(np.float32)
-        sharing = np.maximum(tokens[1:] if isinstance(tokens, np.ndarray) else tokens, 1)  # the tokens of a gap
-        if unseen:  # a gap with an unknown end is no sample
-            known = np.ones(len(times), dtype=bool)
-            known[unseen] = False
-            known = known[1:] & known[:-1]
-            gaps, sharing = gaps[known], sharing[known] if isinstance(tokens, np.ndarray) else sharing
-        self._gaps.append(gaps)
-        if isinstance(tokens, np.ndarray):
-            # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
-            self._gaps_per_token.append(np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32))
-        else:
-            self._gaps_per_token.append(
-                gaps if sharing == 1 else np.repeat(gaps / np.float32(sharing), round(float(sharing)))
-            )
+        sharing = np.maximum(tokens[1:] if isinstance(tokens, np.ndarray) else np.full(len(gaps), tokens), 1)
+        total = timing.Span(float(early[-1]), float(times[-1])).since(timing.Span(float(early[0]), float(times[0])))
+        shares = np.round(sharing).astype(int)
+        if unseen:
+            for begin, end in _blind(len(times), unseen):
+                span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
+                self._gaps.add_blind(span, end - begin)
+                self._gaps_per_token.add_blind(span, int(shares[begin:end].sum()))
+            seen = np.ones(len(times), dtype=bool)
+            seen[unseen] = False
+            both = seen[1:] & seen[:-1]
+            gaps, sharing, shares = gaps[both], sharing[both], shares[both]
+        self._gaps.add(gaps, total)
+        # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
+        one = gaps if (shares == 1).all() else np.repeat(gaps / sharing, shares).astype(np.float32)
+        self._gaps_per_token.add(one, total)
 
-    def _add_arrivals(self, times: np.ndarray, tokens: np.ndarray | float) -> None:
-        buckets = times // _BUCKET_NS
-        first, last = int(buckets[0]), int(buckets[-1])
-        if last >= len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.zeros(max(last + 1, len(self._tokens)))])
-        weights = tokens if isinstance(tokens, np.ndarray) else None
-        arrived = np.bincount(buckets - first, weights)
-        self._tokens[first : last + 1] += arrived if weights is not None else arrived * tokens
-
-    def _meets_goodput(self, ttft: int, tpot: float | None, e2el: int) -> bool:
-        actual = {"ttft": ttft, "tpot": tpot or 0.0, "e2el": e2el}
-        return all(actual[name] <= limit * NS_PER_MS for name, limit in self._trial.goodput_ms.items())
+    def _add_goodput(self, latencies: dict[str, Span]) -> None:
+        limits = {name: limit * NS_PER_MS for name, limit in self._trial.goodput_ms.items()}
+        self._n["good"] += all(latencies[name].high <= limit for name, limit in limits.items())
+        self._n["perhaps_good"] += all(latencies[name].low <= limit for name, limit in limits.items())
 
     def summary(self, client: ClientFacts) -> Summary:
         n, percentiles = self._n, self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
 
-        def spread(values: Sequence[float] | np.ndarray) -> Distribution:
-            return distribution_ms(values, percentiles)
+        latencies = {name: column.latency(percentiles) for name, column in self._columns.items()}
+        bounds: dict[str, tuple[float, float]] = {}
 
-        gaps = np.concatenate(self._gaps) if self._gaps else np.array([])
+        def known(name: str, low: float, high: float) -> float | None:
+            if (value := settled(low, high)) is None:
+                bounds[name] = low, high
+            return value
+
+        goodput = known("goodput", n["good"] / over, n["perhaps_good"] / over) if self._trial.goodput_ms else None
+        peak = known("peak_output_tokens_per_s", *self._peak_tokens_per_s())
+        if peak is not None and duration_s < 1:
+            peak = max(peak, n["output"] / over)
+        steady = None
+        if window := self._window():
+            low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
+            steady = self._steady(*window, known("steady_output_throughput", low, high))
         several = n["output"] > 1.05 * n["chunks"] > 0
         return Summary(
             duration_s=duration_s,
@@ -178,21 +194,18 @@ class Tally:
             request_throughput=n["completed"] / over,
             output_throughput=n["output"] / over,
             total_token_throughput=(n["input"] + n["output"]) / over,
-            goodput=n["good"] / over if self._trial.goodput_ms else None,
-            peak_output_tokens_per_s=max(self._peak_tokens_per_s(), n["output"] / over if duration_s < 1 else 0.0),
-            ttft=spread(self._columns["ttft"]),
-            tpot=spread(self._columns["tpot"]),
-            itl=spread(gaps),
-            itl_per_token=spread(np.concatenate(self._gaps_per_token)) if several else None,
-            e2el=spread(self._columns["e2el"]),
-            response_ttft=spread(self._columns["response_ttft"]),
-            response_e2el=spread(self._columns["response_e2el"]),
-            queue=spread(self._columns["queue"]),
-            steady=self._steady(),
+            goodput=goodput,
+            peak_output_tokens_per_s=peak,
+            **latencies,
+            itl=self._gaps.latency(percentiles),
+            itl_per_token=self._gaps_per_token.latency(percentiles) if several else None,
+            queue=distribution_ms(self._queue, percentiles),
+            steady=steady,
             wait=self._wait(),
             at_once=n["at_once"],
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
+            bounds=bounds,
         )
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
@@ -206,34 +219,48 @@ class Tally:
             tpot_mean_ms=n["tpot_ns"] / n["tpot"] / NS_PER_MS if n["tpot"] else None,
         )
 
-    def _peak_tokens_per_s(self) -> float:
-        per_second = NS_PER_S // _BUCKET_NS
-        whole = self._tokens[: -(-len(self._tokens) // per_second) * per_second]
-        padded = np.pad(whole, (0, -len(whole) % per_second))
-        return float(padded.reshape(-1, per_second).sum(axis=1).max(initial=0.0))
+    def _arrived(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that had arrived before each bucket: at least, and those that may have besides. Both end with a whole
+        second."""
+        size = max(len(self._tokens), len(self._earlier))
+        size += -size % _A_SECOND
+        tokens, earlier = (np.pad(a, (1, size - len(a))) for a in (self._tokens, self._earlier))
+        return tokens.cumsum(), earlier.cumsum().clip(min=0)
 
-    def _steady(self) -> Steady | None:
+    def _peak_tokens_per_s(self) -> tuple[float, float]:
+        least, more = (a[::_A_SECOND] for a in self._arrived())
+        low, high = np.diff(least) - more[:-1], np.diff(least) + more[1:]
+        return float(low.max(initial=0.0)), float(high.max(initial=0.0))
+
+    def _window(self) -> tuple[int, int] | None:
+        """The steady one."""
         completed = np.array(self._completed, dtype=bool)
         if not completed.any():
             return None
         # A request that fails at once doesn't show that the load is on.
         start, end = int(np.array(self._end)[completed].min()), max(self._sent)
-        if end - start < 10 * _BUCKET_NS:
-            return None
-        window_s = seconds(end - start)
-        tokens = self._tokens[start // _BUCKET_NS : end // _BUCKET_NS].sum()
+        return (start, end) if end - start >= 10 * _BUCKET_NS else None
+
+    def _tokens_in(self, start: int, end: int) -> tuple[float, float]:
+        """At least and at most."""
+        least, more = self._arrived()
+        first, last = start // _BUCKET_NS, min(end // _BUCKET_NS, len(least) - 1)
+        tokens = float(least[last] - least[first])
+        return max(tokens - float(more[first]), 0.0), tokens + float(more[last])
+
+    def _steady(self, start: int, end: int, tokens_per_s: float | None) -> Steady:
         return Steady(
             start_s=seconds(start),
             end_s=seconds(end),
             # By tokens: where streams run in step, counting ends would take in one wave too many or too few, and
             # where a queue grows, counting shares of a life would credit waiting as service.
-            request_throughput=float(tokens) / window_s / (self._n["output"] / self._n["completed"] or 1),
-            output_throughput=float(tokens) / window_s,
+            request_throughput=tokens_per_s and tokens_per_s / (self._n["output"] / self._n["completed"] or 1),
+            output_throughput=tokens_per_s,
             streams_mean=self._streams_mean(start, end),
         )
 
     def _wait(self) -> Wait | None:
-        took = np.array(self._columns["response_e2el"]) / NS_PER_MS
+        took = self._columns["response_e2el"].middles() / NS_PER_MS
         due = np.array(self._response_due)
         quarter = len(took) // 4
         if quarter < 10:
@@ -286,6 +313,10 @@ class Tally:
             streams_mean=self._streams_mean(0, client.duration_ns),
             streams_peak=self._streams_peak(),
             others_cpu=client.others_cpu,
+            priority=client.priority,
+            unseen_first=n["unseen_first"],
+            unstamped=n["unstamped"],
+            waited_share=None if client.waited_s is None else client.waited_s / (seconds(client.duration_ns) or 1.0),
         )
 
     def _since_last_end(self) -> np.ndarray:
@@ -293,3 +324,77 @@ class Tally:
         sent = np.array(self._sent)
         before = np.searchsorted(ends, sent, side="right") - 1
         return np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
+
+
+class _Column:
+    """One latency of all requests: the least and the most that each can be."""
+
+    def __init__(self) -> None:
+        self.low, self.high = array("d"), array("d")
+
+    def add(self, span: Span) -> None:
+        self.low.append(span.low)
+        self.high.append(span.high)
+
+    def middles(self) -> np.ndarray:
+        middles: np.ndarray = (np.array(self.low) + np.array(self.high)) / 2
+        return middles
+
+    def latency(self, percentiles: Sequence[float]) -> Latency:
+        return bounded_ms(self.low, self.high, percentiles)
+
+
+class _Gaps:
+    """Gaps between chunks, ns. Where chunks were not seen, only the sum of some gaps is known."""
+
+    def __init__(self) -> None:
+        self._known: list[np.ndarray] = []
+        self._low: list[np.ndarray] = []
+        self._high: list[np.ndarray] = []
+        self._sum_low = self._sum_high = 0.0
+
+    def add(self, gaps: np.ndarray, total: Span) -> None:
+        """`total`: from the first chunk to the last."""
+        self._known.append(gaps)
+        self._sum_low += total.low
+        self._sum_high += total.high
+
+    def add_blind(self, total: Span, count: int) -> None:
+        """Of `count` gaps with a known sum the k-th largest is at most sum ÷ k; the largest is at least sum ÷ count."""
+        self._high.append((total.high / np.arange(1, count + 1)).astype(np.float32))
+        low = np.zeros(count, dtype=np.float32)
+        low[:1] = total.low / max(count, 1)
+        self._low.append(low)
+
+    def latency(self, percentiles: Sequence[float]) -> Latency:
+        high = np.concatenate([*self._known, *self._high]) if self._known else np.array([])
+        if not self._high:
+            return bounded_ms(high, high, percentiles)
+        low = np.concatenate([*self._known, *self._low])
+        count = max(len(high), 1)
+        return bounded_ms(low, high, percentiles, (self._sum_low / count, self._sum_high / count))
+
+
+def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen ones."""
+    begin = end = -1
+    for i in unseen:
+        if i > end:
+            if end > begin:
+                yield begin, end
+            begin = max(i - 1, 0)
+        end = min(i + 1, count - 1)
+    if end > begin:
+        yield begin, end
+
+
+def _in_buckets(buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float) -> np.ndarray:
+    """Adds `tokens` to the buckets of `times`, which grow where they must."""
+    at = times // _BUCKET_NS
+    first, last = int(at.min()), int(at.max())
+    if last >= len(buckets):
+        buckets = np.concatenate([buckets, np.zeros(max(last + 1, len(buckets)))])
+    weights = tokens if isinstance(tokens, np.ndarray) else None
+    arrived = np.bincount(at - first, weights)
+    buckets[first : last + 1] += arrived if weights is not None else arrived * tokens
+    return buckets

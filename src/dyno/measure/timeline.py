@@ -9,6 +9,7 @@ from dyno.facts.entry import Bar, Moment
 from dyno.facts.imported import Row, Samples
 from dyno.facts.record import Record
 from dyno.facts.telemetry import Sample
+from dyno.measure import timing
 from dyno.measure.estimate import samples_of
 from dyno.measure.telemetry import Series
 from dyno.units import NS_PER_S, seconds
@@ -45,7 +46,7 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
         [
             Bar(
                 _s(r.sent_ns),
-                _s(r.chunk_ns[0]) if r.chunk_ns else None,
+                _s(r.chunk_ns[0]) if r.chunk_ns and r.unseen[:1] != [0] else None,
                 _s(r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns),
                 r.error or "",
             )
@@ -117,7 +118,7 @@ def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
             weights = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.ones(len(r.chunk_ns))
             if len(weights) != len(r.chunk_ns) or not weights.sum():
                 weights = np.ones(len(r.chunk_ns))
-            made += np.histogram(r.chunk_ns, edges, weights=weights * (tokens / weights.sum()))[0]
+            made += np.histogram(timing.likely_ns(r), edges, weights=weights * (tokens / weights.sum()))[0]
     return made
 
 

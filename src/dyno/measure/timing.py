@@ -1,21 +1,73 @@
-"""Latencies: each a function of one record. METHOD.md has the definitions in words."""
+"""Latencies: each a function of one record. METHOD.md has the definitions in words.
+
+A chunk that a late client found together with others arrived between two known times. So does every latency that
+depends on it: a `Span`, whose ends are equal where the arrival is known.
+"""
+
+from typing import NamedTuple
 
 from dyno.facts.record import Record
 
 
-def ttft_ns(r: Record) -> int | None:
-    """None too where the first chunk's arrival is not known."""
-    return r.chunk_ns[0] - r.sent_ns if r.chunk_ns and r.unseen[:1] != [0] else None
+class Span(NamedTuple):
+    """From the least to the most that a figure can be."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def known(self) -> bool:
+        return self.low == self.high
+
+    def __sub__(self, ns: float) -> "Span":
+        return Span(self.low - ns, self.high - ns)
+
+    def later_by(self, ns: float) -> "Span":
+        return Span(self.low + ns, self.high + ns)
+
+    def since(self, start: "Span", parts: float = 1) -> "Span":
+        """From `start` to here, where start comes first, in so many parts."""
+        return Span(max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts)
 
 
-def e2el_ns(r: Record) -> int | None:
-    return r.chunk_ns[-1] - r.sent_ns if r.chunk_ns else None
-
-
-def tpot_ns(r: Record) -> float | None:
-    if not r.chunk_ns or not r.output_tokens or r.output_tokens < 2:
+def first(r: Record) -> Span | None:
+    """When the first chunk arrived, since the load began."""
+    if not r.chunk_ns:
         return None
-    return (r.chunk_ns[-1] - r.chunk_ns[0]) / (r.output_tokens - 1)
+    high = r.chunk_ns[0]
+    if r.unseen[:1] != [0]:
+        return Span(high, high)
+    return Span(r.unseen_since_ns[0] if r.unseen_since_ns else r.sent_ns, high)
+
+
+def last(r: Record) -> Span | None:
+    if not r.chunk_ns:
+        return None
+    high = r.chunk_ns[-1]
+    if r.unseen[-1:] != [len(r.chunk_ns) - 1]:
+        return Span(high, high)
+    return Span(r.unseen_since_ns[-1] if r.unseen_since_ns else r.sent_ns, high)
+
+
+def ttft_ns(r: Record) -> Span | None:
+    arrival = first(r)
+    return arrival and arrival - r.sent_ns
+
+
+def e2el_ns(r: Record) -> Span | None:
+    arrival = last(r)
+    return arrival and arrival - r.sent_ns
+
+
+def tpot_ns(r: Record) -> Span | None:
+    begin, end = first(r), last(r)
+    if begin is None or end is None or not r.output_tokens or r.output_tokens < 2:
+        return None
+    return end.since(begin, r.output_tokens - 1)
 
 
 def queue_ns(r: Record) -> int:
@@ -24,3 +76,25 @@ def queue_ns(r: Record) -> int:
 
 def end_at_once(r: Record) -> bool:
     return r.error is None and not r.chunk_ns  # with more tokens than one, decoding calls it failed
+
+
+def earliest_ns(r: Record) -> list[int]:
+    """The earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
+    early = list(r.chunk_ns)
+    for k, i in enumerate(r.unseen):
+        early[i] = r.unseen_since_ns[k] if r.unseen_since_ns else (r.chunk_ns[i - 1] if i else r.sent_ns)
+    return early
+
+
+def likely_ns(r: Record) -> list[int]:
+    """For pictures and slices: chunks that were not seen lie evenly in the time in which they can have come."""
+    if not r.unseen:
+        return r.chunk_ns
+    early, likely = earliest_ns(r), list(r.chunk_ns)
+    runs: dict[tuple[int, int], list[int]] = {}
+    for i in r.unseen:
+        runs.setdefault((early[i], r.chunk_ns[i]), []).append(i)
+    for (low, high), chunks in runs.items():
+        for k, i in enumerate(chunks, 1):
+            likely[i] = low + (high - low) * k // (len(chunks) + 1)
+    return likely

@@ -3,7 +3,7 @@
 from textwrap import wrap
 
 from dyno.facts.finding import Finding
-from dyno.facts.spread import Distribution
+from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.report import roofline, telemetry
@@ -30,8 +30,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
-    def line(label: str, value: int | float | str) -> None:
-        lines.append(labelled(label, value))
+    def line(label: str, value: int | float | str | None, bounds: tuple[float, float] | None = None) -> None:
+        lines.append(labelled(label, between(bounds) if value is None else value))
 
     line("Successful requests:", s.completed)
     line("Failed requests:", s.failed)
@@ -43,10 +43,10 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     line("Total input tokens:", s.total_input_tokens)
     line("Total generated tokens:", s.total_output_tokens)
     line("Request throughput (req/s):", s.request_throughput)
-    if s.goodput is not None:
-        line("Request goodput (req/s):", s.goodput)
+    if trial.goodput_ms:
+        line("Request goodput (req/s):", s.goodput, s.bounds.get("goodput"))
     line("Output token throughput (tok/s):", s.output_throughput)
-    line("Peak output token throughput (tok/s):", s.peak_output_tokens_per_s)
+    line("Peak output token throughput (tok/s):", s.peak_output_tokens_per_s, s.bounds.get("peak_output_tokens_per_s"))
     line("Peak concurrent requests:", float(s.client.streams_peak))
     line("Total token throughput (tok/s):", s.total_token_throughput)
     for metric in metrics:
@@ -61,7 +61,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     if s.steady is not None:
         line("Steady window (s):", f"{s.steady.start_s:.2f} to {s.steady.end_s:.2f}")
         line("  Request throughput (req/s):", s.steady.request_throughput)
-        line("  Output token throughput (tok/s):", s.steady.output_throughput)
+        steady = s.bounds.get("steady_output_throughput")
+        line("  Output token throughput (tok/s):", s.steady.output_throughput, steady)
         line("  Streams open, mean:", s.steady.streams_mean)
     if s.replicas:
         line("Replicas:", len(s.replicas))
@@ -69,10 +70,10 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         tpots = ["-" if r.tpot_mean_ms is None else f"{r.tpot_mean_ms:.2f}" for r in s.replicas]
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
     if s.itl_per_token is not None:
-        line("Mean ITL per token (ms):", s.itl_per_token.mean)
+        line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
     if not load.closed_loop:
-        line("Mean TTFT from due (ms):", s.response_ttft.mean)
-        line("Mean E2EL from due (ms):", s.response_e2el.mean)
+        line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
+        line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
     late = s.client.send_late
     line("Client: sent late, mean / p99 (ms):", f"{late.mean:.2f} / {late.percentiles['99']:.2f}")
     if s.client.kernel_stamps:
@@ -104,12 +105,19 @@ def telemetry_lines(result: Result) -> list[str]:
     ]
 
 
-def _distribution(lines: list[str], short: str, title: str, d: Distribution) -> None:
+def between(bounds: tuple[float, float] | None) -> str:
+    """Of a figure that a busy client doesn't know better."""
+    return "-" if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
+
+
+def _distribution(lines: list[str], short: str, title: str, d: Distribution | Latency) -> None:
     lines.append(f"{title:-^50}")
     # No samples, no number: a 0.00 would be read as one.
-    values = [("Mean", d.mean), ("Median", d.median), *((f"P{p}", v) for p, v in d.percentiles.items())]
-    for name, value in values:
-        lines.append(f"{f'{name} {short} (ms):':<40} {'-' if d.empty else f'{value:.2f}':<10}")
+    bounds = d.bounds if isinstance(d, Latency) else {}
+    values = [("Mean", d.mean, "mean"), ("Median", d.median, "median")]
+    for name, value, key in [*values, *((f"P{p}", v, p) for p, v in d.percentiles.items())]:
+        shown = "-" if d.empty else between(bounds.get(key)) if value is None else f"{value:.2f}"
+        lines.append(f"{f'{name} {short} (ms):':<40} {shown:<10}")
 
 
 def verdict_lines(result: Result) -> list[str]:

@@ -1,7 +1,8 @@
 """The result file: vLLM's keys, units and meanings at the top level, everything else under `dyno`."""
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from dyno.errors import StoreError
 from dyno.facts.engine import EngineFacts
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
-from dyno.facts.spread import Distribution
+from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
-from dyno.units import seconds
+from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
+from dyno.measure.timing import Span
+from dyno.units import NS_PER_MS, seconds
 
 
 def build(
@@ -87,6 +90,7 @@ def build(
         "chunks": s.chunks,
         "itl_per_token": None if s.itl_per_token is None else _flat("itl", s.itl_per_token),
         "response": response,
+        "bounds": {**s.bounds, **{name: d.bounds for name, d in s.latencies.items() if d.bounds}},
         "steady": msgspec.to_builtins(s.steady),
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
@@ -103,8 +107,9 @@ def build(
     return out
 
 
-def _flat(name: str, d: Distribution) -> dict[str, Any]:
-    """None where there is no sample: vLLM writes 0.0, which reads as a measurement."""
+def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:
+    """None where there is no sample, or none that is known well enough (`dyno.bounds`): vLLM writes 0.0, which reads
+    as a measurement."""
     values = {f"mean_{name}_ms": d.mean, f"median_{name}_ms": d.median, f"std_{name}_ms": d.std}
     values |= {f"p{p}_{name}_ms": v for p, v in d.percentiles.items()}
     return dict.fromkeys(values) if d.empty else dict(values)
@@ -113,16 +118,25 @@ def _flat(name: str, d: Distribution) -> dict[str, Any]:
 def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
     rows = sorted(records, key=lambda r: r.index)
 
-    def ttft_s(r: Record) -> float:
-        ttft = timing.ttft_ns(r) if r.error is None else None
-        return 0.0 if ttft is None else seconds(ttft)
+    def known_s(r: Record, latency: Callable[[Record], Span | None]) -> float | None:
+        """0 of a failed request, as with vLLM; None where a busy client doesn't know it."""
+        span = latency(r) if r.error is None else None
+        if span is None:
+            return 0.0
+        value = settled(span.low, span.high, KNOWN_WITHIN_MS * NS_PER_MS)
+        return None if value is None else seconds(value)
+
+    def gaps_s(r: Record) -> list[float | None]:
+        unseen = {*r.unseen, *(i + 1 for i in r.unseen)}
+        gaps = enumerate(pairwise(r.chunk_ns), 1)
+        return [None if i in unseen else seconds(b - a) for i, (a, b) in gaps]
 
     return {
         "input_lens": [r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         "output_lens": [(r.output_tokens or 0) if r.error is None else 0 for r in rows],
-        "ttfts": [ttft_s(r) for r in rows],
-        "itls": [[seconds(b - a) for a, b in zip(r.chunk_ns, r.chunk_ns[1:], strict=False)] for r in rows],
-        "latencies": [seconds(timing.e2el_ns(r) or 0) if r.error is None else 0.0 for r in rows],
+        "ttfts": [known_s(r, timing.ttft_ns) for r in rows],
+        "itls": [gaps_s(r) for r in rows],
+        "latencies": [known_s(r, timing.e2el_ns) for r in rows],
         "start_times": [seconds(r.sent_ns) for r in rows],
         "queue_times": [seconds(timing.queue_ns(r)) for r in rows],
         "generated_texts": [r.text for r in rows],

@@ -16,7 +16,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
-from dyno.facts.spread import Distribution
+from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.store import imports
@@ -91,8 +91,9 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
 # By measure/timing.py; a test holds the two against each other.
 _REQUESTS = """
     CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
-    CASE WHEN output_tokens > 1 THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - 1) / 1e6 END AS tpot_ms,
-    (chunk_ns[-1] - sent_ns) / 1e6 AS e2el_ms,
+    CASE WHEN output_tokens > 1 AND coalesce(unseen[1], -1) <> 0 AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
+         THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - 1) / 1e6 END AS tpot_ms,
+    CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
 _FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
@@ -167,7 +168,9 @@ _MEANINGS = {
     "late_ns_max": "read − kernel stamp, the latest read",
     "late_ns_sum": "of all reads",
     "reads": "from the socket",
-    "unseen": "chunks whose arrival is not known",
+    "unseen": "chunks, counted from 0, that arrived at chunk_ns at the latest: the client was late",
+    "unseen_since_ns": "the earliest moment at which each of these can have arrived",
+    "unstamped": "reads timed by dyno's own clock, because the wall clock was set",
     "prompt_tokens": "as the server counted",
     "cached_tokens": "of the prompt, from the server's prefix cache",
     "output_tokens": "see tokens_by",
@@ -451,7 +454,7 @@ def _flat_types(kind: type, prefix: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for field in _fields(kind):
         inner, name = _plain(field.type), prefix + field.encode_name
-        if isinstance(inner, inspect.StructType) and inner.cls is Distribution:
+        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
             columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
         elif isinstance(inner, inspect.StructType):
             columns |= _flat_types(inner.cls, f"{name}_")
@@ -466,7 +469,7 @@ def _flat(kind: type, value: Any, prefix: str) -> dict[str, Any]:
         return row
     for field in _fields(kind):
         inner, name, part = _plain(field.type), prefix + field.encode_name, value.get(field.encode_name)
-        if isinstance(inner, inspect.StructType) and inner.cls is Distribution:
+        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
             row |= _distribution(name, part) if part and part.get("count") else {}
         elif isinstance(inner, inspect.StructType):
             row |= _flat(inner.cls, part, f"{name}_")

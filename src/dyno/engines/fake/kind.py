@@ -14,6 +14,7 @@ from dyno.facts.engine import EngineSpec
 class FakeKind(Kind):
     name = "fake"
     title = "The fake engine"
+    computes = False
     options = {
         **dict.fromkeys(("served_name", "max_model_len"), (Option(lambda _: ()),)),
         "prefix_caching": (Option(lambda on: {False: ()}[on]),),  # it has none

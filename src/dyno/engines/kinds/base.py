@@ -87,6 +87,7 @@ class Kind:
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
+    computes: ClassVar[bool] = True  # False: it sends at given times, and must get its turns as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:

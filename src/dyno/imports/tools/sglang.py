@@ -86,7 +86,7 @@ def _detailed(draft: Draft, value: Value) -> Samples | None:
     return Samples(
         input_lens=draft.samples(list[int], value.get("input_lens"), "input_lens"),
         output_lens=draft.samples(list[int], value.get("output_lens"), "output_lens"),
-        ttfts_ms=[1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")],
+        ttfts_ms=draft.times_ms(value.get("ttfts"), "ttfts"),
         itls_ms=draft.gaps_ms(value.get("itls"), "itls")[0],
         errors=errors(draft.samples(list[str | None], value.get("errors"), "errors")),
     )

@@ -137,9 +137,9 @@ def _detailed(draft: Draft, value: Value) -> Samples | None:
     if not any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
         return None
     made = draft.samples(list[int], value.get("output_lens"), "output_lens")
-    firsts = [1e3 * s for s in draft.samples(list[float], value.get("ttfts"), "ttfts")]
+    firsts = draft.times_ms(value.get("ttfts"), "ttfts")
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
-    ends = [1e3 * s for s in draft.samples(list[float], value.get("latencies"), "latencies")]
+    ends = draft.times_ms(value.get("latencies"), "latencies")
     if not ends and len(firsts) == len(decoding):  # from first token to last are its gaps
         ends = [first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0]
     paces = [rest / (n - 1) for n, rest in zip(made, decoding, strict=False) if n > 1 and rest > 0]

@@ -20,7 +20,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Reading(msgspec.Struct):
     """What a stream's events said. An event that can't be read ends it with an error."""
 
-    chunk_ns: list[int]
+    chunk_ends: list[int]  # where each chunk's event ends in the response
     texts: list[str]
     chunk_tokens: list[int] | None = None
     empty_chunks: int = 0
@@ -66,23 +66,23 @@ def stream_error(reading: Reading, error: Any) -> Reading:
     return reading
 
 
-def settle_silent(reading: Reading, silent: int, last_ns: int | None) -> None:
+def settle_silent(reading: Reading, silent: int, last_end: int | None) -> None:
     """Which events without text were tokens, by the server's own count.
 
     vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
     sends the finish reason in an event of its own. Where events and tokens don't add up, chunks carry several tokens,
-    and an event without text is none. Times stay in order, wherever the finish reason came.
+    and an event without text is none. Chunks stay in order, wherever the finish reason came.
     """
     tokens = reading.output_tokens
-    if tokens is None or not reading.chunk_ns:
+    if tokens is None or not reading.chunk_ends:
         return
-    count = len(reading.chunk_ns)
-    last = last_ns is not None and count < tokens
+    count = len(reading.chunk_ends)
+    last = last_end is not None and count < tokens
     if not tokens - reading.empty_chunks <= count + last <= tokens:
-        kept = [(ns, text) for ns, text in zip(reading.chunk_ns, reading.texts, strict=True) if text]
+        kept = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
         reading.empty_chunks += silent
-        reading.chunk_ns, reading.texts = [ns for ns, _ in kept], [text for _, text in kept]
-    elif last and last_ns is not None:
-        at = bisect_right(reading.chunk_ns, last_ns)
-        reading.chunk_ns.insert(at, last_ns)
+        reading.chunk_ends, reading.texts = [end for end, _ in kept], [text for _, text in kept]
+    elif last and last_end is not None:
+        at = bisect_right(reading.chunk_ends, last_end)
+        reading.chunk_ends.insert(at, last_end)
         reading.texts.insert(at, "")

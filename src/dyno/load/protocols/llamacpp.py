@@ -43,8 +43,8 @@ class Completion:
 
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [], chunk_tokens=[])
-        silent, last_ns = 0, None
-        for ns, data in events:
+        silent, last_end = 0, None
+        for end, data in events:
             if data == b"[DONE]":
                 reading.done = True
                 continue
@@ -54,9 +54,9 @@ class Completion:
                 return garbage(reading, data, e)
             if event.error is not None:
                 return stream_error(reading, event.error)
-            if event.content or (reading.chunk_ns and not event.stop):
+            if event.content or (reading.chunk_ends and not event.stop):
                 silent += not event.content
-                reading.chunk_ns.append(ns)
+                reading.chunk_ends.append(end)
                 reading.texts.append(event.content)
                 if reading.chunk_tokens is not None and event.tokens:
                     reading.chunk_tokens.append(len(event.tokens))
@@ -65,7 +65,7 @@ class Completion:
             elif not event.stop:
                 reading.empty_chunks += 1
             else:
-                last_ns = ns
+                last_end = end
             if event.stop:
                 reading.done = True
                 reading.finish_reason = _FINISH.get(event.stop_type or "", event.stop_type)
@@ -77,5 +77,5 @@ class Completion:
                 reading.model = event.model
         if sum(reading.chunk_tokens or []) != reading.output_tokens:
             reading.chunk_tokens = None
-            settle_silent(reading, silent, last_ns)
+            settle_silent(reading, silent, last_end)
         return reading

@@ -43,11 +43,11 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 def _read(events: list[tuple[int, bytes]]) -> Reading:
     reading = Reading([], [])
-    when, say = reading.chunk_ns.append, reading.texts.append
+    place, say = reading.chunk_ends.append, reading.texts.append
     silent = 0  # tokens without text, between others: special tokens, half a character
-    last_silent_ns = None  # the event with the finish reason, where it has no text
+    last_silent_end = None  # the event with the finish reason, where it has no text
     running: list[int] = []  # completion tokens so far, where each chunk carries a usage
-    for ns, data in events:
+    for end, data in events:
         try:
             chunk = _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
@@ -75,17 +75,17 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                 if finish == "eos_token":
                     text = None  # TGI: the end token's own "</s>"
             if text:
-                when(ns)
+                place(end)
                 say(text)
-            elif not reading.chunk_ns:
+            elif not reading.chunk_ends:
                 reading.empty_chunks += 1  # a role, most often; never the first token
             elif finish is None:
-                when(ns)
+                place(end)
                 say("")
                 silent += 1
             else:
-                last_silent_ns = ns
-            if usage is not None and usage.completion_tokens and reading.chunk_ns:
+                last_silent_end = end
+            if usage is not None and usage.completion_tokens and reading.chunk_ends:
                 running.append(usage.completion_tokens)
         if usage is not None:
             reading.prompt_tokens = usage.prompt_tokens
@@ -94,8 +94,8 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                 reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
         if reading.model is None:
             reading.model = chunk.model
-    settle_silent(reading, silent, last_silent_ns)
-    if running and len(running) == len(reading.chunk_ns):
+    settle_silent(reading, silent, last_silent_end)
+    if running and len(running) == len(reading.chunk_ends):
         reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
     return reading
 

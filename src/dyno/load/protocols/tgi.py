@@ -56,7 +56,7 @@ class GenerateStream:
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [])
         silent = 0
-        for ns, data in events:
+        for end, data in events:
             if data == b"[DONE]":
                 reading.done = True
                 continue
@@ -68,8 +68,8 @@ class GenerateStream:
                 return stream_error(reading, event.error)
             if event.token is not None:
                 text = "" if event.token.special else event.token.text
-                if text or reading.chunk_ns:
-                    reading.chunk_ns.append(ns)
+                if text or reading.chunk_ends:
+                    reading.chunk_ends.append(end)
                     reading.texts.append(text)
                     silent += not text
                 else:

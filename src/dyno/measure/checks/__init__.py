@@ -42,6 +42,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.repeated_prompts,
     load.replicas,
     client.unseen_chunks,
+    client.clock_set,
     client.late_sends,
     client.late_loop,
     client.busy,

@@ -4,23 +4,78 @@ from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
 from dyno.facts.rig import Rig
+from dyno.facts.summary import Summary
 from dyno.measure.evidence import Evidence
 
 LATE_SEND_MS = 10.0
-UNSEEN_NOTE, UNSEEN_DOUBT = 0.01, 0.05
+UNSEEN_NOTE = 0.01
+WAITED = 0.02  # of the load's time: more than that is no ordinary wait for a core
+_NAMES = {
+    "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "itl_per_token": "ITL per token", "e2el": "E2EL",
+    "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
+}  # fmt: skip
+_RATES = {
+    "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",
+}  # fmt: skip
 
 
 def unseen_chunks(e: Evidence) -> Iterator[Finding]:
-    share = e.summary.client.unseen_share
-    if share > UNSEEN_NOTE:
+    s = e.summary
+    share, unknown = s.client.unseen_share, _unknown(s)
+    if share <= UNSEEN_NOTE and not unknown:
+        return
+    first = f", of the first ones {s.client.unseen_first / s.completed:.0%}" if s.completed else ""
+    reason, advice = _limit(e)
+    yield Finding(
+        "client.unseen_chunks",
+        "doubt" if unknown else "note",
+        f"dyno was too busy to time {share:.1%} of the chunks{first}: {reason}. "
+        + (f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."),
+        advice,
+    )
+
+
+def _unknown(s: Summary) -> list[str]:
+    """Figures that are known only within bounds, in words: of each latency its mean, else its first."""
+    found = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
+    for name, latency in s.latencies.items():
+        for figure, (low, high) in list(latency.bounds.items())[:1]:
+            more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
+            figure = f"p{figure}" if figure[0].isdigit() else figure
+            found.append(f"{figure} {_NAMES[name]} {low:,.2f} to {high:,.2f} ms{more}")
+    return found
+
+
+def _limit(e: Evidence) -> tuple[str, str]:
+    """What kept the client from its sockets, and what helps against that."""
+    client, cores = e.summary.client, e.rig.cores if e.rig else 0
+    if client.waited_share is not None and client.waited_share > WAITED:
+        others = client.others_cpu
+        shared = f" of {cores}" if cores else ""
+        who = f"; other processes used {others:.1f} cores{shared}" if others is not None and others > 0.1 else ""
+        return (
+            f"it was ready to run but had no core for {client.waited_share:.0%} of the load{who}",
+            "Leave it a core, run it on another machine, or let it raise its priority (CAP_SYS_NICE, or `ulimit -r`).",
+        )
+    if client.cpu_share > 0.9:
+        return (
+            f"it used {client.cpu_share:.0%} of the one core that it can use",
+            "Use fewer streams, or a faster machine for the client (`dyno doctor` measures how much is accurate here).",
+        )
+    return (
+        f"it was stopped for a while (its loop came {client.loop_late_p99_ms:.0f} ms late, p99)",
+        "Look for what stops it: Ctrl-Z, a debugger, a machine that sleeps, a CPU limit of the container.",
+    )
+
+
+def clock_set(e: Evidence) -> Iterator[Finding]:
+    if reads := e.summary.client.unstamped:
         yield Finding(
-            "client.unseen_chunks",
-            "doubt" if share > UNSEEN_DOUBT else "note",
-            f"{share:.1%} of the chunks were read late and together with a later one (reads came up to "
-            f"{e.summary.client.read_late_max_ms:.0f} ms late): their own arrival is not known, and TTFT and ITL leave "
-            "them out.",
-            "TPOT, E2EL and throughput are not affected. Run dyno on cores of its own, or with fewer streams (`dyno "
-            "doctor` says how many are safe here).",
+            "client.clock_set",
+            "note",
+            f"The wall clock was set while the load ran: {reads} reads were timed by dyno's own clock, not by the "
+            "kernel's stamps.",
+            "Their times contain dyno's own delay. Let the clock settle (NTP) before you measure small latencies.",
         )
 
 
@@ -31,7 +86,7 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
     # one each request has its time.
     closed = e.trial.load.closed_loop
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
-    if judged > limit_ms and judged > 0.02 * e.summary.e2el.mean:
+    if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
         yield Finding(
             "client.late_sends",
             "doubt",
@@ -45,7 +100,7 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
     if client.kernel_stamps:
         return  # times are the kernel's: a late loop delays no figure
-    if client.loop_late_p99_ms > max(1.0, 0.1 * e.summary.itl.median):
+    if client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
         yield Finding(
             "client.late_loop",
             "doubt",

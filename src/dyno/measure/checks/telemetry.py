@@ -81,7 +81,7 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
     if t is None or s.steady is None or not e.trial.load.closed_loop or e.trial.load.max_concurrency is None:
         return
     running, waiting = t.total("running_mean"), t.total("waiting_mean")
-    if running is None or min(x.samples for x in t.engines) < FEW or s.e2el.mean < 500:
+    if running is None or min(x.samples for x in t.engines) < FEW or (s.e2el.mean or 0.0) < 500:
         return  # short requests are on their way for a good part of their lives
     if slots and s.client.streams_peak > slots * len(e.trial.target.urls):
         return  # said by load.slots

@@ -122,10 +122,12 @@ def buffered(e: Evidence) -> Iterator[Finding]:
 def bundled(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.itl_per_token is not None:
+        chunk, token = s.itl.mean, s.itl_per_token.mean
+        means = "" if chunk is None or token is None else f" (mean {chunk:.2f} ms), {token:.2f} ms for each token"
         yield Finding(
             "tokens.bundled",
             "note",
-            f"Chunks carry {s.total_output_tokens / s.chunks:.2f} tokens on average: ITL is the gap between chunks "
-            f"(mean {s.itl.mean:.2f} ms), {s.itl_per_token.mean:.2f} ms for each token.",
+            f"Chunks carry {s.total_output_tokens / s.chunks:.2f} tokens on average: ITL is the gap between chunks"
+            f"{means}.",
             "Compare ITL with engines that bundle tokens by the per-token figure, or by TPOT.",
         )
