@@ -63,6 +63,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     from dyno.facts.finding import verdict, worst_first
     from dyno.facts.report import AuthorsTable, Report
     from dyno.measure.audit import audit
+    from dyno.measure.checks.rows.repetition import reported_twice
     from dyno.measure.conclusion import conclude
     from dyno.measure.entries import about_failures, entries
     from dyno.measure.target import best, target
@@ -85,6 +86,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     about = _about(options.what)
     known = {f.text for f in judged.each}
     besides = [f for m in all_made for f in m.entry.findings if f.text not in known and f.code in _OF_REPEATS]
+    besides += reported_twice([(m.row, copy) for made in all_made for m in made.group for copy in m.also])
     findings = worst_first([*judged.findings, *{f.text: f for f in besides}.values(), *lost, *about_failures(all_made)])
     of = [(m.entry, m.group) for m in all_made]
     studies = _studies(sources)

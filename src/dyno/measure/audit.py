@@ -8,8 +8,8 @@ from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Row
 from dyno.facts.roofline import Peaks
 from dyno.measure.checks.reports import REPORTS
-from dyno.measure.checks.rows import POSSIBLE, ROW, ROWS, physics
-from dyno.measure.model_name import named, related
+from dyno.measure.checks.rows import POSSIBLE, ROW, ROWS, physics, repetition
+from dyno.measure.model_name import same_model
 
 # Each of these is about a sentence of its own.
 APART = {"consistency.claim", "consistency.mean_only", "comparability.claimed_work", "consistency.arithmetic",
@@ -29,32 +29,42 @@ def audit(
 ) -> Audit:
     """`own`: what dyno's runs among them have found out by themselves."""
     rows = [row for d in documents for row in d.rows]
-    once = without_copies(rows)
+    twice = copies(rows)
+    once = _without(rows, twice)
     # A run of dyno's own was examined with all its records when it was measured.
     found = [f for row in once for check in (ROW if row.form != "run" else POSSIBLE) for f in check(row)]
     found += [f for across in ROWS for f in across(once)]
     title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
     found += list(physics.roofline(once, peaks_of, title))
     found += [f for of in REPORTS for f in of(list(documents))]
+    found += repetition.reported_twice(twice)
     each = worst_first([*own, *found])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents))
 
 
 def without_copies(rows: Sequence[Row]) -> list[Row]:
-    """A result that is told again, in a table or another file, is one result: the fuller telling counts."""
-    kept: list[Row] = []
+    return _without(rows, copies(rows))
+
+
+def _without(rows: Sequence[Row], twice: Iterable[tuple[Row, Row]]) -> list[Row]:
+    gone = {id(copy) for _, copy in twice}
+    return [row for row in rows if id(row) not in gone]
+
+
+def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Results that a table or another file reports again, each with the fuller report that counts."""
+    twice: list[tuple[Row, Row]] = []
     seen: dict[tuple[float, ...], Row] = {}
     for row in sorted(rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))):
         mark = tuple(
             round(v, 2) for n in ("duration_s", "mean_ttft_ms", "mean_tpot_ms") if (v := row.get(n)) is not None
         )
-        if len(mark) == 3 and (first := seen.get(mark)) is not None and _same_result(first, row):
+        if len(mark) < 3:
             continue
-        if len(mark) == 3:
-            seen.setdefault(mark, row)
-        kept.append(row)
-    order = {id(row): i for i, row in enumerate(rows)}
-    return sorted(kept, key=lambda r: order[id(r)])
+        first = seen.setdefault(mark, row)
+        if first is not row and _same_result(first, row):
+            twice.append((first, row))
+    return twice
 
 
 def _same_result(first: Row, row: Row) -> bool:
@@ -63,9 +73,7 @@ def _same_result(first: Row, row: Row) -> bool:
         a, b = first.told(name), row.told(name)
         if a is not None and b is not None and a != b:
             return False
-    if not related(*(named(str(r.told("model") or "")) for r in (first, row))):
-        return False
-    return first.form != row.form or first.file != row.file
+    return same_model(first, row) and (first.form != row.form or first.file != row.file)
 
 
 def gathered(found: Iterable[Finding]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import msgspec
 from dyno.facts.imported import SPEEDS, Figure, Row
 from dyno.facts.measured import Measured
 from dyno.measure.audit import without_copies
+from dyno.measure.model_name import same_model
 from dyno.measure.points import point
 
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
@@ -44,9 +45,11 @@ def _near(row: Row) -> set[tuple[str, str]]:
 
 
 def _same(one: Row, other: Row) -> bool:
-    """All that both tell is equal as far as it was printed, and that is far enough."""
+    """All figures that both report are equal as far as printed, with enough digits, and of the same model."""
     shared = [n for n in one.figures if n in other.figures]
     if one.file == other.file or not all(_agree(one.figures[n], other.figures[n]) for n in shared):
+        return False
+    if not same_model(one, other):
         return False
     wanted = _TELLING if one.series == other.series else _TELLING_OF_ANOTHER
     return any(_sharp(one.figures[n], other.figures[n]) >= wanted for n in shared if n in SPEEDS)

@@ -36,6 +36,22 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
+def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
+    """One note for all results that were merged with a second report of themselves."""
+    if pairs:
+        first, copy = pairs[0]
+        said = "1 result is reported twice and counts once"
+        if len(pairs) > 1:
+            said = f"{len(pairs):,} results are reported more than once and count once. The first"
+        yield Finding(
+            "consistency.reported_twice",
+            "note",
+            f"{said}: {copy.at} repeats {first.at}.",
+            "If these are separate runs, one of them has copied figures. Check the raw results.",
+            at([row for pair in pairs for row in pair]),
+        )
+
+
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
     """Different things that behave the same to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
