@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("sound: 1 note, in 1 result of 1 file\n  sound.log: text, 1 result\n")
+    assert out.startswith("sound: 1 note, in 1 result of 1 file; 1 of 1 block read\n  sound.log: text, 1 result\n")
     assert "Served, by vllm" in out and "vllm.ttft: from sending to the first chunk" in out
 
 
@@ -87,7 +87,7 @@ def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFix
     assert main(["audit", "failed.log", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert (
-        out.startswith("## Audit: void\n")
+        out.startswith("## Audit: void: 1 void, 2 notes, in 1 result of 1 file; 1 of 1 block read\n")
         and "- **void** `requests.failed`: 600 of 1000" in out
         and "| line | what |" in out
     )
@@ -98,12 +98,9 @@ def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[
     (here / "noise.bin").write_bytes(bytes(range(256)) * 8)
     assert main(["audit", "words.txt", "noise.bin"]) == 1
     told = capsys.readouterr()
-    assert (
-        "words.txt:1: Nothing in it is a result that dyno knows." in told.out
-        and "noise.bin:1: This is no text." in told.out
-    )
+    assert "words.txt:1: no results found" in told.out and "noise.bin:1: This is no text." in told.out
     assert "None of the files holds a result that dyno knows." in told.err
-    assert told.out.startswith("nothing read: nothing found, in 0 results of 2 files")
+    assert told.out.startswith("no results found in 2 files\n")
     assert main(["audit", "words.txt", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] is None
 
@@ -128,7 +125,9 @@ def test_a_mistake_gets_a_sentence(
 
 def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "sound.log"]) == 0
-    assert "sound.log: text, 1 result by vllm → runs/imports/sound.log.json" in capsys.readouterr().out
+    assert (
+        "sound.log: text, 1 result by vllm, 1 of 1 block read → runs/imports/sound.log.json" in capsys.readouterr().out
+    )
     assert main(["runs"]) == 0
     assert "runs/imports/sound.log.json: imported from sound.log, 1 result (text)" in capsys.readouterr().out
     assert (

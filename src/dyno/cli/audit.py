@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dyno.facts.imported import Document
     from dyno.facts.roofline import Peaks
 
-GATE = 3
+GATE, UNREAD = 3, 5  # exit codes: something is void; nothing is, but not all of it was read
 _FORMATS = """reads, told apart by content:
   printed blocks of vLLM and SGLang, also several in a log, a Markdown file or a console's output
   JSON of vLLM (serve, throughput, latency), GuideLLM, AIPerf, GenAI-Perf, inference-perf,
@@ -26,7 +26,10 @@ examples:
   dyno audit report.md results/*.json       a report and the files behind it, together
   dyno audit bench.log --json | jq .findings
   dyno audit runs/my-study --price 2.99     runs and studies of dyno's too
-  vllm bench serve … | dyno audit -         from a pipe"""
+  vllm bench serve … | dyno audit -         from a pipe
+
+exit codes: 0 all was read and nothing is void, 1 failed, 2 wrong usage, 3 something is void, 5 nothing is void, but
+something with numbers could not be read"""
 _IMPORTS = """
 examples:
   dyno import results/*.json                kept under runs/imports; `dyno runs` lists them
@@ -41,7 +44,8 @@ def add(commands: Any) -> None:
         "audit",
         help="read anybody's results, say what they are worth",
         description="Reads results of dyno and of other tools, and reports written around them, and says what is\n"
-        "doubtful or wrong in them, with the lines. Exit code 3 when something is void.",
+        "doubtful or wrong in them, with the lines. The verdict says how much was read; tables and printed figures\n"
+        "that were not are listed.",
         epilog=_FORMATS + _AUDITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -107,9 +111,10 @@ def audit(options: argparse.Namespace) -> int:
         print(json.dumps(as_json(result, rows, __version__)))
     else:
         print((as_markdown if options.markdown else text)(result, rows))
-    if not rows and all(d.unread for d in documents) and not any(d.headings for d in documents):
+    lost = not result.coverage.complete
+    if not rows and not lost and all(d.unread for d in documents) and not any(d.headings for d in documents):
         raise ImportFailed("None of the files holds a result that dyno knows.")
-    return GATE if result.verdict == "void" else int(missing > 0)
+    return GATE if result.verdict == "void" else 1 if missing else UNREAD if lost else 0
 
 
 def show(word: str, runs: Path, as_json: bool) -> int:
@@ -151,6 +156,7 @@ def import_(options: argparse.Namespace) -> int:
 
     from dyno.imports.document import read
     from dyno.imports.given import all_used, given, with_given
+    from dyno.measure.coverage import coverage
     from dyno.store.imports import FOLDER, keep, without_text
     from dyno.units import many
 
@@ -176,12 +182,13 @@ def import_(options: argparse.Namespace) -> int:
             where = f" → {keep(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
+        share = coverage([d]).describe()
         print(
-            f"{d.file}: {d.format}, {many(len(d.rows), 'result')}{by}{where}",
+            f"{d.file}: {d.format}, {many(len(d.rows), 'result')}{by}{f', {share} read' if share else ''}{where}",
             file=sys.stderr if options.json else sys.stdout,
         )
-        for u in d.unread[:20]:
-            print(f"  {d.file}:{u.line}: {u.why}", file=sys.stderr)
+        for u in sorted(d.unread, key=lambda u: not u.lost)[:20]:
+            print(f"  {u.describe(d.file)}", file=sys.stderr)
         if len(d.unread) > 20:
             print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
     if failed or not any(d.rows for d in documents):

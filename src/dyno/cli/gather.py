@@ -158,16 +158,24 @@ def _own(s: "Source") -> bool:
 def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     """What was named and couldn't be read is told here and in the report: results without it may be others."""
     from dyno.facts.finding import Finding
+    from dyno.facts.imported import place
+    from dyno.measure.coverage import coverage
 
     for s in sources:
-        told = s.damaged if _own(s) else [f"{s.document.file}:{u.line}: {u.why}" for u in s.document.unread]
+        told = s.damaged if _own(s) else [u.describe(s.document.file) for u in s.document.unread]
         if not _own(s) and not (s.document.rows or s.document.unread or s.document.commands):
             told = [f"{s.document.file} holds no result that dyno knows."]
         for why in told:
             print(f"dyno: {why}", file=sys.stderr)
     advice = "Measure it again, or delete its folder: the report is without it."
     damaged = [why for s in sources for why in s.damaged]
-    return [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
+    found = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
+    read = coverage([s.document for s in sources])
+    if not read.complete:
+        text = f"Not everything with numbers was read: {read.describe()}."
+        advice = "The report lacks these figures. `dyno audit` lists them with the reason."
+        found.append(Finding("sources.unread", "note", text, advice, [place(file, u.line) for file, u in read.lost]))
+    return found
 
 
 def _unused(rules: Any, all_made: "Sequence[Made]") -> None:

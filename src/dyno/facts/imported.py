@@ -166,8 +166,21 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that no result came of, or a remark on something that was read."""
+
     line: int
     why: str
+    # What holds numbers and was not read: a table, some of its columns or lines, a printed block, or the whole file.
+    part: Literal["", "columns", "table", "block", "lines", "file"] = ""
+    what: str = ""  # its titles, or its first line's name
+
+    @property
+    def lost(self) -> bool:
+        """It may hold results that nothing was said about."""
+        return self.part not in ("", "columns")
+
+    def describe(self, file: str) -> str:
+        return ": ".join(filter(None, (place(file, self.line), self.what, self.why)))
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,7 @@ _WIDEST: Final = 200  # characters of a cell that may still be a setting
 
 
 def figure(cell: Cell, column: Column, line: int, tool: str) -> Figure | None:
-    number = printed(cell.text)
+    number = printed(cell.text.strip().removesuffix(column.behind))
     scale = None if number is None else _scale(column, number)
     if number is None or scale is None:
         return None

@@ -23,6 +23,7 @@ class Column(msgspec.Struct, frozen=True):
     # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
     scale: float | None = 1.0
     test: str = ""  # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
+    behind: str = ""  # words behind each number of the column that say what it is: '256.1 output tok/s'
     told: tuple[tuple[str, int], ...] = ()  # settings that the title names: 'Output tok/s (c32)'
 
 

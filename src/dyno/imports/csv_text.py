@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from pathlib import PurePath
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,7 +16,6 @@ from dyno.secrets import HIDDEN, is_secret, shown
 
 _CELLS: Final = 500_000  # of a larger file, the first of them
 _LOOKED_AT: Final = 20  # lines that tell what it is
-_NAMED: Final = 6  # columns that aren't known, as they are told
 _COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
 
 
@@ -33,7 +32,7 @@ def read(file: str, data: bytes) -> Document | None:
         return None
     header = [title.strip() for title in rows[0]]
     if not any(title for title in header) or any(printed(title) for title in header if title):
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a line of titles")])
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a line of titles", "table")])
     if llama_bench.is_header(header):
         found, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", found, unread=unread + wrong)
@@ -41,14 +40,14 @@ def read(file: str, data: bytes) -> Document | None:
     cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = Table(lines[0], header, cells, lines[1:])
     if tables.of_requests(table):
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself")])
+        return Document(
+            file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself", "table")]
+        )
     results = tables.rows_of(table, 0, file, "csv")
+    missed = tables.unread(table, results)
+    unread += [missed] if missed is not None else []
     if not results:
-        why = "CSV whose columns are no figures that are known"
-        if strange := tables.unknown(table):
-            more = f", and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
-            why += f": {shown('', ', '.join(title[:40] for title in strange[:_NAMED]))}{more}"
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], why)])
+        return Document(file, "csv", unread=unread or [Unread(lines[0], "no column is a known figure")])
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
@@ -115,7 +114,7 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
             row = next(reader, None)
         except csv.Error:
             if len(unread) < 50:
-                unread.append(Unread(line, "a cell too long for a table"))
+                unread.append(Unread(line, "a cell too long for a table", "lines"))
             continue
         if row is None:
             return rows, lines, unread
@@ -126,10 +125,11 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
         if rows and not _fits(row, len(rows[0])):
             # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
-                unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}"))
+                part: Literal["", "lines"] = "lines" if any(printed(cell) for cell in row) else ""
+                unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}", part))
             continue
         rows.append(row)
         lines.append(line)
         cells += len(row)
-    unread.append(Unread(lines[-1], "the file is too large: the rest was left unread"))
+    unread.append(Unread(lines[-1], "the file is too large: the rest was left unread", "lines"))
     return rows, lines, unread

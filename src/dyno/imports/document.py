@@ -7,7 +7,7 @@ from pathlib import Path
 from dyno.errors import ImportFailed
 from dyno.facts.imported import Document, Unread
 from dyno.imports import structured
-from dyno.imports.lines import decoded, lines
+from dyno.imports.lines import decoded, holds_numbers, lines
 from dyno.imports.text import Walk
 
 LARGEST = 2 << 30
@@ -80,8 +80,8 @@ def read_text(file: str, content: bytes) -> Document:
     walk = Walk(file, markdown)
     walk.go(lines(content))
     document = walk.document("markdown" if markdown else "text")
-    if not document.rows and not document.tables and not document.headings and not document.commands:
-        document.unread.append(Unread(1, "Nothing in it is a result that dyno knows."))
+    if not document.rows:
+        document.unread.extend(_without_results(document, content))
     return document
 
 
@@ -129,7 +129,9 @@ def _large(file: str, data: _Bytes) -> Document:
                 walked += 1
             number += piece.count(b"\n")
             if walked > _MOST_WALKED and not walk.full:
-                walk.unread.append(Unread(number, "So much in it looks like results: what follows is left out."))
+                walk.unread.append(
+                    Unread(number, "So much in it looks like results: what follows is left out.", "lines")
+                )
                 walk.full = True
             if walk.full:
                 break
@@ -137,8 +139,17 @@ def _large(file: str, data: _Bytes) -> Document:
     walk.finish()
     document = walk.document("log")
     if not document.rows:
-        document.unread.append(Unread(1, "Nothing in it is a result that dyno knows."))
+        document.unread.extend(_without_results(document, data[: 1 << 20]))
     return document
+
+
+def _without_results(document: Document, content: bytes) -> list[Unread]:
+    """Says so of a file with numbers, unless its tables or blocks are listed, and of one that holds nothing at all."""
+    if any(u.lost for u in document.unread):
+        return []
+    if holds_numbers(content):
+        return [Unread(1, "no results found", "file")]
+    return [] if document.tables or document.headings or document.commands else [Unread(1, "no results found")]
 
 
 def _found(data: _Bytes, mark: bytes) -> list[int]:

@@ -34,7 +34,7 @@ class Draft:
             return
         number = value.number
         if number is None:
-            self.unread.append(Unread(value.line, f"what stands for {name} is no number"))
+            self.unread.append(Unread(value.line, f"what stands for {name} is no number", "lines"))
             return
         self.figures[name] = Figure(number * scale, value.line, rounding(value.digits) * abs(scale), means)
 
@@ -67,7 +67,7 @@ class Draft:
             return []
         found = value.decoded(kind)
         if found is None:
-            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
+            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
         return found or []
 
     def times_ms(self, value: Value | None, name: str) -> list[float]:
@@ -89,7 +89,7 @@ class Draft:
                 pooled.extend(gaps)
                 sums.append(sum(gaps) if len(gaps) == len(found) else math.nan)
         except msgspec.MsgspecError:
-            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should"))
+            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
             return [], []
         return pooled, sums
 

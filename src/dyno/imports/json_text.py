@@ -49,7 +49,9 @@ def values(data: bytes) -> Found | None:
         if not found.values and not found.unread and not _begins(data, start):
             return None
         if found.broken > _BROKEN:
-            found.unread.append(Unread(lines.of(start), "too much is broken; the rest of the file was left unread"))
+            found.unread.append(
+                Unread(lines.of(start), "too much is broken; the rest of the file was left unread", "lines")
+            )
             break
         following = _next(data, start)
         _mend(data[start:following], at, lines.of(start), found)
@@ -101,11 +103,11 @@ def _begins(data: bytes, start: int) -> bool:
 def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
     lines = Lines(piece, line)
     if at == _TOO_DEEP:
-        found.unread.append(Unread(line, "nested too deep to be a result"))
+        found.unread.append(Unread(line, "nested too deep to be a result", "lines"))
         found.broken += 1
         return
     if len(piece) > _MENDED:
-        found.unread.append(Unread(lines.of(at), "broken here, and too large to be mended"))
+        found.unread.append(Unread(lines.of(at), "broken here, and too large to be mended", "lines"))
         found.broken += 1
         return
     if b"NaN" in piece or b"Infinity" in piece:
@@ -122,10 +124,12 @@ def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
     whole = _closed(piece, at)
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
-        found.unread.append(Unread(lines.of(min(at, len(piece))), "broken here: what stands before it was read"))
+        found.unread.append(
+            Unread(lines.of(min(at, len(piece))), "broken here: what stands before it was read", "lines")
+        )
         found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
-    found.unread.append(Unread(lines.of(min(at, len(piece))), "this is no JSON"))
+    found.unread.append(Unread(lines.of(min(at, len(piece))), "this is no JSON", "lines"))
     found.broken += 1
 
 

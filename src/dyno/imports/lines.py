@@ -10,6 +10,7 @@ _PART = 1 << 20  # bytes that are made text at once
 _EMPTY = 3  # lines in a row that say that something is over
 _PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_FRACTION = re.compile(rb"(?<![\d.])\d+\.\d+(?![\d.])")
 _STRAY = re.compile(r"[\udc80-\udcff]")
 _MANGLED = re.compile(
     r"[ÂÃâðï][\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
@@ -31,6 +32,11 @@ def decoded(data: bytes) -> bytes:
         if data.startswith(mark):
             return data.decode(name, errors="replace").encode()
     return data.removeprefix(codecs.BOM_UTF8)
+
+
+def holds_numbers(data: bytes) -> bool:
+    """Two fractions at least: whole numbers are dates, ports and versions too."""
+    return len(_FRACTION.findall(data[: 1 << 20])) > 1
 
 
 def lines(data: bytes, first: int = 1) -> Iterator[Line]:

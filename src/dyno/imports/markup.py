@@ -15,6 +15,13 @@ _TAG = re.compile(r"</?[A-Za-z!][^<>]{0,1000}>")
 _STRONG = re.compile(
     r"\*\*(?=[^\s*])((?:[^*]|\*(?!\*)){1,400}+)(?<=\S)\*\*|__(?=[^\s_])((?:[^_]|_(?!_)){1,400}+)(?<=\S)__"
 )
+# A printed table's lines, as Markdown has them: bars, and dashes in rules. Its corners are bars too.
+_BOX = str.maketrans(
+    dict.fromkeys("│┃║┆┊╎┌┬┐├┼┤└┴┘┏┳┓┣╋┫┗┻┛┡╇┩┢╈┪╔╦╗╠╬╣╚╩╝╭╮╰╯╞╪╡╟╫╢┝┿┥┠╂┨╒╤╕╘╧╛╓╥╖╙╨╜", "|")
+    | dict.fromkeys("─━═┄┈╌╍", "-")
+)
+_BARS = re.compile("[│┃║┼╇╪╬]|^\\s*[┌┏╔╭├┡╞╠└┗╚╰]")
+_GRID = re.compile(r"\s*[+|]?[-=]{2,}[-=+|]*\s*")  # +-----+-----+
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*\d])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")
 
 
@@ -33,6 +40,14 @@ def row(text: str) -> str | None:
     """A line of a table, from its first bar on."""
     found = _BEFORE_ROW.match(text) if "|" in text and len(text) <= LONGEST_ROW else None
     return text[found.end() :] if found and len(text) > found.end() + 1 else None
+
+
+def unboxed(text: str) -> str:
+    """A line of a table in box-drawing characters or of a grid, with bars instead; any other line as it is."""
+    if text.isascii():
+        grid = ("+-" in text or "+=" in text) and _GRID.fullmatch(text)
+        return text.replace("+", "|").replace("=", "-") if grid else text
+    return text.translate(_BOX) if _BARS.search(text) else text
 
 
 def is_rule(text: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from dyno.facts.imported import Document, Row, Unread
 from dyno.imports import csv_text, json_text
+from dyno.imports.lines import holds_numbers
 from dyno.imports.tools import (
     aiperf,
     guidellm,
@@ -108,9 +109,9 @@ def _json(file: str, data: bytes) -> Document | None:
         if found.broken > max(2, len(found.values)):
             return None  # a log that has objects in it
         where = found.values[0].line if found.values else 1
-        unread = [*unread, Unread(where, _strange(strange))]
+        unread = [*unread, Unread(where, _strange(strange), "file" if holds_numbers(data) else "")]
     else:
-        unread = unread + [Unread(value.line, _strange([value])) for value in strange if value.size > 2]
+        unread = unread + [Unread(value.line, _strange([value]), "lines") for value in strange if value.size > 2]
     rows.sort(key=lambda row: row.line)
     return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
 
@@ -137,4 +138,4 @@ def _capped(unread: list[Unread]) -> list[Unread]:
     unread = sorted(unread, key=lambda u: u.line)
     if len(unread) <= _TOLD:
         return unread
-    return [*unread[:_TOLD], Unread(unread[_TOLD].line, f"and {len(unread) - _TOLD} more such remarks")]
+    return [*unread[:_TOLD], Unread(unread[_TOLD].line, f"and {len(unread) - _TOLD} more such remarks", "lines")]

@@ -1,12 +1,13 @@
 """A table whose columns, or whose rows, mean figures: one result for each line of it, or for each column."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table
+from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table, Unread
 from dyno.imports import columns
 from dyno.imports.cells import devices, figure, plain, rate, settings_of
 from dyno.imports.columns import Column
@@ -55,6 +56,25 @@ _EACH: Final = re.compile(
 _BEHIND: Final = re.compile(r"(.+?)\s*[(\[]\s*([^()\[\]]{1,40}?)\s*[)\]]")
 _GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I)
 _LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
+_FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")  # whose tables have fixed columns
+_WORDS_BEHIND: Final = re.compile(r"\d[\d,]*(?:\.\d+)?\s((?:\S+\s){1,3}\S+/s(?:ec)?)")
+_LOOKED_AT: Final = 20  # lines of a table that show what is unread in it
+_PER: Final = re.compile(r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I)
+_NAMED: Final = 6  # titles that a remark names
+_FIGURES: Final = 2  # numbers outside the first column that make a table one of figures
+_NUMERIC: Final = re.compile(
+    r"[~≈<>≤≥$+−-]{0,2}\s?\d[\d,]*(?:\.\d+)?(?![\d.]|-\d\d-|/\d+/|[xX×]\s?[A-Z]|[A-Za-z]+\d)(?!\s?[bB]\b)"
+)
+# Titles of what was given, not measured: versions, machines, sizes, prices.
+_GIVEN: Final = re.compile(
+    r".{0,40}(?:version|driver|default|recommend|licen[cs]e|release|price|版本|显存).{0,40}|"
+    r"(?:active |total )?param(?:eter)?s?|build|cuda|rocm|hip|rccl|nccl|vbios|ubuntu|kernel|python|pytorch|os|cpus?|"
+    r"(?:cpu )?cores?|ram|memory|ports?|(?:num(?:ber)? )?(?:of )?(?:layers|heads|experts|devices|nodes)|dates?|"
+    r"min(?:imum)? .{0,20}gpus?.{0,20}|nvidia-smi.{0,80}|.{0,20}tdp",
+    re.I,
+)
+_WIDEST: Final = 60  # characters of a cell with words behind its number
+_LONGEST: Final = 40  # characters of a cell with a number; more is a sentence
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 
 
@@ -63,14 +83,69 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     for read in (llama_bench_table.rows, lm_eval_table.rows):
         if (found := read(table, index, file, form)) is not None:
             return found
+    meanings, names = _meanings(table)
+    if _figures_in(table, meanings):
+        return list(_by_line(table, meanings, names, index, file, form))
+    return list(_by_column(table, index, file, form))
+
+
+def _meanings(table: Table) -> tuple[list[Column | None], list[str]]:
+    """What each column means, and which configuration it is of, where several stand side by side."""
     meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
     meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
     beside = _beside(table, meanings)
     meanings = [beside[i][1] if i in beside else column for i, column in enumerate(meanings)]
-    if _figures_in(table, meanings):
-        names = [beside[i][0] if i in beside else "" for i in range(len(meanings))]
-        return list(_by_line(table, meanings, names, index, file, form))
-    return list(_by_column(table, index, file, form))
+    return meanings, [beside[i][0] if i in beside else "" for i in range(len(meanings))]
+
+
+def unread(table: Table, results: Sequence[Row]) -> Unread | None:
+    """A table with figures that no result came of, or the columns that were left out of one with results."""
+    if results and (results[0].tool in _FORMS or results[0].line == table.line):
+        return None  # its columns are all known, or they are configurations, and its lines are metrics
+    table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
+    if not results and not _has_figures(table):
+        return None
+    meanings, _ = _meanings(table)
+    kept = _kept(table, meanings) if results else set()
+    left = [i for i, title in enumerate(table.header) if title and i not in kept and _is_lost(table, i, meanings[i])]
+    unitless = [i for i in left if (column := meanings[i]) is not None and column.scale is None]
+    if results:
+        why = "no unit" if unitless == left else "meaning unknown"
+        return Unread(table.line, why, "columns", _titles(table, left)) if left else None
+    why = f"unknown columns: {_titles(table, left)}" if left else "no known figure"
+    why = f"no unit: {_titles(table, unitless)}" if unitless else why
+    return Unread(table.line, why, "table", _titles(table, range(len(table.header))))
+
+
+def _has_figures(table: Table) -> bool:
+    found = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
+    return len(list(islice(found, _FIGURES))) == _FIGURES
+
+
+def _is_lost(table: Table, i: int, column: Column | None) -> bool:
+    """A column of numbers that none was read of, and that was measured: not compared, and not given."""
+    title, cells = table.header[i].strip(), _down(table, i)
+    if _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
+        return False
+    return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
+
+
+def _titles(table: Table, at: Iterable[int]) -> str:
+    titles = [title[:_LONGEST] for title in dict.fromkeys(table.header[i] for i in at) if title]
+    return shown("", ", ".join(titles[:_NAMED])) + (f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else "")
+
+
+def _counts_as_figure(table: Table, row: list[Cell], i: int) -> bool:
+    """A number that may be a result: neither a date nor a version, and not a setting by its column or its row."""
+    if len(row[i].text) > _LONGEST or not _NUMERIC.match(row[i].text):
+        return False
+    titles = (table.header[i] if i < len(table.header) else "", row[0].text)
+    return not any(_GIVEN.fullmatch(title.strip()) or _is_setting(title) for title in titles)
+
+
+def _is_setting(title: str) -> bool:
+    column = columns.meaning(title)
+    return column is not None and not column.figure
 
 
 def of_requests(table: Table) -> bool:
@@ -80,16 +155,6 @@ def of_requests(table: Table) -> bool:
         if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
             return True
     return False
-
-
-def unknown(table: Table) -> list[str]:
-    """Titles of columns of numbers that mean nothing that is known."""
-    return [
-        title
-        for i, title in enumerate(table.header)
-        if title and _column(title, table.header, _down(table, i)) is None
-        and any(printed(cell.text) is not None for cell in _down(table, i))
-    ]  # fmt: skip
 
 
 def _down(table: Table, i: int) -> list[Cell]:
@@ -109,7 +174,16 @@ def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
         return Column("speed")
     if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
         return Column(_LLMPERF[title], figure=False)
-    return _of_cells(title, cells)
+    column = _of_cells(title, cells)
+    if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
+        return Column("speed")
+    return column
+
+
+def _is_of_all_devices(header: list[str]) -> bool:
+    """'tok/s total' beside 'tok/s per GPU' is the sum over devices, not of input and output tokens."""
+    titles = [title.lower() for title in header]
+    return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
 
 
 def _of_cells(title: str, cells: list[Cell]) -> Column | None:
@@ -118,6 +192,8 @@ def _of_cells(title: str, cells: list[Cell]) -> Column | None:
     if column is not None:
         return column
     found = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
+    if not found:
+        return _behind(cells)
     if len(found) != 1:
         return None
     unit = found.pop()
@@ -126,13 +202,24 @@ def _of_cells(title: str, cells: list[Cell]) -> Column | None:
     return column if column is not None and (column.name in SPEEDS or columns.stem_of(column.name)) else None
 
 
+def _behind(cells: list[Cell]) -> Column | None:
+    """'256.1 output tok/s': what the column means stands behind each of its numbers."""
+    words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
+    column = columns.meaning(next(iter(words))) if len(words) == 1 else None
+    if column is None or not column.figure or column.name not in SPEEDS:
+        return None
+    return msgspec.structs.replace(column, behind=words.pop())
+
+
 def _beside(table: Table, meanings: list[Column | None]) -> dict[int, tuple[str, Column]]:
     """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
     found: dict[int, tuple[str, Column]] = {}
     for i, title in enumerate(table.header):
-        if meanings[i] is None and (read := _named(title)) is not None:
+        if meanings[i] is None and (read := _named(title) or _by_unit(title, _down(table, i))) is not None:
             found[i] = read
     names = [column.name + column.test for _, column in found.values()]
+    if len({name for name, _ in found.values()}) == 1 and len(set(names)) == len(names) > 1:
+        return found  # 'ROCm pp512' beside 'ROCm tg128'
     found = {i: (name, column) for i, (name, column) in found.items() if names.count(column.name + column.test) > 1}
     return found if len({name for name, _ in found.values()}) > 1 else {}
 
@@ -143,12 +230,22 @@ def _named(title: str) -> tuple[str, Column] | None:
     if match := _BEHIND.fullmatch(title.strip()):
         tries.append((match[2], match[1]))
     for name, rest in tries:
-        column = columns.meaning(rest)
+        test = llama_bench_table.titled(rest)
+        column = Column("speed", test=test) if test else columns.meaning(rest)
         if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
             continue
         if column.name in SPEEDS or columns.stem_of(column.name):
             return shown("", name.strip(" :-–—")), column
     return None
+
+
+def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Column] | None:
+    """'Vulkan' beside 'ROCm', where every cell says that it is tokens each second."""
+    name = title.strip()
+    if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
+        return None
+    units = {rate(number.unit) for cell in cells if (number := printed(cell.text)) is not None}
+    return (shown("", name), Column("speed")) if units == {"tok/s"} else None
 
 
 def _served(table: Table, i: int) -> bool:

@@ -6,11 +6,12 @@ which both stand, or, in a listing of its own, for what follows under the same h
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
 from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
-from dyno.imports import block, html_table, markup, tables
+from dyno.imports import block, html_table, listing, markup, tables
 from dyno.imports.environment import Environments
 from dyno.imports.flags import (
     QUANTIZATION,
@@ -32,6 +33,7 @@ MOST_TABLES, MOST_CELLS = 5_000, 300_000  # cells of all tables
 _MOST_TOLD, _MOST_PARSED = 4_000_000, 20_000  # characters of all commands, and commands
 _MOST_LINES = 20_000  # of a table
 _LONGEST_PASSAGE = 20_000
+_ITEM_LENGTH = 120  # characters of a list's item that is nothing but a figure
 _SHORT = 2_000  # characters of a line that is a setting, a heading or a figure
 _FENCE = re.compile(r"^\s{0,12}(```|~~~)")
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*)$")
@@ -93,6 +95,10 @@ class Walk:
         self._table: list[Line] = []
         self._bare = False  # the table's lines don't begin with a bar
         self._cells, self._tables_full = 0, False
+        self._boxed = False  # the table's lines are printed with box-drawing characters
+        self._aligned: listing.Aligned | None = None  # a table in aligned columns
+        self._code = False  # the listing is a program or a configuration
+        self._names: list[tuple[int, str]] = []  # figures with a number behind them, since the last heading or fence
         self._html: list[Line] | None = None  # a table in HTML
         self._before = Line(0, "")
         self._paragraph: list[Line] = []
@@ -119,8 +125,15 @@ class Walk:
             return
         if self._html is not None and self._in_html(number, text):
             return
+        if self._aligned is not None and self._in_aligned(line):
+            return
+        plainer = markup.unboxed(text)
+        if plainer is not text:
+            line = Line(number, plainer)
+        boxed, text = plainer is not text, plainer
         if self._table and not self._in_table(text):
             self._end_table()
+        self._boxed = boxed or (self._boxed and bool(self._table))
         before, self._before = self._before, line
         if not text or text.isspace():
             self._end_paragraph()
@@ -132,6 +145,8 @@ class Walk:
         elif "Successful requests" in text and block.STARTS.search(text):
             self._begin(block.Block("", number))
             self._in_block(number, text)
+        elif boxed and markup.is_rule(text):
+            self._table.append(line)
         elif not self._known(number, text, before):
             self._words(number, text)
 
@@ -219,6 +234,20 @@ class Walk:
                 held[0][0], [markup.cell(t) for t in held[0][1]], [(n, list(map(markup.cell, r))) for n, r in held[1:]]
             )
 
+    def _in_aligned(self, line: Line) -> bool:
+        """Whether the line is the table's. The first that isn't ends it."""
+        held = self._aligned
+        assert held is not None
+        if line.text and not line.text.isspace() and held.take(line):
+            return True
+        self._aligned = None
+        if held.body:
+            self._put_table(held.line, list(map(Cell, held.header)), [(n, list(map(Cell, r))) for n, r in held.body])
+        if held.misses(line.text):
+            what = without_secrets(", ".join(held.header))
+            self._miss(line.number, "not below the titles", "lines" if held.body else "block", what)
+        return False
+
     def _is_setting(self, number: int, text: str) -> bool:
         if found := _LOAD.match(text):
             self._pending[_LOAD_NAMES[found[1].lower()]] = Setting(scalar(found[2]), number, "block")
@@ -276,15 +305,17 @@ class Walk:
         assert current is not None
         row = current.row(self.file, self._tool(), self._section())
         if row is None:
-            self._miss(current.line, "A result's heading without figures that can be read.")
+            self._miss(
+                current.line, "A result's heading without figures that can be read.", "block" if current.figures else ""
+            )
         else:
             if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
                 self._miss(row.end, "The block ends here, without its latencies and its last line.")
             self._add(row)
 
-    def _miss(self, line: int, why: str) -> None:
+    def _miss(self, line: int, why: str, part: Literal["", "block", "lines"] = "", what: str = "") -> None:
         if len(self.unread) < MOST_UNREAD:
-            self.unread.append(Unread(line, why))
+            self.unread.append(Unread(line, why, part, what))
 
     def _end_offline(self) -> None:
         if self._offline is None:
@@ -307,7 +338,7 @@ class Walk:
         if len(self.rows) >= MOST_ROWS:
             if not self.full:
                 self.unread.append(
-                    Unread(row.line, f"More than {MOST_ROWS:,} results: those from here on are left out.")
+                    Unread(row.line, f"More than {MOST_ROWS:,} results: those from here on are left out.", "lines")
                 )
             self.full = True
             return
@@ -412,7 +443,9 @@ class Walk:
     def _toggle(self, text: str) -> None:
         self._end_paragraph()
         self._end_offline()
+        self._end_names()
         self._content = True
+        self._code = self._fence is None and listing.is_code(text)
         mark = text.strip()[:3]
         if self._fence is None:
             self._fence = mark
@@ -467,6 +500,7 @@ class Walk:
     def _head(self, number: int, level: int, text: str) -> None:
         self._end_paragraph()
         self._end_offline()
+        self._end_names()
         self._mark_empty(level)
         if len(self.headings) >= MOST_HEADINGS:
             self.headings.pop()
@@ -486,6 +520,8 @@ class Walk:
 
     def _words(self, number: int, text: str) -> None:
         if self._listing or not self.markdown:
+            if ":" in text or "=" in text or "  " in text:
+                self._figures(number, text)
             if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _RECKONS.search(text):
                 self._pass(Passage(number, without_secrets(text.strip()), self._section(), listing=True))
             elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
@@ -493,10 +529,30 @@ class Walk:
             return
         if _ITEM.match(text) or _ADMONITION.match(text):
             self._end_paragraph()
+            if ":" in text and len(text) < _ITEM_LENGTH:
+                self._figures(number, _ITEM.sub("", text).replace("*", ""))
         self._content = True
         self._paragraph.append(Line(number, text))
         if len(self._paragraph) > 200 or len(text) > _LONGEST_PASSAGE:
             self._end_paragraph()
+
+    def _figures(self, number: int, text: str) -> None:
+        """Figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are not."""
+        if self._code or not listing.is_measured(text):
+            return
+        if self._fence is not None or not self.markdown:
+            self._aligned = listing.aligned(number, text)
+        if self._aligned is None:
+            self._name(number, text)
+
+    def _name(self, number: int, text: str) -> None:
+        if len(self._names) < 2 and listing.is_measured(text):
+            self._names += [(number, name) for name in listing.measured(text)]
+
+    def _end_names(self) -> None:
+        held, self._names = self._names, []
+        if len(held) > 1:
+            self._miss(held[0][0], "printed figures in a form that is not known", "block", without_secrets(held[0][1]))
 
     def _end_paragraph(self) -> None:
         if not self._paragraph:
@@ -517,24 +573,37 @@ class Walk:
 
     def _end_table(self) -> None:
         held, self._table = self._table, []
-        if len(held) < 3 or not markup.is_rule(held[1].text) or self._tables_full:
-            return  # lines between bars, and no table
+        while held and markup.is_rule(held[0].text):
+            held = held[1:]  # the upper edge of a box
+        if len(held) > 3 and markup.is_rule(held[1].text) and len(markup.cells(held[0].text)) == 1 and self._boxed:
+            held = held[2:]  # its title
+        if len(held) < 3 or not markup.is_rule(held[1].text):
+            for line in held:  # lines between bars, and no table
+                self._name(line.number, line.text.strip("| "))
+            return
+        if self._tables_full:
+            return
         body = [(line.number, markup.cells(line.text)) for line in held[2:] if not markup.is_rule(line.text)]
-        self._put_table(held[0].number, markup.cells(held[0].text), body)
+        self._put_table(held[0].number, markup.cells(held[0].text), _unwrapped(body) if self._boxed else body)
 
     def _put_table(self, line: int, header: list[Cell], body: list[tuple[int, list[Cell]]]) -> None:
         self._cells += sum(len(cells) for _, cells in body)
         if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
             self._tables_full = True
-            self._miss(line, "More tables than are read of one file: those from here on are left out.")
+            self._miss(line, "More tables than are read of one file: those from here on are left out.", "lines")
             return
         titles = [cell.text for cell in header]
         table = Table(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
         self.tables.append(table)
-        if self._label is None and not self._listing:
-            self._label = self._recent_words
-        for row in tables.rows_of(table, len(self.tables) - 1, self.file, "table"):
+        words = self._recent_words
+        if words is not None and not self._listing and (self._label is None or self._label[0] < words[0]):
+            self._label, self._loose = words, False  # the nearest words above name the table
+        found = tables.rows_of(table, len(self.tables) - 1, self.file, "table")
+        for row in found:
             self._add(row)
+        missed = tables.unread(table, found)
+        if missed is not None and len(self.unread) < MOST_UNREAD:
+            self.unread.append(missed)
 
     def finish(self) -> None:
         self._end_command()
@@ -544,8 +613,11 @@ class Walk:
             self._end_table()
         if self._html is not None:
             self._end_html()
+        if self._aligned is not None:
+            self._in_aligned(Line(0, ""))
         self._end_paragraph()
         self._end_offline()
+        self._end_names()
         self._mark_empty(0)
 
     def document(self, format: str) -> Document:
@@ -561,6 +633,23 @@ def _title(number: int, text: str) -> tuple[int, str] | None:
         quoted = re.search(r"\"([^\"]{2,100})\"", text[found.end() :])
         text = quoted[1] if quoted else ""
     return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
+
+
+def _unwrapped(body: list[tuple[int, list[Cell]]]) -> list[tuple[int, list[Cell]]]:
+    """In a printed box, a line without a number goes on with the cells of the line above it."""
+    out: list[tuple[int, list[Cell]]] = []
+    for number, cells in body:
+        wrapped = any(not cell.text for cell in cells) and not any(
+            re.match(r"\W{0,2}\d", cell.text) for cell in cells[1:]
+        )
+        if out and wrapped and len(cells) == len(out[-1][1]):
+            out[-1] = (
+                out[-1][0],
+                [Cell(f"{a.text} {b.text}".strip(), a.bold) for a, b in zip(out[-1][1], cells, strict=True)],
+            )
+        else:
+            out.append((number, cells))
+    return out
 
 
 def _is_loose(text: str) -> bool:

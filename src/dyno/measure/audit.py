@@ -9,6 +9,7 @@ from dyno.facts.imported import Document, Row
 from dyno.facts.roofline import Peaks
 from dyno.measure.checks.reports import REPORTS
 from dyno.measure.checks.rows import POSSIBLE, ROW, ROWS, physics, repetition
+from dyno.measure.coverage import Coverage, coverage
 from dyno.measure.model_name import same_model
 
 # Each of these is about a sentence of its own.
@@ -22,6 +23,7 @@ class Audit(msgspec.Struct, frozen=True):
     findings: list[Finding]  # of many alike one, as a reader wants them
     each: list[Finding]  # all of them
     documents: list[Document]
+    coverage: Coverage
 
 
 def audit(
@@ -39,7 +41,7 @@ def audit(
     found += [f for of in REPORTS for f in of(list(documents))]
     found += repetition.reported_twice(twice)
     each = worst_first([*own, *found])
-    return Audit(verdict(each), worst_first(gathered(each)), each, list(documents))
+    return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))
 
 
 def without_copies(rows: Sequence[Row]) -> list[Row]:

@@ -8,7 +8,6 @@ import msgspec
 
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Document
 from dyno.measure.audit import Audit
 from dyno.measure.normal import Normal
 from dyno.report.columns import aligned, markdown
@@ -17,6 +16,8 @@ from dyno.units import many
 WIDTH = 100
 LINES = 8  # of a finding's evidence, that are shown
 ROWS = 200  # of the table
+UNREAD = 40  # that are listed
+NOTHING = "no results found"
 
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
@@ -26,18 +27,19 @@ def text(audit: Audit, rows: Sequence[Normal]) -> str:
         parts.append("\n".join([title, *aligned(table, right=_numbers(table))]))
     if len(rows) > ROWS:
         parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
-    parts += [_legend(rows), _unread(audit.documents)]
+    parts += [_legend(rows), _unread(audit)]
     return "\n\n".join(p for p in parts if p)
 
 
 def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
-    parts = [f"## Audit: {said(audit)}", _head(audit, rows).partition("\n")[2].strip() or _counts(audit, rows)]
+    head, _, files = _head(audit, rows).partition("\n")
+    parts = [f"## Audit: {head}", files.strip()]
     for f in audit.findings:
         at = f" ({', '.join(f'`{a}`' for a in f.at[:LINES])}{' …' if len(f.at) > LINES else ''})" if f.at else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
     for title, table in _tables(rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table, right=_numbers(table))]))
-    parts += [_legend(rows), _unread(audit.documents)]
+    parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
     return "\n\n".join(p for p in parts if p)
 
 
@@ -45,6 +47,8 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
     return {
         "dyno": version,
         "verdict": audit.verdict if _read(audit) or audit.verdict != "sound" else None,
+        "complete": audit.coverage.complete,
+        "read": {name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in ("tables", "blocks", "files")},
         "findings": msgspec.to_builtins(audit.each),
         "files": [
             {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
@@ -56,8 +60,10 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
 
 
 def said(audit: Audit) -> str:
-    """Of nothing, nothing is sound."""
-    return audit.verdict if _read(audit) or audit.verdict != "sound" else "nothing read"
+    """The verdict, and what it is limited to. Without a result, nothing is sound."""
+    if not _read(audit) and audit.verdict == "sound":
+        return NOTHING
+    return audit.verdict if audit.coverage.complete else f"{audit.verdict} as far as read"
 
 
 def _read(audit: Audit) -> bool:
@@ -65,7 +71,13 @@ def _read(audit: Audit) -> bool:
 
 
 def _head(audit: Audit, rows: Sequence[Normal]) -> str:
-    lines = [f"{said(audit)}: {_counts(audit, rows)}"]
+    read, counts = audit.coverage.describe(), _counts(audit, rows)
+    if said(audit) == NOTHING:
+        lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f": {read} read" if read else "")]
+    elif audit.coverage.complete:
+        lines = [f"{said(audit)}: {counts}" + (f"; {read} read" if read else "")]
+    else:
+        lines = [f"{said(audit)}: {read}; {counts}"]
     lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     return "\n".join(lines)
 
@@ -197,9 +209,13 @@ def _legend(rows: Sequence[Normal]) -> str:
     return "\n".join(lines)
 
 
-def _unread(documents: Sequence[Document]) -> str:
-    lines = [f"{d.file}:{u.line}: {_plain(u.why)}" for d in documents for u in d.unread]
-    if not lines:
-        return ""
-    more = [f"… and {len(lines) - 20} more"] if len(lines) > 20 else []
-    return "\n".join(["Not read:", *(f"  {line}" for line in lines[:20] + more)])
+def _unread(audit: Audit) -> str:
+    lines: dict[str, list[str]] = {"Not read:": [], "Columns not read:": []}
+    for d in audit.documents:
+        for u in d.unread:
+            lines["Columns not read:" if u.part == "columns" else "Not read:"].append(f"  {_plain(u.describe(d.file))}")
+    out = []
+    for title, those in lines.items():
+        more = [f"  … and {len(those) - UNREAD} more; --json has all"] if len(those) > UNREAD else []
+        out += [title, *those[:UNREAD], *more] if those else []
+    return "\n".join(out)

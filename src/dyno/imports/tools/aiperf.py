@@ -68,7 +68,7 @@ def _figures(draft: Draft, value: Value) -> None:
         if block is None:
             continue
         if scale is None:
-            draft.unread.append(Unread(block.line, f"{key} is in a unit that isn't a time's"))
+            draft.unread.append(Unread(block.line, f"{key} is in a unit that isn't a time's", "lines"))
             continue
         for field, found in block.fields.items():
             if field in _STATISTICS:
@@ -148,7 +148,7 @@ def records(values: list[Value], file: str) -> Read:
     for value in values:
         record = value.decoded(_Record)
         if record is None:
-            draft.unread.append(Unread(value.line, "a record that isn't as AIPerf writes them"))
+            draft.unread.append(Unread(value.line, "a record that isn't as AIPerf writes them", "lines"))
         elif record.metadata.benchmark_phase in (None, "profiling"):
             kept.append(record)
     good = [r for r in kept if r.error is None]

@@ -87,7 +87,7 @@ def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str
             settings = {k: (_scalar(k, v), line) for k, v in told.items() if v != ""}
             row = _row(settings, told["avg_ts"], file, form, line, line, None)
         if row is None:
-            unread.append(Unread(line, "a line that isn't as llama-bench writes them"))
+            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
         else:
             rows.append(row)
     return rows, unread
@@ -103,7 +103,7 @@ def sql(text: str, file: str) -> Read:
         titles = [title.strip() for title in match[1].split(",")] if match else []
         found = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
         if not is_header(titles):
-            unread.append(Unread(number, "an INSERT that isn't as llama-bench writes them"))
+            unread.append(Unread(number, "an INSERT that isn't as llama-bench writes them", "lines"))
             continue
         more, wrong = texts(titles, [found], [number], file, "sql")
         rows, unread = rows + more, unread + wrong
