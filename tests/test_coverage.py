@@ -171,6 +171,11 @@ def test_columns_that_were_left_out_of_a_table_are_named_and_cost_nothing() -> N
     (found,) = document(report(table)).unread
     assert (found.part, found.what, found.why) == ("columns", "Wall feel", "meaning unknown")
     assert coverage([document(report(table))]).complete
+    metrics = (
+        "| Metric | A | B |\n|---|---|---|\n| TTFT (ms) | 2.5 | 3 |\n| Output tok/s | 7 | 9 |\n| Feel | 4.5 | 5 |\n"
+    )
+    (found,) = document(report(metrics)).unread
+    assert (found.part, found.what) == ("columns", "Feel")
 
 
 def test_printed_figures_of_no_known_tool_are_listed_as_a_block() -> None:

@@ -170,7 +170,7 @@ class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
 
     line: int
     why: str
-    # What holds numbers and was not read: a table, some of its columns or lines, a printed block, or the whole file.
+    # What holds numbers and was not read: a table, some of its columns, metrics or lines, a printed block, the file.
     part: Literal["", "columns", "table", "block", "lines", "file"] = ""
     what: str = ""  # its titles, or its first line's name
 

@@ -77,8 +77,8 @@ class Aligned:
 
 
 def is_measured(text: str) -> bool:
-    """Whether a line speaks of a figure at all."""
-    if len(text) > LONGEST:
+    """Whether a line speaks of a figure at all. A log's own lines do not count."""
+    if len(text) > LONGEST or text.lstrip().startswith(_LOGGED):
         return False
     small = text.lower()
     return any(hint in small for hint in _HINTS) and _MEASURED.search(text) is not None
@@ -106,8 +106,8 @@ def _cells(text: str) -> list[_Cell]:
 
 
 def measured(text: str) -> list[str]:
-    """Names of figures with a number behind them: 'Avg latency: 12.3 s', 'TTFT=176ms'. None of a log's own lines."""
-    if text.lstrip().startswith(_LOGGED) or " --" in text:
+    """Names of figures with a number behind them: 'Avg latency: 12.3 s', 'TTFT=176ms'."""
+    if " --" in text:
         return []
     names = []
     for value in _VALUE.finditer(text):

@@ -100,21 +100,26 @@ def _meanings(table: Table) -> tuple[list[Column | None], list[str]]:
 
 def unread(table: Table, results: Sequence[Row]) -> Unread | None:
     """A table with figures that no result came of, or the columns that were left out of one with results."""
-    if results and (results[0].tool in _FORMS or results[0].line == table.line):
-        return None  # its columns are all known, or they are configurations, and its lines are metrics
+    if results and results[0].tool in _FORMS:
+        return None
     table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
     if not results and not _has_figures(table):
         return None
+    if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
+        left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
+        left = [title for title in left if _column(title, [], []) is None]
+        return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
     meanings, _ = _meanings(table)
     kept = _kept(table, meanings) if results else set()
-    left = [i for i, title in enumerate(table.header) if title and i not in kept and _is_lost(table, i, meanings[i])]
-    unitless = [i for i in left if (column := meanings[i]) is not None and column.scale is None]
+    lost = [i for i, t in enumerate(table.header) if i not in kept and _is_lost(t, _down(table, i), meanings[i])]
+    left = [table.header[i] for i in lost]
+    unitless = [table.header[i] for i in lost if (column := meanings[i]) is not None and column.scale is None]
     if results:
         why = "no unit" if unitless == left else "meaning unknown"
-        return Unread(table.line, why, "columns", _titles(table, left)) if left else None
-    why = f"unknown columns: {_titles(table, left)}" if left else "no known figure"
-    why = f"no unit: {_titles(table, unitless)}" if unitless else why
-    return Unread(table.line, why, "table", _titles(table, range(len(table.header))))
+        return Unread(table.line, why, "columns", _titles(left)) if left else None
+    why = f"unknown columns: {_titles(left)}" if left else "no known figure"
+    why = f"no unit: {_titles(unitless)}" if unitless else why
+    return Unread(table.line, why, "table", _titles(table.header))
 
 
 def _has_figures(table: Table) -> bool:
@@ -122,17 +127,17 @@ def _has_figures(table: Table) -> bool:
     return len(list(islice(found, _FIGURES))) == _FIGURES
 
 
-def _is_lost(table: Table, i: int, column: Column | None) -> bool:
-    """A column of numbers that none was read of, and that was measured: not compared, and not given."""
-    title, cells = table.header[i].strip(), _down(table, i)
-    if _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
+def _is_lost(title: str, cells: list[Cell], column: Column | None) -> bool:
+    """Numbers that were measured, not compared and not given, and none of them was read."""
+    title = title.strip()
+    if not title or _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
         return False
     return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
 
 
-def _titles(table: Table, at: Iterable[int]) -> str:
-    titles = [title[:_LONGEST] for title in dict.fromkeys(table.header[i] for i in at) if title]
-    return shown("", ", ".join(titles[:_NAMED])) + (f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else "")
+def _titles(titles: Iterable[str]) -> str:
+    named = [title[:_LONGEST] for title in dict.fromkeys(titles) if title]
+    return shown("", ", ".join(named[:_NAMED])) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
 
 
 def _counts_as_figure(table: Table, row: list[Cell], i: int) -> bool:

@@ -210,10 +210,11 @@ def _legend(rows: Sequence[Normal]) -> str:
 
 
 def _unread(audit: Audit) -> str:
-    lines: dict[str, list[str]] = {"Not read:": [], "Columns not read:": []}
+    lines: dict[str, list[str]] = {"Not read:": [], "Read in part, without:": []}
     for d in audit.documents:
         for u in d.unread:
-            lines["Columns not read:" if u.part == "columns" else "Not read:"].append(f"  {_plain(u.describe(d.file))}")
+            title = "Read in part, without:" if u.part == "columns" else "Not read:"
+            lines[title].append(f"  {_plain(u.describe(d.file))}")
     out = []
     for title, those in lines.items():
         more = [f"  … and {len(those) - UNREAD} more; --json has all"] if len(those) > UNREAD else []
