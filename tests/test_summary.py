@@ -16,7 +16,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks, Roofline, Share
-from dyno.facts.summary import ReplicaSummary, Result, Steady, Summary, Wait
+from dyno.facts.summary import Freeze, ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -38,6 +38,7 @@ from dyno.measure.checks import (
 )
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
+from dyno.measure.freeze import Cuts, unfrozen
 from dyno.measure.statistics import distribution_ms, samples_needed
 from dyno.measure.summary import Tally
 from dyno.report import result_json
@@ -278,6 +279,78 @@ def test_steady_throughput_is_not_known_where_too_many_chunks_may_lie_on_either_
     s = summarize([*edge, *late])
     assert s.steady is not None and s.steady.output_throughput is None and s.steady.request_throughput is None
     assert "steady_output_throughput" in s.bounds
+
+
+# ---- freezes ----
+
+
+def streams_with_a_pause(pause_ms: float = 0, at_ms: float = 600, streams: int = 4, **more: Any) -> list[Record]:
+    """Each stream sends one request after the other: 50 ms, then 40 gaps of 5 ms; nothing moves during the pause."""
+
+    def paused(at: float) -> float:
+        return at if at <= at_ms else at + pause_ms
+
+    records = []
+    for stream in range(streams):
+        sent = stream * 7.0
+        for _ in range(8):
+            first = sent + 50
+            times = [int(paused(first + 5 * i) * MS) for i in range(41)]
+            r = record(len(records), sent_ms=paused(sent), chunk_ns=times, end_ns=times[-1], output_tokens=41, **more)
+            records.append(r)
+            sent = first + 200
+    return records
+
+
+def frozen_at(records: list[Record], **facts: Any) -> list[tuple[float, float]]:
+    return [(f.at_s, f.length_s) for f in summarize(records, 5.0, **facts).freezes]
+
+
+def test_a_pause_of_all_streams_is_found_with_its_time_and_length() -> None:
+    assert frozen_at(streams_with_a_pause()) == []
+    ((at_s, length_s),) = frozen_at(streams_with_a_pause(3000))
+    assert at_s == pytest.approx(0.6, abs=0.02) and length_s == pytest.approx(3.0, abs=0.02)
+
+
+def test_a_pause_of_some_streams_is_no_freeze() -> None:
+    running = [r for r in streams_with_a_pause() if r.index < 8]
+    assert frozen_at([*running, *(r for r in streams_with_a_pause(1000) if r.index >= 8)]) == []
+
+
+def test_nothing_to_do_is_no_freeze() -> None:
+    assert frozen_at([record(0), record(1, sent_ms=3000)]) == []
+
+
+def test_a_long_prompt_is_no_freeze_and_a_short_one_that_takes_as_long_is() -> None:
+    usual = streams_with_a_pause(streams=1, prompt_tokens=100)
+    begin = max(r.end_ns for r in usual) / MS
+    long_ = record(99, sent_ms=begin, first_ms=1000, prompt_tokens=1500, gaps_ms=[5] * 40)
+    assert frozen_at([*usual, long_]) == []
+    short = record(99, sent_ms=begin, first_ms=1000, prompt_tokens=100, gaps_ms=[5] * 40)
+    assert len(frozen_at([*usual, short])) == 1
+
+
+def test_a_client_that_looked_away_does_not_call_that_a_freeze() -> None:
+    blind: dict[str, Any] = {"unseen": [*range(40)], "prompt_tokens": 1}
+    late = [
+        msgspec.structs.replace(r, chunk_ns=[r.chunk_ns[-1]] * 41, unseen_since_ns=[r.sent_ns] * 40, **blind)
+        for r in streams_with_a_pause(streams=1)
+    ]
+    assert frozen_at(late) == []
+
+
+def test_the_figures_without_a_freeze_are_those_of_a_run_without_it() -> None:
+    calm, paused = streams_with_a_pause(), streams_with_a_pause(3000)
+    without, frozen = summarize(calm, 2.1), summarize(paused, 5.1)
+    assert frozen.tpot.mean is not None and frozen.tpot.mean > 1.3 * 5
+    cuts = Cuts(paused, frozen)
+    tally = Tally(TRIAL)
+    for r in paused:
+        tally.add(cuts.record(r))
+    again = unfrozen(tally.summary(cuts.client(client_facts(5.1, sent=32))))
+    assert again.tpot.mean == pytest.approx(5.0, rel=0.01) and again.itl.percentiles["90"] == pytest.approx(5.0)
+    assert again.output_throughput == pytest.approx(without.output_throughput, rel=0.01)
+    assert again.ttft.mean == pytest.approx(50, rel=0.01)
 
 
 # ---- what counts ----
@@ -726,6 +799,10 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.2}), "client.unseen_chunks", "note"),
     (client.unseen_chunks, evidence({"bounds": {"goodput": (1.0, 2.0)}}), "client.unseen_chunks", "doubt"),
+    (engine.frozen, evidence(), None, None),
+    (engine.frozen, evidence({"freezes": [Freeze(1.0, 3.0)]}), "engine.frozen", "doubt"),
+    (statistics.short, evidence(), None, None),
+    (statistics.short, evidence({"duration_s": 1.5}), "statistics.short", "note"),
     (client.clock_set, evidence(), None, None),
     (client.clock_set, evidence(client={"unstamped": 3}), "client.clock_set", "note"),
     (client.late_sends, evidence(), None, None),

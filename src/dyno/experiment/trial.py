@@ -27,7 +27,7 @@ from dyno.facts.record import Record
 from dyno.facts.request import Request
 from dyno.facts.roofline import Peaks
 from dyno.facts.study import Place
-from dyno.facts.summary import Result
+from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
@@ -38,7 +38,7 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
 from dyno.load.spool import Spool
 from dyno.load.wire import Wire
-from dyno.measure import roofline, telemetry
+from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.checks import examine
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
@@ -304,6 +304,8 @@ def finish(
         planned = max(sent, manifest.trial.workload.num_prompts)
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
     summary, engine = tally.summary(client), run.engine()
+    if summary.freezes:
+        summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, manifest.trial, client, summary))
     sampled = None
     if placed:
         samples, facts = sampler.read(run.telemetry_path)
@@ -340,6 +342,15 @@ def finish(
     if not keep_raw and run.whole:
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Unfrozen:
+    """The run's figures once more, without the time in which nothing moved."""
+    cuts = freeze.Cuts(run.records(), s)
+    tally = Tally(trial)
+    for record in run.records():
+        tally.add(cuts.record(record))
+    return freeze.unfrozen(tally.summary(cuts.client(client)))
 
 
 def _records(

@@ -30,6 +30,25 @@ class Wait(msgspec.Struct, frozen=True):
     last_median_ms: float
 
 
+class Freeze(msgspec.Struct, frozen=True):
+    """Requests were under way, and every stream was silent, far longer than its gaps."""
+
+    at_s: float  # since the load began
+    length_s: float
+
+
+class Unfrozen(msgspec.Struct, frozen=True):
+    """The figures of a run with its freezes taken out of the time."""
+
+    duration_s: float
+    request_throughput: float
+    output_throughput: float
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2el: Latency
+
+
 class ReplicaSummary(msgspec.Struct, frozen=True):
     """What one copy of the server did."""
 
@@ -102,6 +121,9 @@ class Summary(msgspec.Struct, frozen=True):
     client: ClientSummary
     replicas: list[ReplicaSummary] = []  # where there are several
     bounds: dict[str, tuple[float, float]] = {}  # of goodput, peak and steady throughput where these are None
+
+    freezes: list[Freeze] = []
+    unfrozen: Unfrozen | None = None  # where there are some
 
     @property
     def latencies(self) -> dict[str, Latency]:

@@ -12,6 +12,7 @@ from dyno.facts.spread import Latency
 from dyno.facts.summary import ClientSummary, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
+from dyno.measure.freeze import Silences
 from dyno.measure.statistics import bounded_ms, distribution_ms, settled
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
@@ -43,6 +44,7 @@ class Tally:
         self._completed = array("b")  # 1 or 0, beside sent, due and end
         self._tokens = np.zeros(1024)  # arrived in each bucket of 10 ms, at the latest
         self._earlier = np.zeros(1024)  # to be added to these where all arrived as early as they can have
+        self._silences = Silences()
         several = len(trial.target.urls) > 1
         self._replicas: list[Counter[str]] = [Counter() for _ in trial.target.urls] if several else []
 
@@ -60,6 +62,7 @@ class Tally:
         n["unstamped"] += r.unstamped
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
+        self._silences.add(r)
         if r.error is not None:
             self._failures[r.error] += 1
             self._examples.setdefault(r.error, r.error_detail)
@@ -169,6 +172,7 @@ class Tally:
             low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
             steady = self._steady(*window, known("steady_output_throughput", low, high))
         several = n["output"] > 1.05 * n["chunks"] > 0
+        itl = self._gaps.latency(percentiles)
         return Summary(
             duration_s=duration_s,
             planned=client.planned,
@@ -196,8 +200,12 @@ class Tally:
             total_token_throughput=(n["input"] + n["output"]) / over,
             goodput=goodput,
             peak_output_tokens_per_s=peak,
-            **latencies,
-            itl=self._gaps.latency(percentiles),
+            ttft=latencies["ttft"],
+            tpot=latencies["tpot"],
+            e2el=latencies["e2el"],
+            response_ttft=latencies["response_ttft"],
+            response_e2el=latencies["response_e2el"],
+            itl=itl,
             itl_per_token=self._gaps_per_token.latency(percentiles) if several else None,
             queue=distribution_ms(self._queue, percentiles),
             steady=steady,
@@ -206,6 +214,7 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
+            freezes=self._silences.freezes(itl.median or itl.mean or 0.0),
         )
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:

@@ -91,6 +91,8 @@ def build(
         "itl_per_token": None if s.itl_per_token is None else _flat("itl", s.itl_per_token),
         "response": response,
         "bounds": {**s.bounds, **{name: d.bounds for name, d in s.latencies.items() if d.bounds}},
+        "freezes": msgspec.to_builtins(s.freezes),
+        "unfrozen": msgspec.to_builtins(s.unfrozen),
         "steady": msgspec.to_builtins(s.steady),
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),

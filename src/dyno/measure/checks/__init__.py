@@ -28,6 +28,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     engine.as_said,
     engine.quantization_named,
     engine.died,
+    engine.frozen,
     engine.slots,
     engine.cache_emptied,
     tokens.output_length,
@@ -53,6 +54,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     telemetry.energy,
     statistics.few_samples,
     statistics.no_steady_window,
+    statistics.short,
 )
 
 

@@ -108,3 +108,29 @@ def memory_held(e: Circumstances) -> Iterator[Finding]:
             f"{human_bytes(e.engine.memory_held_bytes)} of accelerator memory were not given back after the stop.",
             "Something still holds it, and the next trial has that much less. Look at `dyno doctor` for its process.",
         )
+
+
+def frozen(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if not s.freezes:
+        return
+    longest = max(s.freezes, key=lambda f: f.length_s)
+    moments = ", ".join(f"{f.length_s:.2f} s at {f.at_s:.2f} s" for f in s.freezes[:5])
+    more = f" and {len(s.freezes) - 5} times more" if len(s.freezes) > 5 else ""
+    gap = f", {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap" if s.itl.median else ""
+    without = ""
+    if (u := s.unfrozen) is not None:
+        means = [
+            f"mean {name} {b:.2f} instead of {a:.2f} ms"
+            for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.tpot.mean, u.tpot.mean))
+            if a is not None and b is not None and abs(a - b) > 0.005 * a
+        ]
+        rates = f"{u.output_throughput:,.1f} instead of {s.output_throughput:,.1f} output tok/s"
+        without = f" Without that time: {', '.join([rates, *means])}."
+    yield Finding(
+        "engine.frozen",
+        "doubt",
+        f"Requests were under way and no stream moved: {moments}{more}{gap}.{without}",
+        "The engine, its machine or the network stood still. Find the cause (the engine's log, a paused machine, a "
+        "full disk), or measure again.",
+    )

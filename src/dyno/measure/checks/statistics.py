@@ -1,10 +1,13 @@
 """Are there samples enough for what is claimed?"""
 
+import math
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
 from dyno.measure.evidence import Circumstances, Evidence
 from dyno.measure.statistics import samples_needed
+
+SHORT_S, ENOUGH_S = 5.0, 30.0
 
 
 def few_samples(e: Evidence) -> Iterator[Finding]:
@@ -19,6 +22,19 @@ def few_samples(e: Evidence) -> Iterator[Finding]:
             f"{names} of {count} requests {'is an estimate' if len(short) == 1 else 'are estimates'}: p{p:g} needs "
             f"{needed} samples at 99 % confidence.",
             f"Send at least {needed} requests (--num-prompts {needed}).",
+        )
+
+
+def short(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if s.completed and s.duration_s < SHORT_S:
+        enough = math.ceil(s.sent * ENOUGH_S / max(s.duration_s, 0.01) / 10) * 10
+        yield Finding(
+            "statistics.short",
+            "note",
+            f"The load lasted {s.duration_s:.1f} s ({s.sent} requests): too short to average out what a machine does "
+            "from one second to the next.",
+            f"Send more (--num-prompts {enough}), or for longer (--duration {ENOUGH_S:.0f}).",
         )
 
 

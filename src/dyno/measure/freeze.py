@@ -1,0 +1,112 @@
+"""Freezes: moments at which requests are under way and every stream is silent, far longer than its gaps."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from dyno.facts.client import ClientFacts
+from dyno.facts.record import Record
+from dyno.facts.summary import Freeze, Summary, Unfrozen
+from dyno.measure import timing
+from dyno.units import NS_PER_MS, ns, seconds
+
+_BUCKET_NS = 10 * NS_PER_MS
+LEAST_S = 0.3
+GAPS = 20  # a freeze is at least so many median gaps
+PREFILLS = 3  # … and this many times what the prompts that wait meanwhile take at the usual pace
+
+
+def gap_ms(s: Summary) -> float:
+    return s.itl.median or s.itl.mean or 0.0
+
+
+class Silences:
+    """Takes records one by one; `freezes()` closes it."""
+
+    def __init__(self) -> None:
+        self._heard = np.zeros(1024)  # chunks in each bucket of 10 ms
+        self._perhaps = np.zeros(1024)  # steps of the number of unseen chunks that may have come in a bucket
+        self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
+
+    def add(self, r: Record) -> None:
+        last = r.chunk_ns[-1] if r.chunk_ns else r.end_ns
+        self._grow(last // _BUCKET_NS + 2)
+        np.add.at(self._heard, np.array(r.chunk_ns, dtype=np.int64) // _BUCKET_NS, 1)
+        if r.unseen:
+            early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // _BUCKET_NS
+            np.add.at(self._perhaps, early, 1)
+            np.add.at(self._perhaps, np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // _BUCKET_NS + 1, -1)
+        values = (r.sent_ns, r.chunk_ns[0] if r.chunk_ns else last, last, r.prompt_tokens or r.prompt_tokens_planned)
+        for column, value in zip(self._columns.values(), values, strict=True):
+            column.append(value)
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._heard):
+            more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
+            self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
+
+    def freezes(self, gap_ms: float) -> list[Freeze]:
+        """`gap_ms`: the median between chunks."""
+        if not self._columns["sent"]:
+            return []
+        sent, first, last, prompt = (np.array(c) for c in self._columns.values())
+        pace = float(np.median((first - sent) / np.maximum(prompt, 1)))  # of a prompt's token, with its queue
+        found = []
+        for start, end in self._silent():
+            under_way = (sent <= start) & (last >= end)
+            waiting = int(prompt[under_way & (first >= end)].sum())
+            needed = max(ns(LEAST_S), GAPS * gap_ms * NS_PER_MS, PREFILLS * pace * waiting)
+            if under_way.any() and end - start >= needed:
+                found.append(Freeze(seconds(start), seconds(end - start)))
+        return found
+
+    def _silent(self) -> Iterator[tuple[int, int]]:
+        """Stretches of buckets without a chunk, and without one that may have come then."""
+        active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], active, [True]]).astype(np.int8)))
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            if (end - start) * _BUCKET_NS >= ns(LEAST_S):
+                yield int(start) * _BUCKET_NS, int(end) * _BUCKET_NS
+
+
+class Cuts:
+    """The load's time with the freezes taken out of it. Each leaves one ordinary gap, or where no stream had begun, one
+    ordinary wait for the first chunk."""
+
+    def __init__(self, records: Iterable[Record], s: Summary) -> None:
+        middles = [ns(f.at_s + f.length_s / 2) for f in s.freezes]
+        before, after = np.zeros(len(middles)), np.full(len(middles), np.inf)
+        keep_ns = np.full(len(middles), (s.ttft.median or 0.0) * NS_PER_MS)
+        for r in records:
+            times = np.array(r.chunk_ns, dtype=np.float64)
+            for i, middle in enumerate(middles):
+                earlier = times <= middle
+                before[i] = max(before[i], times[earlier].max(initial=0))
+                after[i] = min(after[i], times[~earlier].min(initial=np.inf))
+                if earlier.any() and not earlier.all():
+                    keep_ns[i] = gap_ms(s) * NS_PER_MS
+        self._from = before + keep_ns
+        self._length = np.where(np.isfinite(after), after - self._from, 0.0).clip(min=0)
+
+    def moved(self, at_ns: int) -> int:
+        return at_ns - round(float((at_ns - self._from).clip(0, self._length).sum()))
+
+    def record(self, r: Record) -> Record:
+        return msgspec.structs.replace(
+            r,
+            due_ns=self.moved(r.due_ns),
+            sent_ns=self.moved(r.sent_ns),
+            end_ns=self.moved(r.end_ns),
+            chunk_ns=[self.moved(t) for t in r.chunk_ns],
+            unseen_since_ns=[self.moved(t) for t in r.unseen_since_ns],
+        )
+
+    def client(self, c: ClientFacts) -> ClientFacts:
+        return msgspec.structs.replace(c, end_ns=c.start_ns + self.moved(c.duration_ns))
+
+
+def unfrozen(s: Summary) -> Unfrozen:
+    """What of a summary is given beside the whole run's."""
+    return Unfrozen(s.duration_s, s.request_throughput, s.output_throughput, s.ttft, s.tpot, s.itl, s.e2el)
