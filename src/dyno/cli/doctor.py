@@ -1,9 +1,10 @@
-"""`dyno doctor`: what this machine is, and up to which load this client's numbers are true here."""
+"""`dyno doctor`: what this machine is, and up to which load dyno's timings are accurate here."""
 
 import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ LEVELS = (64, 256, 512, 1024, 2048)
 def add(commands: Any) -> None:
     p = commands.add_parser(
         "doctor",
-        help="what this machine is, and what load this client can truthfully put on",
-        description="Describes this machine, then calibrates the client against the fake engine's own log. The fake "
-        "engine runs on the same cores, so a server elsewhere leaves the client more room than is found here.",
+        help="describe this machine; find the load up to which dyno's timings are accurate",
+        description="Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
+        "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
+        "leaves dyno more room than is found here.",
     )
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
@@ -71,38 +73,61 @@ def _peak_lines(found: list["Found"]) -> list[str]:
 
 
 def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
-    import msgspec
-
-    from dyno.experiment.calibration import Shape, calibrate
+    from dyno.experiment.calibration import busy_cores
 
     def say(text: str) -> None:
         if not silent:
             print(text)
 
-    say("\ntold / true, ms\nstreams chunks/s       TTFT mean        TTFT p99         ITL p99  CPU  holds")
-    rows, safe, rate = [], 0, 0.0
-    for streams in levels:
-        if not silent and sys.stderr.isatty():
-            print(f"{streams} streams …", end="\r", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
-            row = calibrate(Shape(streams, rounds=2), Path(folder))
-        rows.append({**msgspec.to_builtins(row), "holds": row.holds})
-        told, true = row.told, row.true
-        say(
-            f"{streams:>7} {row.chunks_per_s:>8,.0f} {_pair(told.ttft_mean, true.ttft_mean)} "
-            f"{_pair(told.ttft_p99, true.ttft_p99)} {_pair(told.itl_p99, true.itl_p99)} "
-            f"{row.wire_us_per_chunk * row.chunks_per_s / 1e6:>4.0%}  {'yes' if row.holds else 'no'}"
-        )
-        if not row.holds:
-            break
-        safe, rate = streams, row.chunks_per_s
+    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+        say("\nTimings of dyno's client on this machine as it is: reported / actual, ms")
+        idle, safe = _climb(levels, 0, Path(folder), say)
+        with busy_cores(Path(folder)) as busy:
+            say(f"\nThe same beside {busy} busy processes, one a core, as beside an engine on the CPU")
+            loaded, safe_beside = _climb(levels, busy, Path(folder), say)
+    rows = [*idle, *loaded]
+    limit = (
+        "TTFT within 3 ms (p99: 10), p99 ITL within 1 ms of the server's own log, with the server on the same cores."
+    )
     if safe:
-        say(f"\nThis client's figures are true here up to {safe} streams, {rate:,.0f} chunks/s, with the server on the "
-            "same cores.\nTTFT within 3 ms (p99: 10), p99 ITL within 1 ms of the server's own log.")  # fmt: skip
+        beside = f"up to {safe_beside} beside a busy engine" if safe_beside else "and not at all beside a busy engine"
+        say(f"\nAccurate up to {safe} streams, {beside}. {limit}")
     else:
-        say("\nNot even the smallest load was measured truthfully: this machine is too busy. Look at `top`, try again.")
+        say("\nNot even the smallest load was timed accurately: this machine is too busy. Look at `top`, try again.")
+    raised = rows[0]["priority"]
+    say(
+        f"While a load runs, dyno has raised priority here ({raised})."
+        if raised
+        else "dyno may not raise its priority here (CAP_SYS_NICE, or `ulimit -r 1`): a busy machine will delay it."
+    )
     return rows
 
 
-def _pair(told: float | None, true: float | None) -> str:
-    return " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (told, true)).rjust(15)
+def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], int]:
+    """A row for each level until one is not accurate, and the highest level that is."""
+    import msgspec
+
+    from dyno.experiment.calibration import Shape, calibrate
+
+    say("streams chunks/s       TTFT mean        TTFT p99         ITL p99  CPU  unseen  accurate")
+    rows, safe = [], 0
+    for streams in levels:
+        if sys.stderr.isatty():
+            print(f"{streams} streams …", end="\r", file=sys.stderr, flush=True)
+        row = calibrate(Shape(streams, rounds=2), folder)
+        rows.append({**msgspec.to_builtins(row), "busy": busy, "accurate": row.holds})
+        a, b = row.reported, row.actual
+        say(
+            f"{streams:>7} {row.chunks_per_s:>8,.0f} {_pair(a.ttft_mean, b.ttft_mean)} "
+            f"{_pair(a.ttft_p99, b.ttft_p99)} {_pair(a.itl_p99, b.itl_p99)} "
+            f"{row.wire_us_per_chunk * row.chunks_per_s / 1e6:>4.0%} {row.unseen_share:>7.1%}  "
+            f"{'yes' if row.holds else 'no'}"
+        )
+        if not row.holds:
+            break
+        safe = streams
+    return rows, safe
+
+
+def _pair(reported: float | None, actual: float | None) -> str:
+    return " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (reported, actual)).rjust(15)

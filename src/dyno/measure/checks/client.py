@@ -87,12 +87,12 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
     closed = e.trial.load.closed_loop
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
     if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
+        reason, advice = _limit(e)
         yield Finding(
             "client.late_sends",
             "doubt",
-            f"The client sent requests up to {worst:.1f} ms after they were due (mean {late.mean:.2f} ms), by its own "
-            "fault.",
-            "Service latency (from sent) is right; the load came late. Run dyno on a less busy machine.",
+            f"dyno itself sent late: mean {late.mean:.2f} ms, worst {worst:.1f} ms. The reason: {reason}.",
+            f"Service latency (from sent) is right; the load came late. {advice}",
         )
 
 
