@@ -97,7 +97,7 @@ def _vllm_command(bin_: Path, load: Load) -> list[str]:
 
 def _vllm_read(result: dict[str, Any]) -> Numbers:
     ttft, itl = (result["mean_ttft_ms"], result["p99_ttft_ms"]), (result["median_itl_ms"], result["p99_itl_ms"])
-    # SGLang has the same keys, but reports no failures.
+    # SGLang has the same keys, less "failed": it only prints the number of failures.
     return result["completed"], result.get("failed"), *ttft, *itl
 
 
