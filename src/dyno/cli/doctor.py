@@ -73,7 +73,7 @@ def _peak_lines(found: list["Found"]) -> list[str]:
 
 
 def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
-    from dyno.experiment.calibration import busy_cores
+    from dyno.experiment.calibration import busy_processes
 
     def say(text: str) -> None:
         if not silent:
@@ -82,7 +82,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
         say("\nTimings of dyno's client on this machine as it is: reported / actual, ms")
         idle, safe = _climb(levels, 0, Path(folder), say)
-        with busy_cores(Path(folder)) as busy:
+        with busy_processes(Path(folder)) as busy:
             say(f"\nThe same beside {busy} busy processes, one a core, as beside an engine on the CPU")
             loaded, safe_beside = _climb(levels, busy, Path(folder), say)
     rows = [*idle, *loaded]

@@ -67,14 +67,14 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def busy_cores(folder: Path) -> Iterator[int]:
-    """A busy process for each core, as an engine on the CPU would be. How many."""
+def busy_processes(folder: Path, count: int | None = None) -> Iterator[int]:
+    """As an engine on the CPU is. `count`: one for each core without it. How many."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as running:
-        for _ in range(cores):
+        for _ in range(count or cores):
             running.enter_context(EngineProcess(command, None, folder / "busy.log"))
-        yield cores
+        yield count or cores
 
 
 def calibrate(shape: Shape, folder: Path, stop: Stop | None = None) -> Calibration:
