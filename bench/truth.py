@@ -160,8 +160,8 @@ def _judge(streams: int, row: dict[str, Any], where: str = "") -> str:
         good = good and row["chunks_per_s"] >= 90_000 and row["cpu_us"] <= CPU_MAX_US and row["mb"] <= MEMORY_MAX_MB
     errors = ", ".join(f"{n} off by {off[n]:.3f} ms (≤ {limits[n]})" for n in off)
     return (
-        f"{streams} streams{where}: {'kept' if good else 'NOT KEPT'} ({errors}; {row['wire_us']:.1f} us a chunk on the wire, "
-        f"{row['unseen']:.2%} of chunks unseen, verdict {row['verdict']})"
+        f"{streams} streams{where}: {'kept' if good else 'NOT KEPT'} ({errors}; "
+        f"{row['wire_us']:.1f} us a chunk on the wire, {row['unseen']:.2%} of chunks unseen, verdict {row['verdict']})"
     )
 
 
