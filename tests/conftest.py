@@ -1,5 +1,6 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
+import signal
 import socket
 import tempfile
 import threading
@@ -19,8 +20,11 @@ from dyno.facts.request import Request
 from dyno.http import Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked
-from dyno.load.spool import Spool
+from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Wire
+
+# Where the tests run in the background, a shell may have told them to ignore Ctrl-C, and every dyno that they start too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields
 
@@ -28,6 +32,7 @@ StartFake = Callable[..., Fake]  # takes FakeSpec's fields
 class Driven(NamedTuple):
     records: list[Record]  # in the order of the requests
     client: ClientFacts
+    frames: list[tuple[int, int]]  # (kind, exchange) of what was sent, read and ended, in that order
 
 
 def requests(count: int, output_tokens: int = 4, prompt: str = "a b c") -> list[Request]:
@@ -59,7 +64,8 @@ def drive(
         finally:
             spool.close()
         records = list(decode.records(spool.path, wanted, protocol, client.start_ns))
-    return Driven(sorted(records, key=lambda r: r.index), client)
+        order = [(kind, exchange) for exchange, kind, *_ in frames(spool.path) if kind in (SENT, READ, END)]
+    return Driven(sorted(records, key=lambda r: r.index), client, order)
 
 
 @contextmanager
@@ -101,7 +107,7 @@ class Scripted:
         self._talk = talk
         self._wrap = wrap
         self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
-        self._open: list[socket.socket] = []
+        self.sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.connections = 0
         self.port: int = self._listener.getsockname()[1]
@@ -116,7 +122,7 @@ class Scripted:
             except OSError:  # closed: the test is over
                 return
             self.connections += 1
-            self._open.append(sock)
+            self.sockets.append(sock)
             thread = threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -126,7 +132,7 @@ class Scripted:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._wrap is not None:
                 sock = self._wrap(sock)
-                self._open.append(sock)
+                self.sockets.append(sock)
             self._talk(sock, number)
         except OSError:  # the client went, or the test is over
             pass
@@ -138,12 +144,12 @@ class Scripted:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(5)
         self._listener.close()
-        for sock in self._open:
+        for sock in self.sockets:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
-        for sock in self._open:
+        for sock in self.sockets:
             sock.close()
 
 

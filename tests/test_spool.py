@@ -14,6 +14,7 @@ from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, frames, pack
+from dyno.measure import timing
 from dyno.units import NS_PER_S
 
 WANTED = requests(4, 3)
@@ -241,6 +242,30 @@ def test_a_clock_that_ntp_bends_is_no_step(tmp_path: Path) -> None:
     )
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
     assert (r.unstamped, r.chunk_ns[-1]) == (0, 4_990_000)
+
+
+def test_events_of_one_write_that_a_prompt_client_reads_have_a_known_arrival(tmp_path: Path) -> None:
+    (r,) = read_at(tmp_path, (10_000_000, WHOLE))
+    assert r.chunk_ns == [10_000_000] * 3 and r.unseen == []
+    assert timing.ttft_ns(r) == (9_900_000, 9_900_000)
+
+
+def test_an_event_in_three_writes_has_the_arrival_of_the_third(tmp_path: Path) -> None:
+    head, *events = WHOLE.split(b"data: ")  # the rest of an event and the next one's length are in one piece
+    pieces = [head, *(piece for event in events for piece in (b"data: ", event[:20], event[20:]))]
+    (r,) = read_at(tmp_path, *((5_000_000 * i, piece) for i, piece in enumerate(pieces, 1)))
+    assert r.chunk_ns == [5_000_000 * (1 + 3 * i) for i in (1, 2, 3)] and r.unseen == []
+    assert timing.ttft_ns(r) == (19_900_000, 19_900_000)
+
+
+def read_at(folder: Path, *reads: tuple[int, bytes]) -> list[Record]:
+    """What a client makes of these, each read 20 µs after it came. The request was sent at 100 µs."""
+    data = frame(CLOCK, 0, 0, (NS_PER_S, 0)) + frame(SENT, 0, 100_000, (100_000, 0))
+    for at_ns, piece in reads:
+        data += frame(TURN, 0, at_ns - 50_000, (at_ns - 50_000, 0))
+        data += frame(READ, 0, at_ns + 20_000, (1, at_ns), piece)
+    (folder / "s").write_bytes(data + frame(END, 0, at_ns + 30_000))
+    return list(decode.records(folder / "s", WANTED, PROTOCOLS["openai"], 0))
 
 
 def test_a_reason_that_was_cut_inside_a_character_is_read(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ FILES = [
     *sorted(CAPTURES.glob("llama-bench-11434.*")),
     *sorted(CAPTURES.glob("vllm*.json")),
 ]
-FUZZ = settings(max_examples=40, deadline=2000, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def document(path: Path) -> Document:
@@ -496,10 +496,10 @@ def test_what_is_no_number_is_left_out_with_its_line() -> None:
      b"x" * 200_000 + b",y\n1,2\n"],
 )  # fmt: skip
 def test_hostile_content_is_answered_at_once(data: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     found = read("f", data)
     assert found is None or found.rows == [] or found.unread
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_secrets_reach_no_document() -> None:
@@ -523,10 +523,10 @@ def test_many_remarks_become_a_count() -> None:
 def test_generated_texts_of_a_large_file_are_never_decoded() -> None:
     told = {**SERVED, "generated_texts": ["w" * 10_000] * 1000, "itls": [[0.01] * 1000] * 200}
     data = json.dumps(told).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     found = read("f", data)
     assert found is not None
-    assert time.perf_counter() - started < 1.5  # 11 MB
+    assert time.process_time() - started < 1.5  # 11 MB
     assert found.rows[0].samples is not None
     assert len(found.rows[0].samples.itls_ms) == 200_000
 

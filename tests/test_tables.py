@@ -12,7 +12,7 @@ from dyno.imports.printed import Printed, printed
 from dyno.imports.tables import rows_of
 from dyno.measure.direction import better
 
-FUZZ = settings(max_examples=50, deadline=2000, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def table(text: str, line: int = 1) -> Table:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, drive, receive_request, requests, tokens
+from dyno.clock import now_ns
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
 from dyno.http import Url
@@ -26,12 +27,13 @@ from dyno.load import decode
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS
-from dyno.load.spool import Spool
+from dyno.load.spool import END, SENT, Spool
 from dyno.load.wire import Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
 
 Serve = Callable[..., Scripted]
+SLACK_NS = 300_000  # between the readings of two clocks
 
 
 def most_at_once(spans: list[tuple[int, int]]) -> int:
@@ -47,6 +49,18 @@ def spans_of(log: dict[str, Any]) -> list[tuple[int, int]]:
     return [(stream[0], stream[-1]) for stream in log["streams"]]
 
 
+def hold_up_reads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The client loses its core for so long before each turn of reads."""
+    read = Wire._read
+
+    def late(self: Wire, events: Any) -> None:
+        time.sleep(seconds)
+        read(self, events)
+
+    if seconds:
+        monkeypatch.setattr(Wire, "_read", late)
+
+
 def refused_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -57,25 +71,66 @@ def refused_port() -> int:
 # ---- the load ----
 
 
+class Together:
+    """A server that answers none of its requests before `count` of them are open: with fewer it would wait forever."""
+
+    def __init__(self, scripted: Serve, count: int, answer_after_s: float = 0.0) -> None:
+        self.most_open = self.answered = 0
+        self._open = 0
+        self._count = threading.Lock()
+        self._all_here = threading.Barrier(count, timeout=60)
+        self._answer_after_s = answer_after_s
+        self.base_url = scripted(self._talk).base_url
+
+    def _talk(self, sock: Any, _: int) -> None:
+        while receive_request(sock):
+            with self._count:
+                self._open += 1
+                self.most_open = max(self.most_open, self._open)
+            self._all_here.wait()
+            time.sleep(self._answer_after_s)
+            with self._count:
+                self._open -= 1
+                self.answered += 1
+            sock.sendall(answer(2))
+
+
 @pytest.mark.parametrize("streams", [1, 8])
-def test_a_closed_loop_keeps_exactly_as_many_open_as_asked(fake: StartFake, streams: int) -> None:
-    server = fake(first_ms=20, gap_ms=5)
-    driven = drive(server.base_url, requests(streams * 4, 5), LoadSpec(max_concurrency=streams))
-    spans = spans_of(server.log())
-    assert len(spans) == streams * 4
-    assert most_at_once(spans) == streams  # by the server's own log: never more, and as many at some time
-    # By the client: from the first to the last sending, every slot is busy but for the moment of handing on.
+def test_a_closed_loop_keeps_exactly_as_many_open_as_asked(scripted: Serve, streams: int) -> None:
+    server = Together(scripted, streams)
+    driven = drive(server.base_url, requests(streams * 4), LoadSpec(max_concurrency=streams))
+    assert [r.error for r in driven.records] == [None] * streams * 4
+    assert (server.answered, server.most_open) == (streams * 4, streams)  # never more, and as many each time
     assert most_at_once([(r.sent_ns, r.end_ns) for r in driven.records]) == streams
-    until = max(r.sent_ns for r in driven.records)
-    busy = sum(min(r.end_ns, until) - min(r.sent_ns, until) for r in driven.records)
-    assert busy > 0.8 * streams * until
+    # Every slot is busy from the first to the last sending: a response's end is followed by the next request, before
+    # the client reads anything else.
+    after_an_end = [b for (a, _), (b, _) in pairwise(driven.frames) if a == END]
+    assert after_an_end[: streams * 3] == [SENT] * streams * 3
 
 
-def test_without_a_cap_all_are_sent_at_once(fake: StartFake) -> None:
-    server = fake(first_ms=100, gap_ms=1)
+def test_a_slow_answer_keeps_its_own_slot_and_no_other(scripted: Serve) -> None:
+    others_done = threading.Event()
+    answered = []
+
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 1:
+                others_done.wait(60)
+            sock.sendall(answer(2))
+            answered.append(number)
+            if len(answered) == 15:
+                others_done.set()
+
+    driven = drive(scripted(talk).base_url, requests(16), LoadSpec(max_concurrency=4))
+    assert [r.error for r in driven.records] == [None] * 16
+    assert answered[-1] == 1 and answered.count(1) == 1
+
+
+def test_without_a_cap_all_are_sent_at_once(scripted: Serve) -> None:
+    server = Together(scripted, 50)
     driven = drive(server.base_url, requests(50), LoadSpec())
-    assert most_at_once(spans_of(server.log())) == 50
-    assert all(r.error is None for r in driven.records)
+    assert [r.error for r in driven.records] == [None] * 50
+    assert server.most_open == most_at_once([(r.sent_ns, r.end_ns) for r in driven.records]) == 50
 
 
 def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(fake: StartFake) -> None:
@@ -85,24 +140,26 @@ def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(fake: Start
 
 
 @pytest.mark.parametrize("burstiness", [1.0, None])
-def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(fake: StartFake, burstiness: float | None) -> None:
-    server = fake(first_ms=300, gap_ms=1)  # three times the length of the plan
+def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(scripted: Serve, burstiness: float | None) -> None:
+    server = Together(scripted, 20)  # it answers none before it has them all
     load = LoadSpec(request_rate_rps=200, burstiness=burstiness, seed=5)
     driven = drive(server.base_url, requests(20), load)
     records = driven.records
-    assert len(records) == len(server.log()["streams"]) == 20
+    assert [r.error for r in records] == [None] * 20
     assert [r.sent_ns for r in records] == sorted(r.sent_ns for r in records)
-    assert all(0 <= timing.queue_ns(r) < 250 * NS_PER_MS for r in records)
     assert records[-1].due_ns == 20 / 200 * NS_PER_S
-    assert most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 20  # none waited for another's answer
+    # On time, as far as the machine let the loop run: its ticks tell by how much it was held up.
+    held_up = sum(driven.client.ticks_late_ns)
+    assert all(0 <= timing.queue_ns(r) < 250 * NS_PER_MS + held_up for r in records)
+    assert server.most_open == most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 20
 
 
-def test_a_rate_with_a_cap_keeps_the_cap_and_the_planned_times(fake: StartFake) -> None:
-    server = fake(first_ms=40, gap_ms=1)
+def test_a_rate_with_a_cap_keeps_the_cap_and_the_planned_times(scripted: Serve) -> None:
+    server = Together(scripted, 3, answer_after_s=0.04)
     load = LoadSpec(request_rate_rps=200, burstiness=None, max_concurrency=3)
     records = drive(server.base_url, requests(24), load).records
-    assert most_at_once(spans_of(server.log())) == 3
-    assert most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 3
+    assert [r.error for r in records] == [None] * 24
+    assert server.most_open == most_at_once([(r.sent_ns, r.end_ns) for r in records]) == 3
     assert [r.due_ns for r in records] == [(i + 1) * 5 * NS_PER_MS for i in range(24)]
     queue = [timing.queue_ns(r) for r in records]
     # 3 at a time of over 40 ms each, one due every 5 ms: each wave waits longer than the one before.
@@ -111,37 +168,33 @@ def test_a_rate_with_a_cap_keeps_the_cap_and_the_planned_times(fake: StartFake) 
 
 
 def test_a_stall_is_felt_by_every_request_that_was_due_during_it(scripted: Serve) -> None:
-    """Coordinated omission: a client that waits with the server would show one slow request, not twenty."""
-    stall_s = 0.4
-    frozen = threading.Lock()
+    """Coordinated omission: a client that waits with the server would show one slow request, not twenty-five."""
+    before_the_stall = 5
+    thawed = threading.Event()
+    thawed_ns: list[int] = []
+    received = []
 
-    def talk(sock: Any, _: int) -> None:
+    def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
-            with frozen:
-                sock.sendall(answer(2))
-
-    server = scripted(talk)
-
-    def freeze() -> None:
-        with frozen:
-            time.sleep(stall_s)
+            received.append(number)
+            if len(received) > before_the_stall:
+                thawed.wait(60)
+            sock.sendall(answer(2))
 
     def watch(progress: Progress) -> None:
-        if progress.elapsed_ns > 100 * NS_PER_MS and not stall.is_alive() and stall.ident is None:
-            stall.start()
+        if progress.elapsed_ns > 600 * NS_PER_MS and not thawed_ns:
+            thawed_ns.append(now_ns())
+            thawed.set()
 
-    stall = threading.Thread(target=freeze)
     load = LoadSpec(request_rate_rps=50, burstiness=None, max_concurrency=4)
-    records = drive(server.base_url, requests(50), load, watch=watch).records
-    stall.join()
+    driven = drive(scripted(talk).base_url, requests(50), load, watch=watch)
+    records, thaw = driven.records, thawed_ns[0] - driven.client.start_ns
     assert all(r.error is None for r in records)
-    over = max(r.end_ns for r in records if r.end_ns - r.sent_ns > stall_s * NS_PER_S / 2)  # the stall's end
-    begun = over - stall_s * NS_PER_S
-    during = [r for r in records if begun + 50 * NS_PER_MS < r.due_ns < over - 50 * NS_PER_MS]
-    assert len(during) >= 10
-    for r in during:  # each felt what was left of it, though all but four were sent only after it
-        assert r.end_ns - r.due_ns >= over - r.due_ns - 20 * NS_PER_MS
-    assert sum(r.sent_ns < over - 20 * NS_PER_MS for r in during) <= 4
+    assert [r.due_ns for r in records] == [(i + 1) * 20 * NS_PER_MS for i in range(50)]
+    due = [r for r in records if r.due_ns < thaw]
+    felt = [r for r in due if r.end_ns >= thaw - NS_PER_MS]
+    assert len(due) >= 30 and len(felt) == len(due) - before_the_stall
+    assert sum(r.sent_ns < thaw for r in felt) <= 4  # all others were sent only after it
 
 
 @pytest.mark.parametrize("burstiness", [None, 1.0])
@@ -155,42 +208,46 @@ def test_a_rate_for_a_duration_sends_all_that_are_due_in_it(
 
 
 def test_a_duration_ends_the_sending_and_finishes_what_is_in_flight(fake: StartFake) -> None:
+    # Half-way between two ticks: a loop that looked at its ticks only would send another twenty.
     load = LoadSpec(max_concurrency=2, duration_s=0.25)
-    last_sent = []
-    for _ in range(3):  # a busy machine may be late once; a loop that waits for its tick is late each time
-        driven = drive(fake(first_ms=20).base_url, requests(1), load, count=1_000_000)
-        assert driven.client.outcome == "complete"
-        assert driven.client.sent == len(driven.records) >= 4
-        assert all(r.error is None for r in driven.records)
-        last_sent.append(max(r.sent_ns for r in driven.records))
-    assert min(last_sent) < 0.28 * NS_PER_S
+    driven = drive(fake().base_url, requests(1), load, count=1_000_000)
+    assert driven.client.outcome == "complete"
+    assert driven.client.sent == len(driven.records) >= 4
+    assert all(r.error is None for r in driven.records)
+    # A loop that is held up may hand on each slot in the turn in which time runs out, and after the reads of that turn.
+    assert sum(r.sent_ns > 0.25 * NS_PER_S for r in driven.records) <= 4
 
 
 # ---- the times ----
 
 
-def test_the_told_times_are_those_of_the_servers_own_log(fake: StartFake) -> None:
+@pytest.mark.parametrize("held_up_s", [0.0, 0.012], ids=["prompt", "held up before each read"])
+def test_the_reported_times_are_those_of_the_servers_own_log(
+    fake: StartFake, held_up_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the client does meanwhile: the kernel stamps what arrives."""
+    hold_up_reads(monkeypatch, held_up_s)
     server = fake(first_ms=30, gap_ms=4)
     driven = drive(server.base_url, requests(24, 20), LoadSpec(max_concurrency=4))
-    logs = sorted(server.log()["streams"])  # by arrival; the order of sending, but for those sent in one moment
     records = sorted(driven.records, key=lambda r: r.sent_ns)
+    streams = sorted(server.log()["streams"])  # by arrival, which is the order of sending
     assert driven.client.kernel_stamps
     assert all(r.error is None and len(r.chunk_ns) == 20 for r in records)
 
-    def medians(streams: list[list[int]]) -> tuple[float, float]:
-        gaps = [b - a for s in streams for a, b in pairwise(s[1:])]
-        return statistics.median(s[1] - s[0] for s in streams), statistics.median(gaps)
-
-    told_ttft, told_itl = medians([[r.sent_ns, *r.chunk_ns] for r in records])
-    true_ttft, true_itl = medians(logs)
-    assert abs(told_ttft - true_ttft) < NS_PER_MS
-    assert abs(told_itl - true_itl) < NS_PER_MS
-    # Each stream by itself: the last token minus the first, as both saw it.
-    off = [
-        abs((r.chunk_ns[-1] - r.chunk_ns[0]) - (log[-1] - log[1])) / NS_PER_MS
-        for r, log in zip(records, logs, strict=True)
-    ]
-    assert statistics.median(off) < 1
+    start = driven.client.start_ns
+    sending = [arrived - (r.sent_ns + start) for r, (arrived, *_) in zip(records, streams, strict=True)]
+    arriving = []
+    for r, (_, *sends) in zip(records, streams, strict=True):
+        chunks = [t + start for t in r.chunk_ns]
+        assert all(chunk > sent - SLACK_NS for chunk, sent in zip(chunks, sends, strict=True))
+        # Of chunks in one read the kernel tells only the last one's arrival.
+        last = [i for i, (a, b) in enumerate(pairwise([*chunks, 0])) if a != b]
+        assert all(chunks[i] < sends[i + 1] + SLACK_NS for i in last[:-1])
+        arriving += [chunks[i] - sends[i] for i in last]
+    assert min(sending) > -SLACK_NS
+    # The fake engine takes its times just before it sends: what remains is the way, but for a process that lost its
+    # core in just that moment.
+    assert statistics.median(sending) < NS_PER_MS and statistics.median(arriving) < NS_PER_MS
 
 
 def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(fake: StartFake) -> None:
@@ -205,7 +262,7 @@ def test_a_client_that_went_away_does_not_hasten_the_fake_engines_next_answer(fa
     driven = drive(server.base_url, requests(2), LoadSpec())
     assert [r.error for r in driven.records] == [None, None]
     streams = server.log()["streams"]
-    assert len(streams) == 2
+    assert len(streams) >= 2
     assert all(stream[1] - stream[0] >= 399 * NS_PER_MS for stream in streams)
 
 
@@ -217,6 +274,12 @@ def test_the_order_of_events_in_a_record_holds(fake: StartFake) -> None:
 
 
 # ---- connections ----
+
+
+@pytest.fixture
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close counts as crossed by the request however late a busy machine comes to see it."""
+    monkeypatch.setattr("dyno.load.wire.CLOSED_WITHIN_NS", 60 * NS_PER_S)
 
 
 def test_connections_are_kept_and_used_again(fake: StartFake) -> None:
@@ -261,7 +324,7 @@ def test_a_body_of_known_length_is_whole_and_keeps_its_connection(scripted: Serv
     assert server.connections == 1
 
 
-def test_a_server_that_closes_idle_connections_costs_no_request(scripted: Serve) -> None:
+def test_a_server_that_closes_idle_connections_costs_no_request(scripted: Serve, no_hurry: None) -> None:
     """It closes each one after its first answer, without a word; the next request crosses that on its way."""
     served = []
 
@@ -275,7 +338,7 @@ def test_a_server_that_closes_idle_connections_costs_no_request(scripted: Serve)
     assert len(served) == 12  # each one was answered once and none twice
 
 
-def test_a_request_is_sent_again_only_once(scripted: Serve) -> None:
+def test_a_request_is_sent_again_only_once(scripted: Serve, no_hurry: None) -> None:
     seen = []
 
     def talk(sock: Any, number: int) -> None:
@@ -366,21 +429,20 @@ def test_broken_framing_fails_one_request_and_not_the_run(scripted: Serve) -> No
 
 
 @pytest.mark.parametrize(
-    "load",
-    [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=100, seed=1)],
+    ("load", "least"),
+    # The thirtieth kills it, with at most three others in flight; without a cap they may all be.
+    [(LoadSpec(max_concurrency=4), 26), (LoadSpec(request_rate_rps=100, seed=1), 0)],
     ids=["closed loop", "open loop"],
 )
 def test_a_server_that_dies_in_the_middle_ends_the_run_and_what_was_measured_is_kept(
-    fake: StartFake, load: LoadSpec
+    fake: StartFake, load: LoadSpec, least: int
 ) -> None:
     server = fake(faults={"die": 30})
-    begun = time.monotonic()
     driven = drive(server.base_url, requests(5000), load)
-    assert time.monotonic() - begun < 15
     done = [r for r in driven.records if r.error is None]
     assert driven.client.outcome == "server gone"
-    assert 20 <= len(done) < 30
-    assert driven.client.sent == len(driven.records) < 5000  # the rest was not sent
+    assert least <= len(done) < 30
+    assert driven.client.sent == len(driven.records) < 2000  # the rest was not sent: some 300 are due in three seconds
     assert {r.error for r in driven.records} <= {None, "refused", "cut", "reset"}
     assert all(r.output_tokens == 4 for r in done)
 
@@ -396,9 +458,8 @@ def test_a_stop_keeps_the_finished_and_marks_those_in_flight(fake: StartFake) ->
     driven = drive(server.base_url, requests(1000, 5), LoadSpec(max_concurrency=3), watch=watch, stop=stop)
     kinds = [r.error for r in driven.records]
     assert driven.client.outcome == "interrupted"
-    assert driven.client.duration_ns < 5 * NS_PER_S
     assert kinds.count(None) >= 5 and kinds.count("interrupted") == 3
-    assert driven.client.sent == len(driven.records) == kinds.count(None) + 3
+    assert driven.client.sent == len(driven.records) == kinds.count(None) + 3 < 1000
 
 
 def test_a_stop_after_the_last_was_sent_is_still_an_interruption(fake: StartFake) -> None:
@@ -431,9 +492,9 @@ def test_a_request_that_takes_too_long_fails_and_the_next_one_is_sent(scripted: 
                 return
             sock.sendall(answer(2))
 
-    driven = drive(scripted(talk).base_url, requests(3), timeout_s=0.4)
+    driven = drive(scripted(talk).base_url, requests(3), timeout_s=0.9)
     assert [r.error for r in driven.records] == ["timeout", None, None]
-    assert driven.client.duration_ns < 4 * NS_PER_S
+    assert driven.records[0].end_ns - driven.records[0].sent_ns >= 0.9 * NS_PER_S
 
 
 FRONT, PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n", b"content-length: 0\r\n\r\n"
@@ -526,7 +587,7 @@ def test_a_handshake_that_never_ends_is_a_timeout(scripted: Serve) -> None:
             tls.sendall(answer(2).replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
 
     url = scripted(talk).base_url.replace("http:", "https:")
-    driven = drive(url, requests(2), insecure=True, timeout_s=0.4)
+    driven = drive(url, requests(2), insecure=True, timeout_s=0.9)
     assert [r.error for r in driven.records] == [None, "timeout"]
 
 
@@ -563,35 +624,64 @@ def test_https_asked_of_an_http_server_is_an_error_that_speaks_of_ssl(scripted: 
         drive(scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True)
 
 
-def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(scripted: Callable[..., Scripted]) -> None:
-    """A file number of a closed connection is soon another's: the dead one must not be taken for it."""
+class Idle:
+    """A server whose idle connections the test ends, between bursts of requests.
 
-    def talk(sock: Any, _: int) -> None:
-        sock.settimeout(0.25)  # keep-alive of a quarter of a second
+    `watch` runs in the client's own thread, ten times a second. While no request is in flight it ends all connections,
+    and when a burst is answered it sets when the next one is due: `wait_ns` later, for each. So no machine is too slow.
+    """
+
+    def __init__(self, scripted: Serve, bursts: list[int], wait_ns: list[int], end: Callable[[Any], None]) -> None:
+        self._server = scripted(self._talk)
+        self.base_url = self._server.base_url
+        self._ends = list(accumulate(bursts))
+        self._wait_ns = wait_ns
+        self._end = end
+        self._due = [0] * bursts[0] + [3600 * NS_PER_S] * sum(bursts[1:])
+        self.plan = Plan(sum(bursts), self._due, None)
+        self.ended: list[Any] = []
+
+    def _talk(self, sock: Any, _: int) -> None:
         while receive_request(sock):
-            sock.sendall(answer(1))
-
-    # Half a second after the server should have closed them: on a busy machine it is late with that.
-    bursts = [0, 0, 0, 0, 0, 0, 750, 770, 790, 1550, 1550, 1550, 1550, 1550, 1550, 1550, 1550, 2300, 2300, 2300]
-    due = [ms * NS_PER_MS for ms in bursts]
-    driven = drive(scripted(talk).base_url, requests(len(due), 1), plan_=Plan(len(due), due, None))
-    assert driven.client.outcome == "complete"
-    assert [r.error for r in driven.records] == [None] * len(due)
-
-
-def test_idle_connections_that_the_server_resets_are_not_used_again(scripted: Callable[..., Scripted]) -> None:
-    def talk(sock: Any, _: int) -> None:
-        sock.settimeout(0.2)
-        try:
-            while receive_request(sock):
+            with contextlib.suppress(BrokenPipeError):  # ended, and this request crossed that: it is read and dropped
                 sock.sendall(answer(1))
-        except TimeoutError:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    # Long after the reset is due: a thread on a busy machine may come late to it.
-    due = [ms * NS_PER_MS for ms in (0, 0, 0, 0, 2000, 2000, 2000, 2000)]
-    driven = drive(scripted(talk).base_url, requests(len(due), 1), plan_=Plan(len(due), due, None))
-    assert [(r.error, r.resent) for r in driven.records] == [(None, False)] * len(due)
+    def watch(self, progress: Progress) -> None:
+        if progress.in_flight or not progress.ended:
+            return
+        for sock in [s for s in self._server.sockets if s not in self.ended]:
+            self.ended.append(sock)
+            with contextlib.suppress(OSError):  # the client has closed it
+                self._end(sock)
+        if progress.ended == self._ends[0] and len(self._ends) > 1:
+            begin, end, *_ = self._ends
+            self._due[begin:end] = [progress.elapsed_ns + self._wait_ns.pop(0)] * (end - begin)
+            del self._ends[0]
+
+
+def test_idle_connections_that_the_server_closes_cost_no_request_and_no_hang(scripted: Serve, no_hurry: None) -> None:
+    """A file number of a closed connection is soon another's: the dead one must not be taken for it."""
+    # The next burst crosses the close; comes after it; after one more, of connections that were opened ahead for it.
+    bursts, wait_ms = [6, 3, 8, 3, 8, 3], [0, 150, 0, 600, 0]
+    server = Idle(scripted, bursts, [ms * NS_PER_MS for ms in wait_ms], lambda sock: sock.shutdown(socket.SHUT_WR))
+    driven = drive(server.base_url, requests(sum(bursts), 1), plan_=server.plan, watch=server.watch)
+    assert driven.client.outcome == "complete"
+    assert [r.error for r in driven.records] == [None] * sum(bursts)
+    assert len(server.ended) >= 6
+
+
+def test_idle_connections_that_the_server_resets_are_not_used_again(scripted: Serve) -> None:
+    def reset(sock: Any) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.shutdown(socket.SHUT_RD)  # its thread sees an end and closes it
+        while sock.fileno() >= 0:
+            time.sleep(0.001)
+
+    # Due in the next turn of the loop at the earliest, which first sees what has become of its connections.
+    server = Idle(scripted, [4, 4], [NS_PER_MS], reset)
+    driven = drive(server.base_url, requests(8, 1), plan_=server.plan, watch=server.watch)
+    assert [(r.error, r.resent) for r in driven.records] == [(None, False)] * 8
+    assert len(server.ended) == 4
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])
@@ -636,16 +726,10 @@ def test_a_hundred_continue_is_not_the_answer(scripted: Callable[..., Scripted])
     assert (record.error, record.status, record.text) == (None, 200, record.text)
 
 
-def test_a_late_client_is_told_by_how_late_it_sends_in_a_closed_loop_too(fake: StartFake, monkeypatch: Any) -> None:
+def test_a_late_client_is_told_by_how_late_it_sends_in_a_closed_loop_too(
+    fake: StartFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slot is free when the response has arrived, not when a slow loop comes to see it."""
-    read = Wire._read
-
-    def slow(self: Wire, events: Any) -> None:
-        time.sleep(0.05)
-        read(self, events)
-
-    monkeypatch.setattr(Wire, "_read", slow)
-    server = fake(first_ms=20.0, gap_ms=20.0)
-    driven = drive(server.base_url, requests(6, 2), LoadSpec(max_concurrency=1))
-    late = sorted(r.sent_ns - r.due_ns for r in driven.records)
-    assert late[len(late) // 2] > 20 * NS_PER_MS
+    hold_up_reads(monkeypatch, 0.05)
+    driven = drive(fake().base_url, requests(6, 1), LoadSpec(max_concurrency=1))
+    assert all(timing.queue_ns(r) > 45 * NS_PER_MS for r in driven.records[1:])

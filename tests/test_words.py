@@ -566,7 +566,7 @@ def test_all_checks_end_soon_on_hostile_text() -> None:
         "8 vs " * 20_000,
         "a" * 100_000,
     )
-    began = time.monotonic()
+    began = time.process_time()
     for check in REPORTS:
         list(check([doc(*texts, rows=grid().rows), grid()]))
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
