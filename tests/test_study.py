@@ -59,7 +59,7 @@ def start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def until(condition: object, what: str, within_s: float = 20) -> None:
+def until(condition: object, what: str, within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, what
@@ -142,12 +142,37 @@ def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
     assert not left
 
 
+def test_a_study_killed_while_it_makes_its_folder_goes_on(here: Path) -> None:
+    write(ONE.replace("repeats = 2", "repeats = 1").replace("[1, 2]", "1"))
+    folder = Path("runs/s")
+    steps = [folder / name for name in (".lock", "trials", "engines", "study.toml.partial", "study.toml")]
+    folder.mkdir(parents=True)
+    for path in (*steps, folder / "study.json.partial"):  # each of them as the last that was made
+        path.mkdir() if path.name in ("trials", "engines") else path.touch()
+        assert StudyFolder(folder).blank
+    assert run() == 0
+    assert len(done()) == 1
+
+
+@pytest.mark.parametrize("theirs", ["study.toml", "trials/notes.txt", "notes.txt"])
+def test_a_folder_of_somebody_elses_is_not_taken_for_a_study(
+    here: Path, theirs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(STUDY)
+    path = Path("runs/s") / theirs
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert run() != 0
+    assert "holds no study" in capsys.readouterr().err
+    assert [p for p in Path("runs/s").rglob("*") if p.is_file()] == [path]
+
+
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(here: Path) -> None:
     write(STUDY)
     process = start()
     until(lambda: len(done()) >= 2, "nothing was measured")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "`dyno run s.toml` goes on" in err and "Traceback" not in err
     kept = done()

@@ -229,7 +229,7 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
         if not folder.path.is_dir():
             raise StoreError(f"{folder.path} is a file. Choose another place with --runs DIR.")
         if not folder.exists:
-            if not any(folder.path.iterdir()) or {p.name for p in folder.path.iterdir()} == {".lock"}:
+            if folder.blank:
                 return folder
             raise StoreError(f"{folder.path} is there and holds no study. Choose another place with --runs DIR.")
         if same(folder.study(), study) and not new and not (again and len(folder.done()) >= len(study.trials)):

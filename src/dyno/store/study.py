@@ -20,6 +20,8 @@ from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
 from dyno.store.run import Run, pretty, read, slug, write
 
+_BEGINNINGS = {".lock", "trials", "engines", "study.toml", "study.toml.partial", "study.json.partial"}
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Why a trial has no result."""
@@ -42,6 +44,14 @@ class StudyFolder:
     @property
     def exists(self) -> bool:
         return self.json_path.exists()
+
+    @property
+    def blank(self) -> bool:
+        """Whether it is empty, or holds only what a dyno that was killed while it made this folder has left."""
+        if not any(self.path.iterdir()):
+            return True
+        known = (path.relative_to(self.path).as_posix() in _BEGINNINGS for path in self.path.rglob("*"))
+        return (self.path / ".lock").exists() and all(known)
 
     def study(self) -> Study:
         return read(self.json_path, Study)
