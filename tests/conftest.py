@@ -23,7 +23,7 @@ from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Wire
 
-# Where the tests run in the background, a shell may have told them to ignore Ctrl-C, and every dyno that they start too.
+# A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields

@@ -383,7 +383,7 @@ def refuses(port: int) -> bool:
         return s.connect_ex(("127.0.0.1", port)) != 0
 
 
-def await_true(what: Callable[[], Any], within_s: float = 60) -> None:
+def await_true(what: Callable[[], Any], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not what():
         assert time.monotonic() < deadline

@@ -82,7 +82,7 @@ def group(leader: int) -> list[int]:
     return found
 
 
-def await_true(what: Any, within_s: float = 15) -> None:
+def await_true(what: Any, within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not what():
         assert time.monotonic() < deadline

