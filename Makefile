@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-engines test-pages check format bench bench-engines bench-peers clean
+.PHONY: demo gallery test test-fast test-engines test-pages check format bench bench-engines bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -16,6 +16,10 @@ gallery: $(VENV)/.installed
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The pure tests, in under 30 s: no process, no socket, no model.
+test-fast: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist worksteal -m "not real"
 
 # Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once; and
 # the shipped studies' twins on the embedded engine, which take a minute.

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,43 @@ from dyno.load.wire import Wire
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files whose tests start processes, use sockets, build a model or take long. `make test-fast` runs all the others.
+REAL = {
+    f"test_{name}"
+    for name in (
+        "accelerators", "cli", "compare_cli", "container", "embedded", "environment", "fleet", "hostile_texts", "model",
+        "offline", "peaks", "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "software", "sql",
+        "study", "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
+    )
+}  # fmt: skip
+
+
+def _is_real(path: Path) -> bool:
+    return path.stem in REAL or path.parent.name in ("engines", "pages")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.option.markexpr == "not real" and _is_real(collection_path) else None  # not even imported
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_real(item.path):
+            item.add_marker("real")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the list above complete."""
+    if request.node.get_closest_marker("real") is None:
+
+        def refuse(*_: Any, **__: Any) -> None:
+            pytest.fail(f"starts a process or uses a socket: add {request.path.stem} to REAL in tests/conftest.py")
+
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+        monkeypatch.setattr(socket, "socket", refuse)
+
 
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields
 

@@ -170,6 +170,7 @@ def test_every_chart_has_axis_titles_and_a_place_for_the_page_to_hide_series(all
         assert all(set(row) - {"series"} for row in chart.rows)
 
 
+@pytest.mark.real
 def test_pictures_are_png_and_svg_with_legend_units_and_what_is_shown(all_charts: dict[str, Chart]) -> None:
     chart = all_charts["ttft-concurrency"]
     assert picture.png(chart, width=360, dark=True).startswith(b"\x89PNG")
@@ -243,6 +244,7 @@ def test_more_series_than_colours_differ_by_their_line() -> None:
     assert len(set(pairs)) == 9
 
 
+@pytest.mark.real  # it takes seconds
 def test_every_chart_is_drawn_with_its_title_and_names_of_strangers_stay_data() -> None:
     name = "<script>alert(1)</script>\"'\\[0].x\u2028${1}" + "y" * 300
     for chart in made(some(name, "b'\u2029")).values():

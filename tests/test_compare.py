@@ -94,6 +94,7 @@ def test_blocks_are_as_long_as_neighbours_are_alike() -> None:
     assert bootstrap.block_length(np.ones(100)) == 1
 
 
+@pytest.mark.real  # it takes seconds
 @pytest.mark.parametrize("phi", [0.0, 0.6])
 def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
     """Also where a request is like its neighbours: drawn one by one, two of three means would be covered."""
@@ -140,6 +141,7 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
 # ---- splits of one study's repeats ----
 
 
+@pytest.mark.real  # it takes seconds
 @pytest.mark.parametrize(("count", "half"), [(6, 3), (10, 5)])
 def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(count: int, half: int) -> None:
     shares, single = [], []
