@@ -31,7 +31,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 REAL = {
     f"test_{name}"
     for name in (
-        "accelerators", "cli", "compare_cli", "container", "embedded", "environment", "fleet", "hostile_texts", "model",
+        "accelerators", "busy_machine", "cli", "compare_cli", "container", "embedded", "environment", "fleet",
+        "hostile_texts", "model",
         "offline", "peaks", "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "software", "sql",
         "study", "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
     )

@@ -95,11 +95,9 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
     else:
         say("\nNot even the smallest load was timed accurately: this machine is too busy. Look at `top`, try again.")
     raised = rows[0]["priority"]
-    say(
-        f"While a load runs, dyno has raised priority here ({raised})."
-        if raised
-        else "dyno may not raise its priority here (CAP_SYS_NICE, or `ulimit -r 1`): a busy machine will delay it."
-    )
+    say(f"Scheduling of dyno's client while a load runs: {raised or 'as any process'}.")
+    if "SCHED_RR" not in raised:
+        say("Real-time priority is not allowed here (CAP_SYS_NICE, or `ulimit -r 1`). It helps on a busy machine.")
     return rows
 
 

@@ -13,7 +13,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     reads: int
     ticks_late_ns: list[int]  # how late the loop came to each of its ticks, ten a second
     kernel_stamps: bool  # times are the kernel's receive stamps, else those of the reads
-    priority: str = ""  # of the wire while the load ran: SCHED_RR 1, nice -10, core 7; '': as any process
+    priority: str = ""  # of the wire while the load ran: SCHED_RR 1, slice 0.1 ms, core 7; '': as any process
     waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
     others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 

@@ -74,7 +74,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     streams_mean: float
     streams_peak: int
     others_cpu: float | None = None  # cores kept busy by others than dyno and the engine that it started
-    priority: str = ""  # of the wire: SCHED_RR 1, nice -10, core 7; '': as any process
+    priority: str = ""  # of the wire: SCHED_RR 1, slice 0.1 ms, core 7; '': as any process
     unseen_first: int = 0  # completed requests whose first chunk is unseen
     unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set meanwhile
     waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
