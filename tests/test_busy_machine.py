@@ -13,6 +13,10 @@ import pytest
 
 from conftest import StartFake
 from dyno.engines.process import EngineProcess
+from dyno.experiment import fleet
+from dyno.experiment.engine_plan import EnginePlan
+from dyno.facts.engine import EngineSpec
+from dyno.facts.rig import Rig
 from dyno.load.priority import Priority
 from dyno.load.stalls import Stalls
 from dyno.store.run import Run
@@ -93,8 +97,8 @@ def test_a_thread_that_was_stopped_knows_it_and_one_that_had_no_core_how_long() 
         before = stalls.continued_ns
         os.kill(os.getpid(), signal.SIGCONT)
         assert before == 0 and stalls.continued_ns > 0
-        stalls.mark()
-        stalls.mark()
+        for _ in range(4):
+            stalls.mark()
         delay, total = stalls.delay_ns(), stalls.total_ns()
         assert delay is None or 0 <= delay <= (total or 0)
     assert signal.getsignal(signal.SIGCONT) == signal.SIG_DFL
@@ -123,3 +127,19 @@ def test_an_engine_is_started_with_later_turns_and_on_the_cores_it_may_use(tmp_p
             time.sleep(0.01)
     nice, cores = msgspec.json.decode((tmp_path / "log").read_bytes())
     assert nice == min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19) and cores == [core]
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(2, (5, [], None)), (3, (5, [], None)), (4, (5, [0, 1, 2], 3)), (16, (5, [*range(15)], 15))]
+)
+def test_with_four_cores_and_more_one_is_kept_for_the_wire(
+    monkeypatch: pytest.MonkeyPatch, cores: int, expected: tuple[int, list[int], int | None]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    plan = EnginePlan(EngineSpec("llamacpp", devices=[]), Rig("test", "0", "any", "cpu", cores))
+    assert fleet.room(plan) == expected
+    assert fleet.room(EnginePlan(EngineSpec("fake"), Rig("test", "0", "any", "cpu", cores))) == (
+        0,
+        [],
+        None,
+    )  # it keeps times, too

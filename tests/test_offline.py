@@ -243,6 +243,12 @@ def stand_in(tmp_path: Path) -> Iterator[Any]:
     assert workers(tmp_path) == []
 
 
+def doubts(outcome: Any) -> list[str]:
+    """Without those that a busy machine gives rise to."""
+    found = [f.code for f in outcome.result.findings if f.level == "doubt"]
+    return [code for code in found if not code.startswith(("statistics.", "client."))]
+
+
 def test_an_engine_that_tells_no_times_gives_the_latency_and_no_split(stand_in: Any, tmp_path: Path) -> None:
     (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(""), iterations=5, warmup_iterations=0))
     o = outcome.result.offline
@@ -261,7 +267,7 @@ def test_a_short_output_shows(stand_in: Any, tmp_path: Path) -> None:
     o = outcome.result.offline
     assert o and (o.output_tokens, o.wanted_output_tokens) == (20, 40)
     assert o.output_throughput.mean == pytest.approx(5 * o.request_throughput.mean), "as produced, not as asked"
-    assert [f.code for f in outcome.result.findings if f.level == "doubt"] == ["tokens.output_short"]
+    assert doubts(outcome) == ["tokens.output_short"]
 
 
 def test_a_first_iteration_that_is_slow_is_told(stand_in: Any, tmp_path: Path) -> None:
@@ -347,7 +353,7 @@ def test_speculation_that_drafts_nothing_is_told(stand_in: Any, tmp_path: Path) 
             return [S(name="vllm:spec_decode_" + name, value=0) for name in names]
     """
     (outcome,) = measured(tmp_path, trial("latency", engine=stand_in(body), iterations=3, warmup_iterations=0))
-    assert [f.code for f in outcome.result.findings if f.level == "doubt"] == ["engine.no_drafts"]
+    assert doubts(outcome) == ["engine.no_drafts"]
 
 
 def test_what_isnt_what_was_asked_for_is_not_measured(stand_in: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Records with known times give exact numbers, and each check speaks when it should and only then."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.imports.document import read_bytes as imported
 from dyno.measure import timing
 from dyno.measure.checks import (
     CHECKS,
@@ -39,8 +41,10 @@ from dyno.measure.checks import (
 from dyno.measure.checks import requests as requests_check
 from dyno.measure.evidence import Evidence
 from dyno.measure.freeze import Cuts, unfrozen
+from dyno.measure.rows import row_of
 from dyno.measure.statistics import distribution_ms, samples_needed
 from dyno.measure.summary import Tally
+from dyno.measure.timeline import bars_of_records
 from dyno.report import result_json
 from dyno.units import NS_PER_MS, NS_PER_S
 
@@ -279,6 +283,37 @@ def test_steady_throughput_is_not_known_where_too_many_chunks_may_lie_on_either_
     s = summarize([*edge, *late])
     assert s.steady is not None and s.steady.output_throughput is None and s.steady.request_throughput is None
     assert "steady_output_throughput" in s.bounds
+
+
+def half_seen() -> tuple[list[Record], Result]:
+    """Of four requests two were read late: their first chunks came anywhere in 90 ms."""
+    late = {"unseen": [0], "unseen_since_ns": [10 * MS]}
+    records = [record(i, gaps_ms=[10] * 4, **(late if i % 2 else {})) for i in range(4)]
+    return records, Result(summarize(records), [], "doubtful")
+
+
+def test_what_a_late_client_does_not_know_is_null_in_the_result_file_and_read_back_as_unknown() -> None:
+    records, result = half_seen()
+    built = result_json.build(result, TRIAL, TargetFacts("m"), None, "", Path("run"), "2026-01-01T00:00:00", records)
+    assert built["mean_ttft_ms"] is None and built["dyno"]["bounds"]["ttft"]["mean"] == (55.0, 100.0)
+    assert built["mean_e2el_ms"] == 140.0
+    assert built["ttfts"] == [0.1, None, 0.1, None] and built["latencies"] == [0.14] * 4
+    assert built["itls"] == [[0.01] * 4, [None, 0.01, 0.01, 0.01]] * 2
+    text = msgspec.json.encode(built)
+    (row,) = imported("result.json", text).rows
+    assert row.samples is not None and row.get("mean_ttft_ms") is None
+    assert [math.isnan(t) for t in row.samples.ttfts_ms] == [False, True, False, True]
+    assert len(row.samples.itls_ms) == 14
+
+
+def test_a_latency_that_is_known_in_part_gives_no_samples_to_compare_or_to_draw() -> None:
+    records, result = half_seen()
+    row = row_of(result, TRIAL, TargetFacts("m"), file="run", records=records)
+    assert row.samples is not None and row.samples.ttfts_ms == row.samples.tpots_ms == []
+    assert row.samples.e2els_ms == [140.0] * 4
+    assert row.get("mean_e2el_ms") == 140.0 and row.get("mean_ttft_ms") is None and row.get("p90_ttft_ms") is None
+    bars = bars_of_records(records)
+    assert [bar.first_s for bar in bars] == [0.1, None, 0.1, None]
 
 
 # ---- freezes ----

@@ -69,7 +69,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     send_late: Distribution  # sent minus due where nothing but the client stood between
     read_late_mean_ms: float
     read_late_max_ms: float
-    unseen_share: float  # of chunks: known only to have arrived between two times, because the client came late
+    unseen_share: float  # of chunks, without the last of each answer: known only to have arrived between two times
     loop_late_p99_ms: float
     streams_mean: float
     streams_peak: int

@@ -7,10 +7,9 @@ from operator import sub
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from dyno.facts.record import Record
 from dyno.load import http1, sse
+from dyno.load.connection import READ_BYTES
 from dyno.load.protocols import WireProtocol
 from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN, frames
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -86,7 +85,8 @@ def records(
 ) -> Iterator[Record]:
     """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
     open come last, as cut."""
-    offset = looked = clock_ns = 0
+    offset = clock_ns = 0
+    looked = 1 << 62  # newer spools say it where it matters (SINCE)
     spoiled_ns = None  # stamps of reads since then are of two wall clocks
     open_: dict[int, _Exchange] = {}
     ended: list[tuple[int, _Exchange, int, str]] = []  # since the last clock frame: the next may show a step
@@ -233,17 +233,24 @@ def _place(
 
     `more`: what after a chunk's end shows that the read's stamp is another one's."""
     read_ends = list(accumulate(map(len, exchange.pieces)))
-    found_in = np.searchsorted(read_ends, chunk_ends).tolist()
-    times = exchange.times
-    record.chunk_ns = [times[i] - zero_ns for i in found_in]
+    times, append, i = exchange.times, record.chunk_ns.append, 0
+    for end in chunk_ends:
+        while read_ends[i] < end:
+            i += 1
+        append(times[i] - zero_ns)
     if not exchange.late:
         return
-    for chunk, (end, i) in enumerate(zip(chunk_ends, found_in, strict=True)):
+    i = 0
+    for chunk, end in enumerate(chunk_ends):
+        while read_ends[i] < end:
+            i += 1
         if i not in exchange.late:
             continue
         stamped = times[i] != exchange.reads[i]
         alone = stamped and not more.search(raw, end, read_ends[i])
-        since_ns = max(exchange.late[i], exchange.sent_ns if i == 0 else times[i - 1])
+        # The read before left nothing behind, unless its buffer was full.
+        emptied = i > 0 and len(exchange.pieces[i - 1]) < READ_BYTES
+        since_ns = max(exchange.late[i], exchange.reads[i - 1] if emptied else exchange.sent_ns)
         if not alone and times[i] - since_ns > LATE_NS:
             record.unseen.append(chunk)
             record.unseen_since_ns.append(since_ns - zero_ns)

@@ -18,8 +18,9 @@ from dyno.units import NS_PER_MS, NS_PER_S
 SLICE_NS = 100_000  # the shortest that the scheduler takes
 _SCHED_ATTR = struct.Struct("<IIQiIQQQ")  # size, policy, flags, nice, priority, runtime (the slice), deadline, period
 _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
-# The kernel takes a twentieth of each second from a real-time process that would use all of it: 50 ms without a look.
-TOO_BUSY = 0.9
+# Of a core. A wire that needs more would take it from a server on the same cores; and from a real-time process that
+# uses all of a core the kernel takes 50 ms in each second.
+TOO_BUSY = 0.3
 _SLICE = f"slice {SLICE_NS / NS_PER_MS:g} ms"
 
 
@@ -57,7 +58,7 @@ class Priority:
                 os.sched_setaffinity(0, self._before)
 
     def ease(self) -> None:
-        """Once a second: a wire that is busy all the time is better off without real-time scheduling."""
+        """Every tick: a wire with much to do takes its turns like others."""
         now, cpu_s = now_ns(), time.thread_time()
         busy = (cpu_s - self._cpu_s) * NS_PER_S > TOO_BUSY * (now - self._at_ns)
         self._at_ns, self._cpu_s = now, cpu_s

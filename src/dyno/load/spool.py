@@ -10,8 +10,8 @@ kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive ti
               fresh connection before anything came back
        END    payload: empty, or why the exchange failed on the wire as 'kind: detail'
        CLOCK  stamp: (wall minus monotonic clock in ns, 0); holds for the READs after it
-       TURN   stamp: (when the loop had last looked at all sockets, 0); holds for the READs after it. What a read
-              finds has arrived between that time and the read, if the loop was never kept from running …
+       TURN   stamp: (when the loop had last looked at all sockets, 0); holds for the READs after it. Written where the
+              kernel gives no stamps
        SINCE  stamp: (the earliest moment at which the bytes of the exchange's last READ can have arrived, whatever
               kept the loop from running; 0). Written where a read holds more than one HTTP chunk
 """

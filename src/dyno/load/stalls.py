@@ -14,19 +14,21 @@ _SCHEDSTAT = "/proc/thread-self/schedstat"  # CPU time, time spent runnable with
 class Stalls:
     """A context: while it is open, SIGCONT is noticed and the scheduler's own count can be asked for.
 
-    `delay_ns()` covers at least the time since the `mark()` before the last one: 0.1 to 0.2 s on the wire.
+    `delay_ns()` covers the time since the last `mark()` but two.
     """
 
     def __init__(self) -> None:
         self.continued_ns = 0  # when this process was last let on after SIGSTOP
         self._stat = -1
-        self._start = self._before = self._marked = 0
+        self._start = 0
+        self._marks = (0, 0, 0)
         self._handler: object = None
 
     def __enter__(self) -> "Stalls":
         with contextlib.suppress(OSError):  # not Linux, or a sandbox
             self._stat = os.open(_SCHEDSTAT, os.O_RDONLY)
-        self._start = self._before = self._marked = self._waited_ns()
+        self._start = self._waited_ns()
+        self._marks = (self._start,) * 3
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGCONT, self._continued)
         return self
@@ -38,14 +40,12 @@ class Stalls:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCONT, self._handler or signal.SIG_DFL)  # type: ignore[arg-type]
 
-    def mark(self) -> int:
-        """Every tick. How long the thread had no core since the last one."""
-        self._before, self._marked = self._marked, self._waited_ns()
-        return self._marked - self._before
+    def mark(self) -> None:
+        self._marks = (*self._marks[1:], self._waited_ns())
 
     def delay_ns(self) -> int | None:
         """None: this system does not count it."""
-        return None if self._stat < 0 else self._waited_ns() - self._before
+        return None if self._stat < 0 else self._waited_ns() - self._marks[0]
 
     def total_ns(self) -> int | None:
         return None if self._stat < 0 else self._waited_ns() - self._start

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.client import ClientFacts
@@ -37,12 +38,27 @@ SENDS_A_TURN = 32  # then look at the sockets again
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
-SLEPT_NS = 200_000  # a poll that took longer has waited
+NAP_NS = 500_000  # at most, with what waking up takes
+SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
+EVENT_NS = 2_000  # to hand over one event, at most
+MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the scheduler how long it let us wait
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 # No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
 GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
+
+
+class Poll(NamedTuple):
+    asked_ns: int
+    returned_ns: int
+    events: int
+    nap_ns: int = 0
+
+    @property
+    def cost_ns(self) -> int:
+        """That it may have taken after it was woken: to make a list of its events, and a nap."""
+        return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
 
 
 class Wire:
@@ -88,10 +104,10 @@ class Wire:
         self._interrupted = False
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
-        self._looked_ns = self._floor_ns = 0  # when the loop last looked: as far as it knows, and at the earliest
+        self._before = self._now = Poll(0, 0, 0)  # the last poll, and the one whose events are being read
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
-        self._starved = False  # no core for a good part of the last tick
+        self._starved, self._waited_ns = False, 0  # no core for a good part of the last tick; for how long in all
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
@@ -109,7 +125,7 @@ class Wire:
             gc.disable()
             self._start_ns = start = now_ns()
             self._last_byte_ns = start
-            self._looked_ns = self._floor_ns = start
+            self._before = self._now = Poll(start, start, 0)
             self._note_clock()
             if self._plan.due_ns is None:
                 slots = min(self._plan.in_flight_max or self._plan.count, self._plan.count)
@@ -143,7 +159,6 @@ class Wire:
         progress, plan = self.progress, self._plan
         poll = self._pool.poller.poll
         napping, reads_at_tick = False, 0
-        looked = polled = start
         tick = start + TICK_NS
         stop_sending = None if plan.stop_sending_ns is None else start + plan.stop_sending_ns
         if self._stop.requested:  # while the connections were opened
@@ -173,26 +188,24 @@ class Wire:
                 events = poll(0)
                 if not events:
                     time.sleep(min(wait_ns, 200_000) / NS_PER_S)
-                    polled = asleep
+                    self._before = Poll(asleep, asleep, 0)
                     continue
             else:
                 events = poll(wait_ns // NS_PER_MS / 1000)
-                if (woken := now_ns()) - asleep > SLEPT_NS:
-                    looked = woken  # nothing had come before it slept, and the first byte woke it
                 if napping and len(events) < 32 and wait_ns > 2 * NS_PER_MS:
                     time.sleep(NAP_S)
                     events = poll(0)
+            self._now = Poll(asleep, now_ns(), len(events), NAP_NS if napping else 0)
+            if self._now.returned_ns - asleep > MARK_FROM_NS:
+                self._stalls.mark()
             if events:
-                self._looked_ns, self._floor_ns = looked, polled
-                self._note(TURN, 0, looked, TIMES.pack(looked, 0))
-                woken = now_ns()
+                if not self._stamped:
+                    self._note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
                 self._read(events)
-                if len(events) >= EVENTS_MAX or self._left_over:
-                    self._left_over = False  # not all was looked at: the next reads may find what lay there before
-                else:
-                    looked, polled = woken, asleep
+            if len(events) >= EVENTS_MAX or self._left_over:
+                self._left_over = False  # not all was looked at: the next reads may find what lay there before
             else:
-                looked, polled = now_ns(), asleep
+                self._before = self._now
             if self._size > FLUSH_BYTES:
                 self._flush()
 
@@ -487,15 +500,17 @@ class Wire:
             for at in range(0, len(plain), READ_BYTES):
                 piece = plain[at : at + READ_BYTES]
                 self._note(READ, stream.exchange, read_ns, stamp, piece)
-            self._note_since(stream)
             if len(data) == READ_BYTES:
                 self._left_over = True
             if stream.framing is None:
+                self._note_since(stream)
                 self._head_or_length(stream, plain, stamp)
             else:
                 try:
-                    if stream.framing.take(plain) == OVER:
-                        self._ended(stream, plain, stamp)
+                    if held := stream.framing.take(plain):
+                        self._note_since(stream)
+                        if held == OVER:
+                            self._ended(stream, plain, stamp)
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
 
@@ -522,7 +537,10 @@ class Wire:
 
     def _tick(self, now: int) -> None:
         self._note_clock()
-        self._starved = self._stalls.mark() > STARVED_NS
+        self._stalls.mark()
+        waited = self._stalls.total_ns() or 0
+        self._starved, self._waited_ns = waited - self._waited_ns > STARVED_NS, waited
+        self._priority.ease()
         if self._parts:
             self._flush()
         progress = self.progress
@@ -533,7 +551,6 @@ class Wire:
             self._stop_sending("server gone")
         if progress.elapsed_ns // TICK_NS % 10 == 0:
             self._pool.try_held()
-            self._priority.ease()
             too_old = now - self._timeout_ns
             self._fail_in_flight(
                 f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent",
@@ -570,14 +587,18 @@ class Wire:
     def _note_since(self, stream: Connection) -> None:
         """After a read that may hold several chunks: since when can they have been there?
 
-        What the loop believes is right if it ran whenever it wanted to. The scheduler knows how long it did not; who
-        was stopped altogether knows only when it last asked.
+        Since the poll before, at the earliest. If this poll slept, nothing had come before it slept, and the first byte
+        woke it, as soon as the scheduler let it run: that says how long it did not.
         """
-        since = self._floor_ns
-        if self._looked_ns - since > NS_PER_MS and self._stalls.continued_ns < since:
+        before, now = self._before, self._now
+        since = before.asked_ns
+        if now.returned_ns - since > NS_PER_MS and self._stalls.continued_ns < since:
             delay = self._stalls.delay_ns()
             if delay is not None:
-                since = max(since, self._looked_ns - delay)
+                since = max(since, before.returned_ns - before.cost_ns - delay)
+                awake_ns = delay + now.cost_ns
+                if now.returned_ns - now.asked_ns > awake_ns + SLEPT_NS:
+                    since = max(since, now.asked_ns, now.returned_ns - awake_ns)
         self._note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 
     def _note_clock(self) -> None:

@@ -12,7 +12,7 @@ from dyno.facts.summary import Freeze, Summary, Unfrozen
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, ns, seconds
 
-_BUCKET_NS = 10 * NS_PER_MS
+BUCKET_NS = 10 * NS_PER_MS  # arrivals are counted in buckets of this length
 LEAST_S = 0.3
 GAPS = 20  # a freeze is at least so many median gaps
 PREFILLS = 3  # … and this many times what the prompts that wait meanwhile take at the usual pace
@@ -26,18 +26,20 @@ class Silences:
     """Takes records one by one; `freezes()` closes it."""
 
     def __init__(self) -> None:
-        self._heard = np.zeros(1024)  # chunks in each bucket of 10 ms
+        self._heard = np.zeros(1024)  # chunks of failed requests in each bucket
         self._perhaps = np.zeros(1024)  # steps of the number of unseen chunks that may have come in a bucket
         self._columns = {name: array("q") for name in ("sent", "first", "last", "prompt")}
 
     def add(self, r: Record) -> None:
         last = r.chunk_ns[-1] if r.chunk_ns else r.end_ns
-        self._grow(last // _BUCKET_NS + 2)
-        np.add.at(self._heard, np.array(r.chunk_ns, dtype=np.int64) // _BUCKET_NS, 1)
+        if r.unseen or r.error is not None:
+            self._grow(last // BUCKET_NS + 2)
+        if r.error is not None:
+            np.add.at(self._heard, np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS, 1)
         if r.unseen:
-            early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // _BUCKET_NS
+            early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // BUCKET_NS
             np.add.at(self._perhaps, early, 1)
-            np.add.at(self._perhaps, np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // _BUCKET_NS + 1, -1)
+            np.add.at(self._perhaps, np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS + 1, -1)
         values = (r.sent_ns, r.chunk_ns[0] if r.chunk_ns else last, last, r.prompt_tokens or r.prompt_tokens_planned)
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
@@ -47,14 +49,14 @@ class Silences:
             more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
             self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
 
-    def freezes(self, gap_ms: float) -> list[Freeze]:
-        """`gap_ms`: the median between chunks."""
+    def freezes(self, gap_ms: float, tokens: np.ndarray) -> list[Freeze]:
+        """`gap_ms`: the median between chunks. `tokens`: of completed requests, in each bucket."""
         if not self._columns["sent"]:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
         pace = float(np.median((first - sent) / np.maximum(prompt, 1)))  # of a prompt's token, with its queue
         found = []
-        for start, end in self._silent():
+        for start, end in self._silent(tokens):
             under_way = (sent <= start) & (last >= end)
             waiting = int(prompt[under_way & (first >= end)].sum())
             needed = max(ns(LEAST_S), GAPS * gap_ms * NS_PER_MS, PREFILLS * pace * waiting)
@@ -62,13 +64,15 @@ class Silences:
                 found.append(Freeze(seconds(start), seconds(end - start)))
         return found
 
-    def _silent(self) -> Iterator[tuple[int, int]]:
+    def _silent(self, tokens: np.ndarray) -> Iterator[tuple[int, int]]:
         """Stretches of buckets without a chunk, and without one that may have come then."""
+        self._grow(len(tokens))
         active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
+        active[: len(tokens)] |= tokens > 0
         edges = np.flatnonzero(np.diff(np.concatenate([[True], active, [True]]).astype(np.int8)))
         for start, end in zip(edges[::2], edges[1::2], strict=True):
-            if (end - start) * _BUCKET_NS >= ns(LEAST_S):
-                yield int(start) * _BUCKET_NS, int(end) * _BUCKET_NS
+            if (end - start) * BUCKET_NS >= ns(LEAST_S):
+                yield int(start) * BUCKET_NS, int(end) * BUCKET_NS
 
 
 class Cuts:

@@ -12,13 +12,12 @@ from dyno.facts.spread import Latency
 from dyno.facts.summary import ClientSummary, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
-from dyno.measure.freeze import Silences
+from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.statistics import bounded_ms, distribution_ms, settled
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
-_BUCKET_NS = 10 * NS_PER_MS
-_A_SECOND = NS_PER_S // _BUCKET_NS  # in buckets
+_A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
 class Tally:
@@ -68,7 +67,8 @@ class Tally:
             self._examples.setdefault(r.error, r.error_detail)
             return
         n["completed"] += 1
-        n["unseen"] += len(r.unseen)
+        # The last one often shares a read with the end of the stream, however prompt the client is.
+        n["unseen"] += len(r.unseen) - (r.unseen[-1:] == [len(r.chunk_ns) - 1])
         n["unseen_first"] += r.unseen[:1] == [0]
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
@@ -128,22 +128,27 @@ class Tally:
     ) -> None:
         """`tokens`: in each chunk, or on average."""
         gaps = np.diff(times).astype(np.float32)
-        sharing = np.maximum(tokens[1:] if isinstance(tokens, np.ndarray) else np.full(len(gaps), tokens), 1)
-        total = timing.Span(float(early[-1]), float(times[-1])).since(timing.Span(float(early[0]), float(times[0])))
-        shares = np.round(sharing).astype(int)
+        total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
+        sharing: np.ndarray | float  # the tokens of a gap: those of the chunk that ends it
+        sharing = np.maximum(tokens[1:], 1) if isinstance(tokens, np.ndarray) else max(tokens, 1.0)
         if unseen:
             for begin, end in _blind(len(times), unseen):
                 span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
+                shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
                 self._gaps.add_blind(span, end - begin)
-                self._gaps_per_token.add_blind(span, int(shares[begin:end].sum()))
+                self._gaps_per_token.add_blind(span, round(float(shared)))
             seen = np.ones(len(times), dtype=bool)
             seen[unseen] = False
             both = seen[1:] & seen[:-1]
-            gaps, sharing, shares = gaps[both], sharing[both], shares[both]
+            gaps = gaps[both]
+            sharing = sharing[both] if isinstance(sharing, np.ndarray) else sharing
         self._gaps.add(gaps, total)
         # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
-        one = gaps if (shares == 1).all() else np.repeat(gaps / sharing, shares).astype(np.float32)
-        self._gaps_per_token.add(one, total)
+        if isinstance(sharing, np.ndarray):
+            gaps = np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32)
+        elif sharing > 1:
+            gaps = np.repeat(gaps / np.float32(sharing), round(sharing))
+        self._gaps_per_token.add(gaps, total)
 
     def _add_goodput(self, latencies: dict[str, Span]) -> None:
         limits = {name: limit * NS_PER_MS for name, limit in self._trial.goodput_ms.items()}
@@ -214,7 +219,7 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
-            freezes=self._silences.freezes(itl.median or itl.mean or 0.0),
+            freezes=self._silences.freezes(itl.median or itl.mean or 0.0, self._tokens),
         )
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
@@ -248,12 +253,12 @@ class Tally:
             return None
         # A request that fails at once doesn't show that the load is on.
         start, end = int(np.array(self._end)[completed].min()), max(self._sent)
-        return (start, end) if end - start >= 10 * _BUCKET_NS else None
+        return (start, end) if end - start >= 10 * BUCKET_NS else None
 
     def _tokens_in(self, start: int, end: int) -> tuple[float, float]:
         """At least and at most."""
         least, more = self._arrived()
-        first, last = start // _BUCKET_NS, min(end // _BUCKET_NS, len(least) - 1)
+        first, last = start // BUCKET_NS, min(end // BUCKET_NS, len(least) - 1)
         tokens = float(least[last] - least[first])
         return max(tokens - float(more[first]), 0.0), tokens + float(more[last])
 
@@ -399,7 +404,7 @@ def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _in_buckets(buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float) -> np.ndarray:
     """Adds `tokens` to the buckets of `times`, which grow where they must."""
-    at = times // _BUCKET_NS
+    at = times // BUCKET_NS
     first, last = int(at.min()), int(at.max())
     if last >= len(buckets):
         buckets = np.concatenate([buckets, np.zeros(max(last + 1, len(buckets)))])
