@@ -11,14 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conftest import StartFake
+from conftest import StartFake, drive, requests
 from dyno.engines.process import EngineProcess
 from dyno.experiment import fleet
+from dyno.experiment.calibration import busy_processes
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
 from dyno.load.priority import Priority
 from dyno.load.stalls import Stalls
+from dyno.measure import timing
 from dyno.store.run import Run
 from dyno.units import NS_PER_MS
 
@@ -143,3 +146,23 @@ def test_with_four_cores_and_more_one_is_kept_for_the_wire(
         [],
         None,
     )  # it keeps times, too
+
+
+def test_beside_busy_processes_each_chunk_arrived_within_its_bounds_by_the_servers_log(
+    tmp_path: Path, fake: StartFake
+) -> None:
+    server = fake(first_ms=20, gap_ms=4)
+    with busy_processes(tmp_path, 4):
+        driven = drive(server.base_url, requests(96, 40), LoadSpec(max_concurrency=24))
+    log = {entry[-1]: entry[1:] for entry in server.log()["streams"]}
+    outside = 0
+    for r in driven.records:
+        assert r.error is None and len(r.chunk_ns) == 40
+        low = [t + driven.client.start_ns for t in timing.earliest_ns(r)]
+        high = [t + driven.client.start_ns for t in r.chunk_ns]
+        # Of all streams the one that fits best; it is sent where its log says, give or take a preempted server.
+        sends = min(
+            log.values(), key=lambda s: sum(max(a - t, t - b, 0) for a, t, b in zip(low, s, high, strict=False))
+        )
+        outside += sum(not a - NS_PER_MS <= t <= b + NS_PER_MS for a, t, b in zip(low, sends, high, strict=False))
+    assert outside <= 0.01 * 96 * 40

@@ -311,7 +311,8 @@ def test_a_latency_that_is_known_in_part_gives_no_samples_to_compare_or_to_draw(
     row = row_of(result, TRIAL, TargetFacts("m"), file="run", records=records)
     assert row.samples is not None and row.samples.ttfts_ms == row.samples.tpots_ms == []
     assert row.samples.e2els_ms == [140.0] * 4
-    assert row.get("mean_e2el_ms") == 140.0 and row.get("mean_ttft_ms") is None and row.get("p90_ttft_ms") is None
+    assert row.get("mean_e2el_ms") == 140.0 and row.get("mean_ttft_ms") is None
+    assert row.get("p90_ttft_ms") == 100.0  # whenever the late ones came, two of four took that long
     bars = bars_of_records(records)
     assert [bar.first_s for bar in bars] == [0.1, None, 0.1, None]
 
