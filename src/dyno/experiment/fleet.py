@@ -34,7 +34,7 @@ _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_S = 600.0
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
-CORES_TO_SHARE = 4  # with so many, one is the client's
+CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
 
 
 class Fleet:

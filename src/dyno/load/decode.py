@@ -68,7 +68,7 @@ class _Exchange:
         self.unstamped: set[int] = set()  # reads whose stamp a step of the wall clock has spoiled
 
     def distrust(self, since_ns: int = 0) -> None:
-        """Somebody set the wall clock, and the kernel's stamps with it. The reads' own times remain."""
+        """Use the reads' own times: the wall clock was set, and the kernel's stamps with it."""
         for i in range(len(self.reads) - 1, -1, -1):
             if self.reads[i] < since_ns:
                 return

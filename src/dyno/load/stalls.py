@@ -27,6 +27,8 @@ class Stalls:
     def __enter__(self) -> "Stalls":
         with contextlib.suppress(OSError):  # not Linux, or a sandbox
             self._stat = os.open(_SCHEDSTAT, os.O_RDONLY)
+            if os.pread(self._stat, 96, 0).startswith(b"0 "):  # no CPU time at all: this kernel doesn't count
+                self._close()
         self._start = self._waited_ns()
         self._marks = (self._start,) * 3
         if threading.current_thread() is threading.main_thread():
@@ -34,9 +36,7 @@ class Stalls:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stat >= 0:
-            os.close(self._stat)
-            self._stat = -1
+        self._close()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCONT, self._handler or signal.SIG_DFL)  # type: ignore[arg-type]
 
@@ -49,6 +49,11 @@ class Stalls:
 
     def total_ns(self) -> int | None:
         return None if self._stat < 0 else self._waited_ns() - self._start
+
+    def _close(self) -> None:
+        if self._stat >= 0:
+            os.close(self._stat)
+            self._stat = -1
 
     def _waited_ns(self) -> int:
         return 0 if self._stat < 0 else int(os.pread(self._stat, 96, 0).split()[1])

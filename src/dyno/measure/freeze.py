@@ -14,7 +14,7 @@ from dyno.units import NS_PER_MS, ns, seconds
 
 BUCKET_NS = 10 * NS_PER_MS  # arrivals are counted in buckets of this length
 LEAST_S = 0.3
-GAPS = 20  # a freeze is at least so many median gaps
+GAPS = 20  # a freeze is at least this many median gaps
 PREFILLS = 3  # … and this many times what the prompts that wait meanwhile take at the usual pace
 
 

@@ -30,7 +30,7 @@ class Span(NamedTuple):
         return Span(self.low + ns, self.high + ns)
 
     def since(self, start: "Span", parts: float = 1) -> "Span":
-        """From `start` to here, where start comes first, in so many parts."""
+        """Return the time from `start` to here, divided by `parts`. `start` comes first."""
         return Span(max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts)
 
 
