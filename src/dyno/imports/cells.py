@@ -84,7 +84,7 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
     text = text.strip()
     if _blank(text) or len(text) > _WIDEST:
         return {}
-    if name == "accelerator" and text.isdigit() and 0 < int(text[:6]) <= _MOST_DEVICES:  # 'GPUs'; '3060' is a name
+    if name == "accelerator" and text.isdecimal() and 0 < int(text[:6]) <= _MOST_DEVICES:  # 'GPUs'; '3060' is a name
         return {"accelerators": Setting(int(text), line, "column")}
     if name == "accelerator":
         return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}

@@ -199,7 +199,7 @@ class Wire:
             if self._now.returned_ns - asleep > MARK_FROM_NS:
                 self._stalls.mark()
             if events:
-                if not self._stamped:
+                if progress.reads and not self._stamped:  # the kernel gives no stamps
                     self._note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
                 self._read(events)
             if len(events) >= EVENTS_MAX or self._left_over:
