@@ -17,7 +17,7 @@ gallery: $(VENV)/.installed
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The pure tests, in under 30 s: no process, no socket, no model.
+# The pure tests, in under 30 s: no process, no socket, no model, no drawn charts.
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not real"
 

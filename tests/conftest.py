@@ -31,10 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 REAL = {
     f"test_{name}"
     for name in (
-        "accelerators", "busy_machine", "cli", "compare_cli", "container", "embedded", "environment", "fleet",
-        "hostile_texts", "model",
-        "offline", "peaks", "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "software", "sql",
-        "study", "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
+        "accelerators", "busy_machine", "charts", "cli", "compare_cli", "container", "embedded", "environment",
+        "fleet", "hostile_texts", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
+        "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study", "telemetry", "tgi", "twins",
+        "two_rigs", "wire", "workload",
     )
 }  # fmt: skip
 
