@@ -57,7 +57,7 @@ class Poll(NamedTuple):
 
     @property
     def cost_ns(self) -> int:
-        """That it may have taken after it was woken: to make a list of its events, and a nap."""
+        """The most that it can have taken after it was woken: a list of its events, and a nap."""
         return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
 
 
@@ -588,7 +588,7 @@ class Wire:
         """After a read that may hold several chunks: since when can they have been there?
 
         Since the poll before, at the earliest. If this poll slept, nothing had come before it slept, and the first byte
-        woke it, as soon as the scheduler let it run: that says how long it did not.
+        woke it as soon as there was a core; the scheduler knows how long there was none.
         """
         before, now = self._before, self._now
         since = before.asked_ns

@@ -8,6 +8,7 @@ import numpy as np
 
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
+from dyno.facts.spread import Latency
 from dyno.facts.summary import Freeze, Summary, Unfrozen
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, ns, seconds
@@ -18,8 +19,9 @@ GAPS = 20  # a freeze is at least this many median gaps
 PREFILLS = 3  # … and this many times what the prompts that wait meanwhile take at the usual pace
 
 
-def gap_ms(s: Summary) -> float:
-    return s.itl.median or s.itl.mean or 0.0
+def ordinary_ms(gaps: Latency) -> float:
+    """The median gap between chunks; where a busy client doesn't know it, the mean."""
+    return gaps.median or gaps.mean or 0.0
 
 
 class Silences:
@@ -49,8 +51,8 @@ class Silences:
             more = np.zeros(max(size, 2 * len(self._heard)) - len(self._heard))
             self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
 
-    def freezes(self, gap_ms: float, tokens: np.ndarray) -> list[Freeze]:
-        """`gap_ms`: the median between chunks. `tokens`: of completed requests, in each bucket."""
+    def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
+        """`gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
         if not self._columns["sent"]:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
@@ -59,7 +61,7 @@ class Silences:
         for start, end in self._silent(tokens):
             under_way = (sent <= start) & (last >= end)
             waiting = int(prompt[under_way & (first >= end)].sum())
-            needed = max(ns(LEAST_S), GAPS * gap_ms * NS_PER_MS, PREFILLS * pace * waiting)
+            needed = max(ns(LEAST_S), GAPS * ordinary_ms(gaps) * NS_PER_MS, PREFILLS * pace * waiting)
             if under_way.any() and end - start >= needed:
                 found.append(Freeze(seconds(start), seconds(end - start)))
         return found
@@ -90,7 +92,7 @@ class Cuts:
                 before[i] = max(before[i], times[earlier].max(initial=0))
                 after[i] = min(after[i], times[~earlier].min(initial=np.inf))
                 if earlier.any() and not earlier.all():
-                    keep_ns[i] = gap_ms(s) * NS_PER_MS
+                    keep_ns[i] = ordinary_ms(s.itl) * NS_PER_MS
         self._from = before + keep_ns
         self._length = np.where(np.isfinite(after), after - self._from, 0.0).clip(min=0)
 

@@ -219,7 +219,7 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
-            freezes=self._silences.freezes(itl.median or itl.mean or 0.0, self._tokens),
+            freezes=self._silences.freezes(itl, self._tokens),
         )
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
