@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast test-engines test-pages check format bench bench-engines bench-peers clean
+.PHONY: demo gallery test test-fast test-engines test-hostile test-pages check format bench bench-engines bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -25,6 +25,10 @@ test-fast: $(VENV)/.dev
 # the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
+
+# Servers that lie, files that bite, kills at any moment, keys that must not show, 100,000 mutated answers. Minutes.
+test-hostile: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist worksteal -m hostile tests/hostile
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev

@@ -32,7 +32,7 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "container", "embedded", "environment",
-        "fleet", "hostile_texts", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
+        "fleet", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
         "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study", "telemetry", "tgi", "twins",
         "two_rigs", "wire", "workload",
     )
@@ -40,7 +40,7 @@ REAL = {
 
 
 def _is_real(path: Path) -> bool:
-    return path.stem in REAL or path.parent.name in ("engines", "pages")
+    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
             item.add_marker("real")
+        if item.path.parent.name == "hostile":
+            item.add_marker("hostile")
 
 
 @pytest.fixture(autouse=True)

@@ -135,10 +135,16 @@ def test_what_a_started_engine_does_is_held_against_what_the_machine_can(tmp_pat
     assert outcome.manifest.peaks == found.peaks
     assert (found.precision, found.weights_bytes) == ("int8", 27_713_536 + 26_624 - 4_456_448)
     shares = {s.what: s for s in found.shares}
-    assert set(shares) == {"decode", "prefill", "whole"}
-    assert 0 < (shares["decode"].bandwidth or 0) < 1 and 0 < (shares["prefill"].arithmetic or 0) < 1
+    # Beside a busy engine a latency may be known within bounds only; there is no share then.
+    known = {"decode": outcome.result.served.tpot.mean, "prefill": outcome.result.served.ttft.mean, "whole": 1.0}
+    assert set(shares) == {what for what, ms in known.items() if ms is not None}
+    assert 0 < (shares["whole"].arithmetic or 0) < 1
+    if "decode" in shares:
+        assert 0 < (shares["decode"].bandwidth or 0) < 1
+        assert "Share of memory bandwidth (decode):" in block(outcome.result, outcome.manifest.trial, [])
+    if "prefill" in shares:
+        assert 0 < (shares["prefill"].arithmetic or 0) < 1
     assert "physics.above_roofline" not in {f.code for f in outcome.result.findings}
-    assert "Share of memory bandwidth (decode):" in block(outcome.result, outcome.manifest.trial, [])
 
 
 def test_more_streams_than_slots_is_a_doubt_the_queue_was_measured(tmp_path: Path) -> None:

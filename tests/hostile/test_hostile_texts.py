@@ -16,7 +16,7 @@ from dyno.facts.imported import Document, Figure, Row
 from dyno.imports.document import read, read_text
 from dyno.store.imports import keep, kept
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = ("a.md", "a.log")
 BLOCK = (HERE / "fixtures" / "imports" / "vllm-0.24-serve-c64.txt").read_bytes()
