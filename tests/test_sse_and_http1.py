@@ -53,9 +53,13 @@ def in_chunks(pieces: list[bytes], style: str = "%x", trailer: bytes = b"") -> t
     return out + b"0\r\n" + trailer + b"\r\n", where
 
 
+def body_at(start: int, chunked: bool) -> http1.Head:
+    return http1.Head(200, start, "", "", None, chunked, True)
+
+
 def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
     """What decoding does: an event comes with the read that holds its end."""
-    return [(number_of_the_read_with(end - 1, reads), said) for end, said in sse.events(raw, start, chunked)]
+    return [(number_of_the_read_with(end - 1, reads), said) for end, said in sse.events(raw, body_at(start, chunked))]
 
 
 def number_of_the_read_with(position: int, reads: list[bytes]) -> int:
@@ -154,7 +158,7 @@ def test_a_payload_that_holds_the_end_mark_does_not_end_the_response() -> None:
 
 @pytest.mark.parametrize("broken", [b"data: x\r\n\r\n", b"zz\r\nabc\r\n", b"-5\r\nabc\r\n", b"\r\n", b"a" * 5000])
 def test_broken_framing_is_an_error_and_no_endless_wait(broken: bytes) -> None:
-    with pytest.raises(ValueError, match=r"invalid literal|negative size|doesn't end"):
+    with pytest.raises(ValueError, match=r"no number|doesn't end"):
         Chunked().take(broken)
 
 
@@ -176,15 +180,15 @@ def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: byte
 
 def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
     raw = b"data: one\n\ndata: two"
-    assert sse.events(raw, 0, False) == [(11, b"one"), (20, b"two")]
-    assert sse.events(raw, 0, False, whole=False) == [(11, b"one")]
+    assert sse.events(raw, body_at(0, False)) == [(11, b"one"), (20, b"two")]
+    assert sse.events(raw, body_at(0, False), whole=False) == [(11, b"one")]
 
 
 def test_a_cut_chunked_body_gives_the_events_that_were_whole() -> None:
     coded, where = in_chunks([b"data: one\n\n", b"data: two\n\n", b"data: three\n\n"])
     for position in range(len(coded) + 1):
         raw = coded[:position]
-        events = sse.events(raw, 0, True, whole=False)
+        events = sse.events(raw, body_at(0, True), whole=False)
         whole = sum(where[end - 1] < position for end in (11, 22, 35))
         assert [said for _, said in events] == [b"one", b"two", b"three"][:whole]
 

@@ -17,6 +17,9 @@ class ClientFacts(msgspec.Struct, frozen=True):
     waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
     others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 
+    # Requests on connections on which the server said more than was asked: whose answers these are isn't known.
+    unasked: list[int] = []
+
     @property
     def duration_ns(self) -> int:
         return self.end_ns - self.start_ns

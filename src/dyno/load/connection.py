@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import sys
+from array import array
 from collections.abc import Callable
 
 from dyno.clock import now_ns
@@ -21,8 +22,8 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "due_ns", "exchange", "fd", "framing", "head", "idle_ns", "keep_alive", "left",
-        "out", "ready", "recv", "replica", "sent_ns", "silent", "socket", "take", "tls", "waited",
+        "body", "carried", "due_ns", "exchange", "fd", "framing", "head", "history", "idle_ns", "keep_alive", "left",
+        "out", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls", "waited",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -35,6 +36,8 @@ class Connection:
         self.exchange = -1  # which one is on it; -1: idle
         self.due_ns = 0  # … and when it was due
         self.carried = False  # an exchange, before
+        self.history = array("I")  # all exchanges that it was given
+        self.room = 0  # bytes that the response may still take
         self.waited = False  # was idle before its exchange, so that the server may have closed it meanwhile
         self.idle_ns = now_ns()  # since when it carries nothing
         self.out = b""  # what of the request didn't fit into the socket yet
@@ -60,6 +63,15 @@ class Connection:
         else:
             self.ready = True
         return self.ready
+
+    def early_bytes(self) -> bytes:
+        """What has come before anything was asked. Of a connection with TLS it can't be told."""
+        if self.tls is not None:
+            return b""
+        try:
+            return self.socket.recv(16, socket.MSG_PEEK)
+        except OSError:  # nothing is there, as usual; or it is broken, which the sending will meet
+            return b""
 
     def clear(self) -> None:
         self.silent = True  # no byte of the response yet

@@ -1,7 +1,7 @@
 """Decoding: a spool's raw exchanges become records. Never runs while the wire does."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import sub
 from pathlib import Path
@@ -23,6 +23,8 @@ CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our read
 STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
 # Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
 _MORE_CHUNKS, _MORE_BYTES = re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"), re.compile(rb"[^\r\n]")
+
+_UNASKED = "more came on its connection than was asked for, so that it isn't known whose answer this is"
 
 
 class Lengths(Protocol):
@@ -81,10 +83,15 @@ class _Exchange:
 
 
 def records(
-    spool: Path, lengths: Sequence[Lengths], protocol: WireProtocol, start_ns: int | None = None
+    spool: Path,
+    lengths: Sequence[Lengths],
+    protocol: WireProtocol,
+    start_ns: int | None = None,
+    unasked: Iterable[int] = (),
 ) -> Iterator[Record]:
     """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
-    open come last, as cut."""
+    open come last, as cut. `unasked`: see ClientFacts."""
+    mixed = frozenset(unasked)
     offset = clock_ns = 0
     looked = 1 << 62  # newer spools say it where it matters (SINCE)
     spoiled_ns = None  # stamps of reads since then are of two wall clocks
@@ -96,7 +103,10 @@ def records(
         for exchange, raw, end_ns, reason in ended:
             if spoiled_ns is not None:
                 raw.distrust(spoiled_ns)
-            yield _record(raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0)
+            record = _record(raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0)
+            if exchange in mixed and record.error is None:
+                record.error, record.error_detail = "unasked", _UNASKED
+            yield record
         ended.clear()
 
     for exchange, kind, read_ns, a, b, payload in frames(spool):
@@ -171,7 +181,7 @@ def _record(
     if exchange.pieces:
         try:
             _read_response(exchange, record, protocol, zero_ns, whole=not reason)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             record.error, record.error_detail = "garbage", str(e)
     if reason and not (record.error is None and (record.done or record.finish_reason)):
         # What happened on the wire, unless the answer was whole and only the connection's end was untidy. An
@@ -196,6 +206,10 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
         record.error = f"http_{head.status}"
         record.error_detail = http1.body(raw, head)[:DETAIL_MAX].decode("utf-8", "replace").strip()
         return
+    if head.encoding:
+        record.error = "encoded"
+        record.error_detail = f"the answer is encoded ({head.encoding}), though dyno asked for it as it is"
+        return
     if "event-stream" not in head.content_type:
         body = http1.body(raw, head)
         if not body.lstrip().startswith(b"data:"):
@@ -204,7 +218,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
                 f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
             )
             return
-    reading = protocol.read(sse.events(raw, head.length, head.chunked, whole))
+    reading = protocol.read(sse.events(raw, head, whole))
     _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks

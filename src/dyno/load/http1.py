@@ -8,12 +8,17 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 # Chunk headers met before, and their sizes: a look-up costs a quarter of reading the number.
 SIZES: dict[bytes, int] = {}
 _HEADER = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
+_HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
+HEAD_MAX = 65_536
+_SIZES_MAX = 10_000
+_LENGTH_DIGITS = 15
 
 
 class Head(msgspec.Struct):
     status: int
     length: int  # of the head itself, blank line included
     content_type: str
+    encoding: str  # of the content; '': none
     content_length: int | None
     chunked: bool
     keep_alive: bool
@@ -31,30 +36,48 @@ def payload(headers: dict[str, str], body: bytes) -> bytes:
 
 
 def head(raw: bytes) -> Head | None:
-    """The response's head, or None while it is incomplete. ValueError if it is no HTTP response."""
-    end = raw.find(b"\r\n\r\n")
-    if end < 0:
-        if not b"HTTP/1.".startswith(raw[:7]) or len(raw) > 65536:
+    """The response's head, or None while it is incomplete. ValueError if it is no HTTP response, or one of which it
+    can't be said where it ends."""
+    begin = 0
+    while True:
+        end = raw.find(b"\r\n\r\n", begin)
+        if (end if end >= 0 else len(raw)) > HEAD_MAX:
+            raise ValueError(f"a head of more than {HEAD_MAX} bytes")
+        if end < 0:
+            if not b"HTTP/1.".startswith(raw[begin : begin + 7]):
+                raise ValueError("not an HTTP response")
+            return None
+        status = _STATUS.match(raw, begin)
+        if status is None:
             raise ValueError("not an HTTP response")
-        return None
-    status = _STATUS.match(raw)
-    if status is None:
-        raise ValueError("not an HTTP response")
-    if status[1].startswith(b"1"):  # 100 Continue and its like come before the answer
-        final = head(raw[end + 4 :]) if len(raw) > end + 4 else None
-        if final is not None:
-            final.length += end + 4
-        return final
-    fields = {k.lower(): v.strip() for k, v in _HEADER.findall(raw, 0, end + 2)}
-    length = fields.get(b"content-length", b"")
+        if not status[1].startswith(b"1"):
+            break
+        if status[1] == b"101":
+            raise ValueError("the server switched to another protocol (101)")
+        begin = end + 4  # 100 Continue and its like come before the answer
+    fields: dict[bytes, bytes] = {}
+    for name, value in _HEADER.findall(raw, begin, end + 2):
+        name, value = name.lower(), value.strip()
+        if name == b"content-length" and fields.get(name, value) != value:
+            raise ValueError("two content lengths that differ")
+        fields[name] = value
+    length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding", b"").lower()
+    if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
+        raise ValueError("a content length that is no number")
+    if coding not in (b"", b"identity", b"chunked"):
+        raise ValueError(f"a transfer encoding that dyno doesn't read: {coding[:40].decode('latin-1')}")
+    if length is not None and coding == b"chunked":
+        raise ValueError("a content length on an answer in chunks")
     connection = fields.get(b"connection", b"").lower()
+    encoding = fields.get(b"content-encoding", b"").lower()
     return Head(
         status=int(status[1]),
         length=end + 4,
         content_type=fields.get(b"content-type", b"").decode("latin-1"),
-        content_length=int(length) if length.isdigit() else None,
-        chunked=b"chunked" in fields.get(b"transfer-encoding", b"").lower(),
-        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0") and connection != b"keep-alive"),
+        encoding="" if encoding == b"identity" else encoding.decode("latin-1"),
+        content_length=None if length is None else int(length),
+        chunked=coding == b"chunked",
+        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0", begin) and connection != b"keep-alive"),
     )
 
 
@@ -62,10 +85,11 @@ def chunk_size(header: bytes) -> int:
     """0 for the last chunk. ValueError if it is no number."""
     size = SIZES.get(header)
     if size is None:
-        size = int(header.partition(b";")[0], 16)
-        if size < 0:
-            raise ValueError("a chunk of negative size")
-        if size and len(SIZES) < 10_000:
+        digits = header.partition(b";")[0].strip()
+        if not _HEX.fullmatch(digits):
+            raise ValueError("a chunk whose size is no number")
+        size = int(digits, 16)
+        if size and len(header) <= 8 and len(SIZES) < _SIZES_MAX:
             SIZES[header] = size
     return size
 
@@ -76,10 +100,11 @@ ONE, SEVERAL, OVER = range(3)  # what Chunked makes of a read: one chunk or a pa
 class Chunked:
     """Follows chunked framing read by read. The wire must know: has the body ended, and did chunks come together?"""
 
-    __slots__ = ("_carry", "_last", "left")
+    __slots__ = ("_carry", "_last", "excess", "left")
 
     def __init__(self) -> None:
         self.left = 0  # bytes of the current chunk and its line end still to come
+        self.excess = b""  # what came after the body's end, with it
         self._carry = b""  # a chunk header or trailer that was cut
         self._last = False  # the zero chunk was seen: trailers follow
 
@@ -108,6 +133,7 @@ class Chunked:
                 return SEVERAL
             if self._last:
                 if line_end == position:
+                    self.excess = data[position + 2 :]
                     return OVER
                 position = line_end + 2
                 continue
@@ -122,7 +148,8 @@ class Chunked:
 
 
 def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
-    """Where the payload of each whole or cut chunk lies in `raw`, from `start` on."""
+    """Where the payload of each whole or cut chunk lies in `raw`, from `start` on. ValueError where a chunk is longer
+    than it says."""
     spans: list[tuple[int, int]] = []
     append, find, size = spans.append, raw.find, len(raw)
     position = start
@@ -135,11 +162,19 @@ def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
             break
         begin = line_end + 2
         position = begin + chunk + 2
-        append((begin, begin + chunk if position <= size else min(begin + chunk, size)))
+        append((begin, min(begin + chunk, size)))
+        if not b"\r\n".startswith(raw[begin + chunk : position]):
+            raise ValueError("a chunk that doesn't end where it says")
     return spans
 
 
+def body_spans(raw: bytes, head: Head) -> list[tuple[int, int]]:
+    """Where the body lies in `raw`, in order."""
+    if head.chunked:
+        return dechunk(raw, head.length)
+    size = len(raw) if head.content_length is None else min(head.length + head.content_length, len(raw))
+    return [(head.length, size)]
+
+
 def body(raw: bytes, head: Head) -> bytes:
-    if not head.chunked:
-        return raw[head.length :]
-    return b"".join(raw[begin:end] for begin, end in dechunk(raw, head.length))
+    return b"".join(raw[begin:end] for begin, end in body_spans(raw, head))

@@ -11,13 +11,15 @@ _PLAIN = re.compile(rb"[0-9a-fA-F]{1,8}\r\ndata: ([^\n]*)\n\n\r\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-def events(raw: bytes, start: int, chunked: bool, whole: bool = True) -> list[tuple[int, bytes]]:
-    """(end, data) of each event in the body that begins at `start`; `raw[:end]` holds its closing blank line. A last
-    event without that line counts if the response is `whole`, and is half an event if the response was cut."""
-    found = _one_in_each_chunk(raw, start) if chunked else None
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def events(raw: bytes, head: http1.Head, whole: bool = True) -> list[tuple[int, bytes]]:
+    """(end, data) of each event in the response's body; `raw[:end]` holds its closing blank line. A last event without
+    that line counts if the response is `whole`, and is half an event if the response was cut."""
+    found = _one_in_each_chunk(raw, head.length) if head.chunked else None
     if found is None:
-        spans = http1.dechunk(raw, start) if chunked else [(start, len(raw))]
-        found = list(_events_anyhow(raw, spans, whole))
+        found = list(_events_anyhow(raw, http1.body_spans(raw, head), whole))
     return found
 
 
@@ -44,7 +46,7 @@ def _events_anyhow(raw: bytes, spans: list[tuple[int, int]], whole: bool) -> Ite
         return spans[piece][1] - (piece_ends[piece] - position)
 
     data: list[bytes] = []
-    position = 0
+    position = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
     for line_end in _LINE_END.finditer(body):
         line, position = body[position : line_end.start()], line_end.end()
         if not line:

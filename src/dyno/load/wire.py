@@ -46,6 +46,10 @@ NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each
 # No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
 GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
+FRAME_BYTES = 128  # that a read costs in spool and memory besides its own, at least
+RESPONSE_MAX = 1 << 26
+# After the last answer: for others that nobody asked for. As long as two answers take to begin, within these.
+LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 
@@ -78,6 +82,7 @@ class Wire:
         *,
         insecure: bool = False,
         timeout_s: float = 6 * 3600,
+        response_max: int = RESPONSE_MAX,
         watch: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
         core: int | None = None,
@@ -91,6 +96,7 @@ class Wire:
         self._plan = plan
         self._spool = spool
         self._timeout_ns = ns(timeout_s)
+        self._response_max = response_max
         self._watch = watch
         self._stop = stop or Stop()
         self._insecure = insecure
@@ -101,6 +107,7 @@ class Wire:
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
         self._outcome = "complete"
+        self._unasked: list[int] = []  # exchanges on connections on which the server said more than it was asked
         self._interrupted = False
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
@@ -135,6 +142,7 @@ class Wire:
                 waited_ns = self._stalls.total_ns()
             end = now_ns()
             self._note_clock()  # what the clock did since the last tick
+            self._linger()
         finally:
             gc.enable()
             gc.unfreeze()
@@ -153,6 +161,7 @@ class Wire:
             kernel_stamps=self._stamped,
             priority=self._priority.facts(),
             waited_s=None if waited_ns is None else waited_ns / NS_PER_S,
+            unasked=sorted(self._unasked),
         )
 
     def _loop(self, start: int, ticks_late_ns: list[int]) -> None:
@@ -237,6 +246,7 @@ class Wire:
             append(data)
             size += length
             reads += 1
+            stream.room -= length + FRAME_BYTES
             try:
                 if held := take(data):  # not ONE
                     self._note_since(stream)
@@ -244,6 +254,8 @@ class Wire:
                         self._ended(stream, data, stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
+            if stream.room < 0:
+                self._too_large(stream)
             if length == READ_BYTES:
                 self._left_over = True
         self._size += size
@@ -285,6 +297,10 @@ class Wire:
         replica = pool.only or pool.choose()
         replica.in_flight += 1
         stream = pool.take(replica)
+        if stream is not None and stream.carried and (early := stream.early_bytes()):
+            self._out_of_turn(stream, early)
+            pool.drop(stream)
+            stream = None
         if stream is None:
             try:
                 stream = pool.open(replica)
@@ -300,6 +316,8 @@ class Wire:
         exchange, replica = stream.exchange, stream.replica
         front, payload = replica.front, self._payloads[exchange % len(self._payloads)]
         stream.clear()
+        stream.history.append(exchange)
+        stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
         if stream.tls is not None:
             stream.tls.object.write(front + payload)
@@ -380,6 +398,9 @@ class Wire:
         # When it arrived, not when this loop came to it: the slot has been free since then.
         now = self._arrival(stamp)
         self._note(END, stream.exchange, now, NO_STAMP)
+        if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
+            self._out_of_turn(stream, excess)
+            stream.keep_alive = False
         self.progress.tokens_ended += tokens_told(data)
         stream.replica.refused = 0
         self.progress.ended += 1
@@ -390,6 +411,16 @@ class Wire:
         self._slot_free(stream.replica, now)
         if self._free:  # a closed loop: at once, not when the reads of this turn are done
             self._send_due(now_ns())
+
+    def _out_of_turn(self, stream: Connection, data: bytes) -> None:
+        """The server said what nobody had asked. Whose answers it gave on this connection isn't known then."""
+        # A line end too many confuses nobody; and 408 is how some close a connection that was idle for long.
+        if data.strip(b"\r\n") and not data.startswith(b"HTTP/1.1 408"):
+            self._unasked.extend(stream.history)
+
+    def _too_large(self, stream: Connection) -> None:
+        if stream.exchange >= 0:
+            self._fail(stream, f"too_large: it was not over after {self._response_max} bytes")
 
     def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
@@ -488,6 +519,7 @@ class Wire:
                 if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                     return
             if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
+                self._out_of_turn(stream, plain)
                 self._pool.lost(stream)
                 return
             if not plain:
@@ -502,6 +534,10 @@ class Wire:
                 self._note(READ, stream.exchange, read_ns, stamp, piece)
             if len(data) == READ_BYTES:
                 self._left_over = True
+            stream.room -= len(plain) + FRAME_BYTES
+            if stream.room < 0:
+                self._too_large(stream)
+                return
             if stream.framing is None:
                 self._note_since(stream)
                 self._head_or_length(stream, plain, stamp)
@@ -532,6 +568,18 @@ class Wire:
             self._send(stream)
         elif ready:
             self._pool.opened(stream)
+
+    def _linger(self) -> None:
+        """An answer too many, earlier on, shifts all that follow it on its connection: the last is still to come."""
+        progress, pool = self.progress, self._pool
+        end = now_ns() + min(LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS)
+        while self._outcome == "complete" and any(s.carried for s in pool.connections.values()):
+            left_ns = end - now_ns()
+            if left_ns <= 0:
+                return
+            for fd, event in pool.poller.poll(left_ns / NS_PER_S):
+                if stream := pool.connections.get(fd):
+                    self._attend(stream, event)
 
     # ---- ten times a second ----
 

@@ -7,6 +7,9 @@ import msgspec
 
 from dyno.facts.request import Request
 
+# What decoding an event may raise: it is no JSON, not of the form expected, not text, or nested without end.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 class Asked(msgspec.Struct, frozen=True):
     """What every request of a run asks for besides its prompt."""

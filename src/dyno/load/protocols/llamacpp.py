@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, settle_silent, stream_error
+from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, settle_silent, stream_error
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ class Completion:
                 continue
             try:
                 event = _decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            except UNREADABLE as e:
                 return garbage(reading, data, e)
             if event.error is not None:
                 return stream_error(reading, event.error)

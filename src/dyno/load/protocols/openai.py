@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
+from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
     for end, data in events:
         try:
             chunk = _decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        except UNREADABLE as e:
             if data == b"[DONE]":
                 reading.done = True
                 continue

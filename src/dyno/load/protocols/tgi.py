@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
+from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -62,7 +62,7 @@ class GenerateStream:
                 continue
             try:
                 event = _decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            except UNREADABLE as e:
                 return garbage(reading, data, e)
             if event.error is not None:
                 return stream_error(reading, event.error)
