@@ -40,6 +40,7 @@ from dyno.load.spool import Spool
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.checks import examine
+from dyno.measure.counting import Counting, length_is_known
 from dyno.measure.evidence import Evidence
 from dyno.measure.summary import Tally
 from dyno.probe import host, rig, server
@@ -365,17 +366,32 @@ def _records(
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
     start = None if client is None else client.start_ns
-    for record in decode.records(run.spool_path, run.lengths(), protocol, start):
+    unasked = () if client is None else client.unasked
+    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
+    settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
+    for record in decode.records(run.spool_path, run.lengths(), protocol, start, unasked):
         if record.error_detail:  # redacted before it is cut: half a key is a leak too
             record.error_detail = redacted(record.error_detail, headers)[:300]
-        if record.error is None and record.output_tokens is None:
-            if tokenizer is not None:
-                record.output_tokens = max(tokenizer.count(record.text) - tokenizer.count(""), 0)
-                record.tokens_by = "tokenizer"
-            else:
-                record.output_tokens = len(record.chunk_ns)
-                record.tokens_by = "chunks"
+        settling.settle(record)
         yield record
+
+
+def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
+    """Counts the tokens of an answer's text, as long as who does it can be asked."""
+    if tokenizer is None:
+        return None
+    gone = False
+
+    def count(text: str) -> int | None:
+        nonlocal gone
+        if not gone:
+            try:
+                return max(tokenizer.count(text) - tokenizer.count(""), 0)
+            except TargetError:  # the server's own, and it has ended
+                gone = True
+        return None
+
+    return count
 
 
 def others_s(engine_cpu_s: Callable[[], float | None] | None) -> float | None:

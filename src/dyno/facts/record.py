@@ -36,6 +36,7 @@ class Record(msgspec.Struct):
     cached_tokens: int | None = None  # of the prompt, found in the server's prefix cache
     output_tokens: int | None = None
     tokens_by: TokensBy | None = None
+    tokens_other: int | None = None  # the count that isn't used: the server's, where that can't be; else dyno's own
     reasoning: bool = False  # some of the text came as reasoning
     text: str = ""
     finish_reason: str | None = None

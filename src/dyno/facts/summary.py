@@ -80,6 +80,14 @@ class ClientSummary(msgspec.Struct, frozen=True):
     waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """Of answers on whose tokens the server and dyno don't agree."""
+
+    requests: int
+    claimed: int  # output tokens, by the server
+    counted: int  # … by dyno
+
+
 class Summary(msgspec.Struct, frozen=True):
     duration_s: float
     planned: int
@@ -122,6 +130,9 @@ class Summary(msgspec.Struct, frozen=True):
     replicas: list[ReplicaSummary] = []  # where there are several
     bounds: dict[str, tuple[float, float]] = {}  # of goodput, peak and steady throughput where these are None
 
+    impossible: Counts | None = None  # what the server says can't be: dyno's count is used
+    miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
+    odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
     freezes: list[Freeze] = []
     unfrozen: Unfrozen | None = None  # where there are some
 

@@ -232,7 +232,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.done = reading.done
     record.model = reading.model
     record.error, record.error_detail = reading.error, reading.error_detail
-    if record.error is None and not record.chunk_ns and not reading.output_tokens:
+    if record.error is None and not record.chunk_ns and (reading.output_tokens or 0) <= 0:
         record.error = "empty"
         record.error_detail = "the answer held neither text nor tokens"
     elif record.error is None and not record.chunk_ns and (reading.output_tokens or 0) > 1:

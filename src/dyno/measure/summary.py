@@ -9,9 +9,9 @@ import numpy as np
 from dyno.facts.client import ClientFacts
 from dyno.facts.record import Record
 from dyno.facts.spread import Latency
-from dyno.facts.summary import ClientSummary, ReplicaSummary, Steady, Summary, Wait
+from dyno.facts.summary import ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
-from dyno.measure import timing
+from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.statistics import bounded_ms, distribution_ms, settled
 from dyno.measure.timing import Span
@@ -72,18 +72,31 @@ class Tally:
         n["unseen_first"] += r.unseen[:1] == [0]
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
-        n["input"] += r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned
+        odd = counting.prompt_is_odd(r)
+        n["odd_prompts"] += odd
+        n["input"] += r.prompt_tokens_planned if odd or r.prompt_tokens is None else r.prompt_tokens
         n["planned_input"] += r.prompt_tokens_planned
         n["wanted"] += r.output_tokens_wanted
         n["output"] += r.output_tokens or 0
+        if r.tokens_other is not None:
+            self._add_counts(r.output_tokens or 0, r.tokens_other, r.tokens_by == "usage")
         n["end_at_once"] += timing.end_at_once(r)
         self._tokens_by[r.tokens_by or "chunks"] += 1
         self._finish[r.finish_reason or "none"] += 1
         if r.model:
             self._models[r.model] += 1
-        if r.cached_tokens is not None:
+        if r.cached_tokens is not None and not odd:
             self._cached = (self._cached or 0) + r.cached_tokens
         self._add_times(r)
+
+    def _add_counts(self, used: int, other: int, by_server: bool) -> None:
+        name, claimed, counted = ("miscounted", used, other) if by_server else ("impossible", other, used)
+        if not by_server or counting.differ(used, other):
+            self._n.update({name: 1, f"{name}_claimed": claimed, f"{name}_counted": counted})
+
+    def _counts(self, name: str) -> Counts | None:
+        n = self._n
+        return Counts(n[name], n[f"{name}_claimed"], n[f"{name}_counted"]) if n[name] else None
 
     def _add_to_replica(self, r: Record, n: Counter[str]) -> None:
         n["sent"] += 1
@@ -219,6 +232,9 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
+            impossible=self._counts("impossible"),
+            miscounted=self._counts("miscounted"),
+            odd_prompts=n["odd_prompts"],
             freezes=self._silences.freezes(itl, self._tokens),
         )
 

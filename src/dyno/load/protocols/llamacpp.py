@@ -72,7 +72,7 @@ class Completion:
                 reading.output_tokens = event.tokens_predicted
                 reading.prompt_tokens = event.tokens_evaluated
                 cached = (event.timings or {}).get("cache_n")
-                reading.cached_tokens = cached if isinstance(cached, int) else None
+                reading.cached_tokens = cached if type(cached) is int else None
             if event.model is not None:
                 reading.model = event.model
         if sum(reading.chunk_tokens or []) != reading.output_tokens:

@@ -64,6 +64,17 @@ def end_at_once(e: Evidence) -> Iterator[Finding]:
         )
 
 
+def unasked(e: Evidence) -> Iterator[Finding]:
+    if count := e.summary.failures.get("unasked", 0):
+        yield Finding(
+            "requests.unasked",
+            "doubt",
+            f"The server sent more answers than it was asked for, on connections that carried {count} requests; these "
+            "count as failed, because nobody can say whose answers they got.",
+            "A proxy mixes up its connections, or the server sends some answers twice. Look there first.",
+        )
+
+
 def unaccounted(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.completed + s.failed != s.sent:

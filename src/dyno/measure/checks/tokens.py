@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
+from dyno.measure.counting import length_is_known
 from dyno.measure.evidence import Evidence
 
 
@@ -32,6 +33,46 @@ def output_length(e: Evidence) -> Iterator[Finding]:
             "Compare by tokens/s, not by requests/s; or make lengths equal with --ignore-eos."
             if e.can_ignore_eos
             else "Compare by tokens/s, not by requests/s: TGI can't be told to ignore the end token.",
+        )
+
+
+def output_long(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if length_is_known(e.trial) and s.total_output_tokens > 1.02 * s.wanted_output_tokens + s.completed:
+        yield Finding(
+            "tokens.output_long",
+            "doubt",
+            f"{s.total_output_tokens} output tokens came where at most {s.wanted_output_tokens} were asked for.",
+            "The server doesn't honour the length asked for. Compare by tokens/s and TPOT, not by requests/s and E2EL.",
+        )
+
+
+def believed(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    by = "by its tokenizer" if s.tokens_by.get("tokenizer") else "by chunks"
+    if (c := s.impossible) is not None:
+        yield Finding(
+            "tokens.impossible",
+            "doubt",
+            f"For {c.requests} of {s.completed} answers the server counts {c.claimed} output tokens. That can't be: it "
+            f"is less than nothing, or more than was asked for and than came. dyno counted {c.counted} {by}.",
+            "All figures go by dyno's count. Look at what fills in the answers' usage: the engine, or a gateway.",
+        )
+    if s.odd_prompts:
+        yield Finding(
+            "tokens.impossible",
+            "doubt",
+            f"For {s.odd_prompts} of {s.completed} answers the server's count of prompt tokens, or of those found in "
+            "its cache, can't be.",
+            "All figures go by dyno's count of these prompts. Look at what fills in the answers' usage.",
+        )
+    if (c := s.miscounted) is not None:
+        yield Finding(
+            "tokens.miscounted",
+            "doubt",
+            f"Of {c.requests} answers the server counts {c.claimed} output tokens, and dyno {c.counted}.",
+            "All figures go by the server's count. It is right where the model thinks without showing it. Else "
+            "--tokenizer is another model's, or the server's usage is wrong.",
         )
 
 

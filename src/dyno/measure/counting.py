@@ -1,0 +1,84 @@
+"""Who counted a request's tokens, and can that be? A server is believed where its count fits what was asked and came."""
+
+from collections.abc import Callable
+
+from dyno.facts.record import Record, TokensBy
+from dyno.facts.trial import TrialSpec
+
+CLAIM_MAX = 2**53  # beyond it no number is kept as it was said
+SAMPLED = 50  # answers whose text is counted too, though nothing about them is odd
+_SLACK, _FEW = 1.02, 16
+# Of a prompt: tokenizers and chat templates differ, but not by more.
+_PROMPT_TIMES, _PROMPT_MORE = 16, 16_384
+# In extra_body: how long answers may be isn't what the workload says then.
+_LENGTHS = {"max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "min_tokens", "n", "best_of"}
+
+
+def length_is_known(trial: TrialSpec) -> bool:
+    """How many tokens each request asks for at most."""
+    return not _LENGTHS & trial.extra_body.keys()
+
+
+class Counting:
+    """Settles the counts of a run's records, one by one. `count`: the tokens of a text, or None; `sampling`: also of
+    some answers that look right."""
+
+    def __init__(self, count: Callable[[str], int | None] | None, length_known: bool, sampling: bool) -> None:
+        self._count = count
+        self._length_known = length_known
+        self._samples = SAMPLED if count is not None and sampling else 0
+
+    def settle(self, r: Record) -> None:
+        claim = None if r.output_tokens is None else _kept(r.output_tokens)
+        r.output_tokens = claim
+        r.prompt_tokens = None if r.prompt_tokens is None else _kept(r.prompt_tokens)
+        r.cached_tokens = None if r.cached_tokens is None else _kept(r.cached_tokens)
+        if r.error is not None:
+            r.chunk_tokens = None
+            return
+        if claim is None or not self._possible(r, claim):
+            r.output_tokens, r.tokens_by = self._counted(r)
+            r.tokens_other = claim
+            r.chunk_tokens = None
+            return
+        if r.chunk_tokens and (min(r.chunk_tokens) < 0 or sum(r.chunk_tokens) > claim):
+            r.chunk_tokens = None
+        odd = claim > _most(r) or 2 * claim + _FEW < len(r.chunk_ns)
+        if odd or self._samples > 0:
+            self._samples -= not odd
+            r.tokens_other, _ = self._counted(r)
+
+    def _possible(self, r: Record, claim: int) -> bool:
+        if claim <= len(r.chunk_ns) + r.empty_chunks + 1:
+            return claim >= 0
+        if self._length_known:
+            return claim <= _SLACK * r.output_tokens_wanted + 1
+        return claim <= 2 * _most(r) + _FEW
+
+    def _counted(self, r: Record) -> tuple[int, TokensBy]:
+        tokens = self._count(r.text) if self._count is not None else None
+        return (len(r.chunk_ns), "chunks") if tokens is None else (tokens, "tokenizer")
+
+
+def prompt_is_odd(r: Record) -> bool:
+    """The server's count of prompt tokens can't be."""
+    most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
+    prompt, cached = r.prompt_tokens, r.cached_tokens
+    if prompt is not None and not 0 <= prompt <= most:
+        return True
+    return cached is not None and not 0 <= cached <= (most if prompt is None else prompt)
+
+
+def differ(claimed: int, counted: int) -> bool:
+    """By more than two tokenizers do."""
+    low, high = sorted((claimed, counted))
+    return high > 1.5 * low + _FEW
+
+
+def _most(r: Record) -> int:
+    """The tokens that its text can hold: each has a byte, or an event of its own without text."""
+    return len(r.text.encode("utf-8", "replace")) + len(r.chunk_ns) + r.empty_chunks + 1
+
+
+def _kept(claim: int) -> int:
+    return max(min(claim, CLAIM_MAX), -CLAIM_MAX)
