@@ -104,7 +104,7 @@ def drive(
             client = Wire(urls, fronts, payloads, the_plan, spool, **options).drive()
         finally:
             spool.close()
-        records = list(decode.records(spool.path, wanted, protocol, client.start_ns))
+        records = list(decode.records(spool.path, wanted, protocol, client.start_ns, client.unasked))
         order = [(kind, exchange) for exchange, kind, *_ in frames(spool.path) if kind in (SENT, READ, END)]
     return Driven(sorted(records, key=lambda r: r.index), client, order)
 

@@ -222,6 +222,50 @@ def test_what_is_no_http_is_said_at_once(raw: bytes) -> None:
         http1.head(raw)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        HEAD + b"Content-Length: -5\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+        HEAD + b"x: " + b"y" * 70_000,
+    ],
+)
+def test_a_head_that_says_no_one_end_is_an_error(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        http1.head(raw)
+
+
+def test_a_hundred_continues_come_before_the_answer() -> None:
+    raw = b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nab"
+    head = http1.head(raw)
+    assert head is not None and (head.status, head.content_length, raw[head.length :]) == (200, 2, b"ab")
+
+
+def test_what_comes_after_the_end_of_a_chunked_body_is_kept_apart() -> None:
+    framing = Chunked()
+    assert framing.take(b"1\r\na\r\n0\r\n\r\nHTTP/1.1 200") == OVER
+    assert framing.excess == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("size", [b"0x5", b"+5", b"1_0", b" ", b"f" * 20])
+def test_a_chunk_size_is_hexadecimal_digits_and_nothing_else(size: bytes) -> None:
+    with pytest.raises(ValueError, match="no number"):
+        http1.chunk_size(size)
+
+
+def test_a_chunk_that_is_longer_than_it_says_is_an_error() -> None:
+    with pytest.raises(ValueError, match="where it says"):
+        http1.dechunk(b"3\r\nabcdef\r\n0\r\n\r\n", 0)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
+    assert sse.events(b"\xef\xbb\xbfdata: one\n\n", body_at(0, False)) == [(14, b"one")]
+
+
 def test_a_request_is_written_with_its_length_in_bytes() -> None:
     raw = http1.front("POST", "/v1/x", "h:1") + http1.payload({"a": "b"}, "grüß".encode())
     assert raw == b"POST /v1/x HTTP/1.1\r\nhost: h:1\r\na: b\r\ncontent-length: 6\r\n\r\ngr\xc3\xbc\xc3\x9f"

@@ -17,7 +17,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks, Roofline, Share
-from dyno.facts.summary import Freeze, ReplicaSummary, Result, Steady, Summary, Wait
+from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -782,6 +782,26 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (tokens.sent_before, evidence(sent_before="runs/x"), "cache.sent_before", "doubt"),
     (tokens.buffered, evidence(), None, None),
     (tokens.buffered, evidence({"at_once": 1500}), "stream.buffered", "doubt"),
+    (requests_check.unasked, evidence(), None, None),
+    (requests_check.unasked, evidence({"failures": {"unasked": 4}}), "requests.unasked", "doubt"),
+    (tokens.output_long, evidence(), None, None),
+    (tokens.output_long, evidence({"wanted_output_tokens": 1_000}), "tokens.output_long", "doubt"),
+    (
+        tokens.output_long,
+        evidence({"wanted_output_tokens": 1_000}, trial={"extra_body": {"max_tokens": 9}}),
+        None,
+        None,
+    ),
+    (tokens.believed, evidence(), None, None),
+    (tokens.believed, evidence({"impossible": Counts(3, 10**6, 30)}), "tokens.impossible", "doubt"),
+    (tokens.believed, evidence({"odd_prompts": 3}), "tokens.impossible", "doubt"),
+    (tokens.believed, evidence({"miscounted": Counts(3, 300, 30)}), "tokens.miscounted", "doubt"),
+    (
+        tokens.counting,
+        evidence({"tokens_by": {"chunks": 3, "usage": 1997}, "impossible": Counts(3, 10**6, 30)}),
+        None,
+        None,
+    ),
     (requests_check.unaccounted, evidence(), None, None),
     (requests_check.unaccounted, evidence({"sent": 2100}), "requests.unaccounted", "void"),
     (

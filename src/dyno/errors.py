@@ -6,6 +6,7 @@ DynoError                exit 1   it failed
 ├── TargetError          exit 1   the server can't be reached or doesn't answer as it must
 ├── EngineError          exit 1   an engine that dyno started didn't come up or died
 ├── StoreError           exit 1   a run or result can't be written or read
+│   └── NotSummedUp      exit 1   a trial is measured, and its answers are such that dyno can't sum them up
 ├── ImportFailed         exit 1   another tool's file can't be opened
 ├── StudyStopped         exit 1   a study that doesn't go on: a trial failed, or an engine is of another version
 └── Interrupted          exit 130 Ctrl-C after the load: all is measured, and not yet summed up
@@ -35,6 +36,10 @@ class EngineError(DynoError):
 
 
 class StoreError(DynoError):
+    pass
+
+
+class NotSummedUp(StoreError):
     pass
 
 

@@ -115,6 +115,10 @@ def _load_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--ramp-up-end-rps", type=float, metavar="RPS")
     g.add_argument("--duration", type=float, metavar="S", help="send for so long; what is in flight is finished")
     g.add_argument("--request-timeout-sec", type=float, default=6 * 3600, metavar="S", help="default: 6 hours")
+    g.add_argument(
+        "--max-response-bytes", type=int, metavar="N",
+        help="a longer answer fails (default: 1 MiB, and 8 KiB for each output token asked for)",
+    )  # fmt: skip
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -288,6 +292,7 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         ramp_end_rps=o.ramp_up_end_rps,
         duration_s=o.duration,
         request_timeout_s=o.request_timeout_sec,
+        response_bytes_max=o.max_response_bytes,
         seed=o.seed,
     )
     ratio_in, ratio_out = range_ratio(o.random_range_ratio)
@@ -385,6 +390,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         "--duration needs to know the load: give --max-concurrency, --request-rate, or a ramp.",
     )
     refuse(not o.request_timeout_sec > 0, "--request-timeout-sec must be above 0.")
+    refuse(o.max_response_bytes is not None and o.max_response_bytes < 1, "--max-response-bytes must be at least 1.")
     for name in ("input_len", "output_len", "random_input_len", "random_output_len", "sharegpt_output_len"):
         value = getattr(o, name)
         refuse(value is not None and value < 1, f"--{name.replace('_', '-')} must be at least 1.")

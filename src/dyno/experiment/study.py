@@ -20,7 +20,7 @@ from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import spec_secrets
 from dyno.engines.process import scrub
-from dyno.errors import DynoError, EngineError, StudyStopped, TargetError, UsageError, WorkloadError
+from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
 from dyno.experiment.idle import until_idle
@@ -194,7 +194,7 @@ class Conductor:
             outcome = None
             try:
                 outcome = run_one(planned)
-            except (TargetError, UsageError, WorkloadError) as e:
+            except (TargetError, UsageError, WorkloadError, NotSummedUp) as e:
                 why = str(e)
                 if isinstance(e, UsageError | WorkloadError):  # it would be the same again
                     self._hopeless.add(planned.place.id)

@@ -13,7 +13,7 @@ import dyno
 from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
-from dyno.errors import Interrupted, TargetError, UsageError
+from dyno.errors import DynoError, Interrupted, NotSummedUp, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, empty_caches, room, running
 from dyno.experiment.prompts import Prompts, check_context, fitting, longest, prompts
@@ -220,7 +220,7 @@ def measure(
     asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
     host_given = next((value for name, value in headers.items() if name.lower() == "host"), None)
     fronts = [http1.front("POST", u.prefix + trial.target.endpoint, host_given or u.netloc) for u in urls]
-    head = {"content-type": "application/json", "accept": "text/event-stream"}
+    head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
     head |= {name: value for name, value in headers.items() if name.lower() != "host"}
     encode = msgspec.json.Encoder().encode
 
@@ -236,6 +236,7 @@ def measure(
                 spool,
                 insecure=trial.target.insecure,
                 timeout_s=load.request_timeout_s,
+                response_max=trial.load.response_bytes_max or _response_max(requests),
                 watch=watch,
                 stop=stop,
                 core=core,
@@ -255,7 +256,7 @@ def measure(
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
             drive(work.warmups, load, len(work.warmups), run.warmup_path, None)
-            _check_warmup(run, work.warmups, protocol, stop)
+            _check_warmup(run, work.warmups, protocol, stop, headers)
         if empty_cache is not None and target.prefix_caching is not False:
             # After the warm-up: what it left behind is nobody's prefix.
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=empty_cache()))
@@ -293,11 +294,25 @@ def finish(
     `only_whole`: the result is written only where the load came to its end, all of it is on record and something was
     completed.
     """
+    try:
+        return _finish(run, tokenizer, keep_raw, headers or {}, only_whole)
+    except DynoError:
+        raise
+    except Exception as e:  # dyno's own mistake: it costs this trial and no other
+        raise NotSummedUp(
+            f"{run.path} is measured and can't be summed up ({type(e).__name__}: {e}). That is a mistake in dyno: "
+            "please report it. The folder keeps what was measured, and `dyno runs show` tries again."
+        ) from e
+
+
+def _finish(
+    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, headers: dict[str, str], only_whole: bool
+) -> Outcome:
     manifest, client = run.manifest(), run.client()
     tally = Tally(manifest.trial)
     last_ns = sent = 0
     placed = client is not None and run.telemetry_path.exists()  # else the load's place on the samples' clock is lost
-    for record in run.write_records(_records(run, manifest, client, tokenizer, headers or {})):
+    for record in run.write_records(_records(run, manifest, client, tokenizer, headers)):
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
@@ -370,10 +385,13 @@ def _records(
     sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
     settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
     for record in decode.records(run.spool_path, run.lengths(), protocol, start, unasked):
-        if record.error_detail:  # redacted before it is cut: half a key is a leak too
-            record.error_detail = redacted(record.error_detail, headers)[:300]
+        record.error_detail = _shown_detail(record, headers)
         settling.settle(record)
         yield record
+
+
+def _shown_detail(record: Record, headers: dict[str, str]) -> str:
+    return redacted(record.error_detail, headers)[:300]  # before it is cut: half a key is a leak too
 
 
 def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
@@ -429,15 +447,23 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     )  # fmt: skip
 
 
-def _check_warmup(run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop) -> None:
+def _check_warmup(
+    run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop, headers: dict[str, str]
+) -> None:
     """If no warm-up request gets through, no other will: better said now than after a thousand failures."""
     errors = [r for r in decode.records(run.warmup_path, requests, protocol) if r.error]
     run.warmup_path.unlink()
     if len(errors) == len(requests) and not stop.requested:
+        detail = _shown_detail(errors[0], headers)
         raise TargetError(
-            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
+            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {detail}), so nothing "
             "was measured. Check --backend, --endpoint and --model."
         )
+
+
+def _response_max(requests: list[Request]) -> int:
+    """Far more than answers of this length take, with everything that can be asked for beside the text."""
+    return (1 << 20) + 8192 * max((r.output_tokens for r in requests), default=0)
 
 
 def _count(trial: TrialSpec, prompts: int) -> int:

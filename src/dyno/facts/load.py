@@ -14,6 +14,7 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ramp_end_rps: float | None = None
     duration_s: float | None = None  # nothing is sent after this; what is in flight is finished
     request_timeout_s: float = 6 * 3600
+    response_bytes_max: int | None = None  # None: 1 MiB, and 8 KiB for each output token asked for
     seed: int = 0
 
     @property

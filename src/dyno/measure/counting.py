@@ -1,4 +1,4 @@
-"""Who counted a request's tokens, and can that be? A server is believed where its count fits what was asked and came."""
+"""Who counted a request's tokens, and can that be? A server is believed where what it says fits what came."""
 
 from collections.abc import Callable
 

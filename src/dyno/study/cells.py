@@ -49,8 +49,8 @@ _LEAST: dict[str, float] = {
     "seed": 0, "machine_accelerators": 1,
 }  # fmt: skip
 _ABOVE_ZERO = (
-    "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "ramp_end_rps", "requests_per_stream",
-    "memory_fraction", "ready_timeout_s", "timeout_s",
+    "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "response_bytes_max", "ramp_end_rps",
+    "requests_per_stream", "memory_fraction", "ready_timeout_s", "timeout_s",
 )  # fmt: skip
 
 _PRICES = ("accelerator_hour", "machine_hour", "energy_kwh")

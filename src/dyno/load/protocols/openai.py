@@ -68,7 +68,7 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
                     reading.reasoning = True
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
-                    text = "\u200b"  # a call is output too, though not text
+                    text = _called(delta.tool_calls)
             finish = choice.finish_reason or None  # TGI's completions say "" until the last token
             if finish is not None:
                 reading.finish_reason = in_openais_words(finish)
@@ -98,6 +98,13 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
     if running and len(running) == len(reading.chunk_ends):
         reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
     return reading
+
+
+def _called(calls: list[Any]) -> str:
+    """What was written of tool calls: output too, though not text. Never empty."""
+    functions = [call.get("function") for call in calls if isinstance(call, dict)]
+    parts = [f.get(key) for f in functions if isinstance(f, dict) for key in ("name", "arguments")]
+    return "".join(part for part in parts if isinstance(part, str)) or "\u200b"
 
 
 def _common(request: Request, asked: Asked) -> dict[str, Any]:

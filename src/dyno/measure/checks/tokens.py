@@ -102,18 +102,19 @@ def input_length(e: Evidence) -> Iterator[Finding]:
 
 def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
-    if by.get("tokenizer"):
+    told = e.summary.impossible.requests if e.summary.impossible else 0  # of these another finding speaks
+    if (count := by.get("tokenizer", 0)) > told:
         yield Finding(
             "tokens.by_tokenizer",
             "note",
-            f"The server gave no usage for {by['tokenizer']} answers; their text was tokenized here.",
+            f"The server gave no usage for {count - told} answers; their text was tokenized here.",
             "Counts may differ from the server's by a few tokens an answer.",
         )
-    if by.get("chunks"):
+    if (count := by.get("chunks", 0)) > told:
         yield Finding(
             "tokens.by_chunks",
             "doubt",
-            f"The server gave no usage for {by['chunks']} answers and there was no tokenizer: each chunk was taken for "
+            f"The server gave no usage for {count - told} answers and there was no tokenizer: each chunk was taken for "
             "one token.",
             "Where chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer.",
         )
