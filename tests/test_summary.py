@@ -120,6 +120,12 @@ def with_(trial: TrialSpec = TRIAL, **changes: Any) -> TrialSpec:
     return msgspec.structs.replace(trial, **changes)
 
 
+def test_a_server_that_gives_each_answer_another_name_fills_no_memory() -> None:
+    summary = summarize([record(i, model=f"m{i}", finish_reason=f"f{i}") for i in range(200)])
+    assert len(summary.models_answered) == len(summary.finish_reasons) == 51
+    assert summary.models_answered["others"] == summary.finish_reasons["others"] == 150
+
+
 # ---- latencies ----
 
 

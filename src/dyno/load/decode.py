@@ -17,6 +17,7 @@ from dyno.units import NS_PER_MS, NS_PER_S
 # The kernel keeps one stamp for a read: the last segment's. A chunk before others in that read arrived after the loop
 # had last looked and before that stamp. Within this time the two are one; beyond it the chunk is unseen.
 LATE_NS = NS_PER_MS
+NAME_MAX = 300  # of a name that a server gives
 DETAIL_MAX = 4_000  # of what a server said, before keys are taken out of it
 CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
 # NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
@@ -228,9 +229,9 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.cached_tokens = reading.cached_tokens
     record.output_tokens = reading.output_tokens
     record.tokens_by = None if reading.output_tokens is None else "usage"
-    record.finish_reason = reading.finish_reason
+    record.finish_reason = reading.finish_reason and reading.finish_reason[:NAME_MAX]
     record.done = reading.done
-    record.model = reading.model
+    record.model = reading.model and reading.model[:NAME_MAX]
     record.error, record.error_detail = reading.error, reading.error_detail
     if record.error is None and not record.chunk_ns and (reading.output_tokens or 0) <= 0:
         record.error = "empty"

@@ -17,6 +17,7 @@ from dyno.measure.statistics import bounded_ms, distribution_ms, settled
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
+NAMES_MAX = 50
 _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
@@ -82,9 +83,9 @@ class Tally:
             self._add_counts(r.output_tokens or 0, r.tokens_other, r.tokens_by == "usage")
         n["end_at_once"] += timing.end_at_once(r)
         self._tokens_by[r.tokens_by or "chunks"] += 1
-        self._finish[r.finish_reason or "none"] += 1
+        _count_name(self._finish, r.finish_reason or "none")
         if r.model:
-            self._models[r.model] += 1
+            _count_name(self._models, r.model)
         if r.cached_tokens is not None and not odd:
             self._cached = (self._cached or 0) + r.cached_tokens
         self._add_times(r)
@@ -354,6 +355,11 @@ class Tally:
         sent = np.array(self._sent)
         before = np.searchsorted(ends, sent, side="right") - 1
         return np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
+
+
+def _count_name(names: Counter[str], name: str) -> None:
+    """A server may give each answer another one."""
+    names[name if name in names or len(names) < NAMES_MAX else "others"] += 1
 
 
 class _Column:
