@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -9,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from conftest import STREAM_HEAD, Scripted, answer, chunked, drive, receive_request, requests, tokens
 from dyno.cli.main import main
 from dyno.facts.load import LoadSpec
+from dyno.load import decode
 
 Serve = Callable[..., Scripted]
 Answer = Callable[[int], bytes]  # of the request with that number, from 0 on
@@ -309,3 +313,61 @@ def test_an_encoded_answer_is_refused_by_name(scripted: Serve, bench: Bench) -> 
     assert result["dyno"]["failures"] == {"encoded": COUNT}
     [run] = bench.runs()
     assert "gzip" in json.loads((run / "records.jsonl").read_text().splitlines()[0])["error_detail"]
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\x15\x03\x03\x00\x02\x02\x50", b"HTTP/1.1 200 OK\r\n\r\n", b"\x17\x03\x03\xff\xff" * 9]
+)
+@pytest.mark.parametrize("when", ["instead of an answer", "after one"])
+def test_bytes_that_are_no_tls_fail_one_request(scripted: Serve, junk: bytes, when: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    spoiled = threading.Event()
+
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            bad = not spoiled.is_set()
+            if not bad or when == "after one":
+                sock.sendall(answer(2))
+            if bad:
+                spoiled.set()
+                os.write(sock.fileno(), junk)
+                return
+
+    server = scripted(talk, wrap=lambda sock: context.wrap_socket(sock, server_side=True))
+    errors = [r.error for r in drive(server.base_url, requests(4), insecure=True).records]
+    assert sum(e is None for e in errors) >= 3  # the junk after an answer may meet the next request, or none
+    assert {e for e in errors if e} <= {"tls", "cut", "reset"}
+
+
+# ---- dyno's own mistakes ----
+
+
+def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_goes_on(
+    scripted: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serving(scripted, lambda _: answer(LENGTH))
+    study = tmp_path / "s.toml"
+    study.write_text(
+        f'name = "s"\n[engines.a]\nkind = "openai"\nbase_url = "{server.base_url}"\n'
+        "[workloads.w]\ninput_len = 20\noutput_len = 8\n[loads.l]\nmax_concurrency = [1, 2]\nnum_prompts = 10\n"
+    )
+    words = ["run", str(study), "--runs", str(tmp_path / "runs"), "--no-report"]
+    real, poisoned = decode.records, []
+
+    def records(spool: Path, *more: Any) -> Any:
+        if spool.name == "exchanges.spool" and (not poisoned or spool in poisoned):
+            poisoned.append(spool)
+            raise MemoryError("14 GiB")
+        return real(spool, *more)
+
+    monkeypatch.setattr(decode, "records", records)
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert "can't be summed up (MemoryError: 14 GiB)" in said.out + said.err
+    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 1
+    assert main(["runs", "show", str(poisoned[0].parent)]) == 1
+    assert "can't be summed up" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(words) == 0  # what failed is run again
+    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2

@@ -319,17 +319,17 @@ class Wire:
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
-        if stream.tls is not None:
-            stream.tls.object.write(front + payload)
-            front, payload = b"", stream.tls.outgoing.read()
         # Opened for this very request: the time that took is no fault of this client's.
         connecting = 0 if stream.waited else sent - stream.idle_ns
         self._note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
         try:
+            if stream.tls is not None:
+                stream.tls.object.write(front + payload)
+                front, payload = b"", stream.tls.outgoing.read()
             done = stream.socket.sendmsg((front, payload)) if front else stream.socket.send(payload)
         except BlockingIOError:
             done = 0
-        except OSError as e:
+        except OSError as e:  # ssl.SSLError is one too
             self._broken(stream, e)
             return
         if done < len(front) + len(payload):
