@@ -415,7 +415,7 @@ class Wire:
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
         """The server said what nobody had asked. Whose answers it gave on this connection isn't known then."""
         # A line end too many confuses nobody; and 408 is how some close a connection that was idle for long.
-        if data.strip(b"\r\n") and not data.startswith(b"HTTP/1.1 408"):
+        if data.strip(b"\r\n") and not data.startswith((b"HTTP/1.1 408", b"HTTP/1.0 408")):
             self._unasked.extend(stream.history)
 
     def _too_large(self, stream: Connection) -> None:
