@@ -1,12 +1,13 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from dyno import __version__
+from dyno import __version__, secrets
 from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
 from dyno.errors import DynoError, UsageError
 
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dyno: unrecognized arguments: {' '.join(rest)}. {hint}--help lists what there is.", file=sys.stderr)
         return UsageError.exit_code
     options.rest = rest
+    secrets.forget()
+    secrets.learn(secrets.values(os.environ))
     command: Command = options.command
     try:
         return command(options)

@@ -216,4 +216,4 @@ def _save(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f"{path.parent} can't be made: {e.strerror}.") from None
-    write(path, data)
+    write(path, data, mode=0o666)  # as the user's umask has it: a page is made to be shown

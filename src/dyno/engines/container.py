@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dyno.engines.process import private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
 from dyno.secrets import is_secret
@@ -197,7 +198,7 @@ def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
     env = {**os.environ, **{key: value for key, value in spec.build_args.items() if is_secret(key)}}
     for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
         say(f"{command[1]}ing {spec.image}, by {tool}")
-        with log.open("ab") as out:
+        with open(log, "ab", opener=private) as out:
             start = out.tell()
             try:
                 code = subprocess.run(

@@ -109,7 +109,15 @@ def spec_secrets(spec: EngineSpec) -> list[str]:
     """The values in a setting that must reach no file."""
     box = spec.container
     env = {**spec.env, **(box.build_args if box else {})}
-    return secrets.values(env, [*spec.args, "--", *(box.options if box else [])])
+    commands = [word for command in (*spec.before, *spec.after) for word in ("--", *_words(command))]
+    return secrets.values(env, [*spec.args, "--", *(box.options if box else []), *commands])
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # the shell will tell
+        return command.split()
 
 
 def public_spec(spec: EngineSpec) -> EngineSpec:
