@@ -33,11 +33,14 @@ def _alone() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "name",
-    """HF_TOKEN HF_TOKEN_2 VLLM_API_KEY OPENAI_API_KEYS OPENAIAPIKEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY PGPASSWORD
-    GPG_PASSPHRASE SSHPASS MYSQL_PWD pwd pw password dbPassword secret-key private-key access-key accessKey client-secret
-    clientSecret accessToken bearer Cookie Set-Cookie Authorization X-Api-Key auth basic_auth credentials jwt pass GH_PAT
-    hf-overrides.token""".split(),
-)
+    [
+        "HF_TOKEN", "HF_TOKEN_2", "VLLM_API_KEY", "OPENAI_API_KEYS", "OPENAIAPIKEY", "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "GPG_PASSPHRASE", "SSHPASS", "MYSQL_PWD", "pwd", "pw", "password",
+        "dbPassword", "secret-key", "private-key", "access-key", "accessKey", "client-secret", "clientSecret",
+        "accessToken", "bearer", "Cookie", "Set-Cookie", "Authorization", "X-Api-Key", "auth", "basic_auth",
+        "credentials", "jwt", "pass", "GH_PAT", "hf-overrides.token",
+    ],
+)  # fmt: skip
 def test_a_secret_is_known_by_its_name_as_variable_flag_and_field(name: str) -> None:
     assert secrets.is_secret(name)
     assert secrets.shown(name, "x") == HIDDEN
@@ -48,11 +51,15 @@ def test_a_secret_is_known_by_its_name_as_variable_flag_and_field(name: str) -> 
 
 @pytest.mark.parametrize(
     "name",
-    """MAX_TOKENS_PER_RANK TOKENIZERS_PARALLELISM GIT_AUTHOR_NAME PWD OLDPWD PATH max-tokens max_token tokenizer
-    tokenizer-mode tokens token_ids stop_token_ids eos_token_id bos_token time_per_output_token total_token_throughput
-    key-value-cache-dtype num_key_value_heads kv_cache enable-prefix-caching pass@1 forward_pass bypass passes keys MONKEY
-    keyword author patch api_key_env ssl-key-file HF_TOKEN_PATH hidden_size""".split(),
-)
+    [
+        "MAX_TOKENS_PER_RANK", "TOKENIZERS_PARALLELISM", "GIT_AUTHOR_NAME", "PWD", "OLDPWD", "PATH", "max-tokens",
+        "max_token", "tokenizer", "tokenizer-mode", "tokens", "token_ids", "stop_token_ids", "eos_token_id",
+        "bos_token", "time_per_output_token", "total_token_throughput", "key-value-cache-dtype",
+        "num_key_value_heads", "kv_cache", "enable-prefix-caching", "pass@1", "forward_pass", "bypass", "passes",
+        "keys", "MONKEY", "keyword", "author", "patch", "api_key_env", "ssl-key-file", "HF_TOKEN_PATH",
+        "hidden_size",
+    ],
+)  # fmt: skip
 def test_an_innocent_name_is_shown(name: str) -> None:
     assert not secrets.is_secret(name)
     assert secrets.public({name: "x", "b": [{name: 5}]}) == {name: "x", "b": [{name: 5}]}
@@ -100,7 +107,9 @@ def test_secrets_among_arguments(words: list[str], found: list[str]) -> None:
 
 def test_basic_credentials_are_secret_as_they_are_sent_and_as_they_are_meant() -> None:
     told = base64.b64encode(b"somebody:hunter22").decode()
-    found = secrets.of_headers({"Authorization": f"Basic {told}", "Accept": "text/event-stream", "X-Model": "org/model"})
+    found = secrets.of_headers(
+        {"Authorization": f"Basic {told}", "Accept": "text/event-stream", "X-Model": "org/model"}
+    )
     assert found == [f"Basic {told}", told, "somebody:hunter22", "hunter22"]
 
 
@@ -114,7 +123,8 @@ def letters(form: str) -> Callable[[str], str]:
         str, repr, json.dumps, lambda key: json.dumps(json.dumps(key)), letters("\\u{:04x}"), letters("\\u{:04X}"),
         lambda key: json.dumps(letters("\\u{:04x}")(key)), letters("\\x{:02x}"), letters("&#{};"), letters("&#x{:X};"),
         lambda key: urllib.parse.quote(key, safe=""), urllib.parse.quote, html.escape,
-        lambda key: base64.b64encode(key.encode()).decode(), lambda key: base64.urlsafe_b64encode(key.encode()).decode(),
+        lambda key: base64.b64encode(key.encode()).decode(),
+        lambda key: base64.urlsafe_b64encode(key.encode()).decode(),
     ],
 )  # fmt: skip
 def test_a_known_secret_is_found_in_whatever_form_it_is_written(form: Callable[[str], str]) -> None:
@@ -148,7 +158,13 @@ def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
 
     secrets.learn(["a" * 40, "sk-very-secret-1234", "\\" * 30])
     began = time.process_time()
-    for text in ("\\" * 300_000, "%61" * 100_000, "a" * 39 + "\\u0061" * 50_000, "&#x61;" * 50_000, "sk-very%" * 50_000):
+    for text in (
+        "\\" * 300_000,
+        "%61" * 100_000,
+        "a" * 39 + "\\u0061" * 50_000,
+        "&#x61;" * 50_000,
+        "sk-very%" * 50_000,
+    ):
         secrets.clean(text)
     assert time.process_time() - began < 20
 
@@ -204,7 +220,9 @@ def test_a_secret_in_a_body_reaches_neither_file_of_the_study(body: str, words: 
     assert not [word for p in study.trials for word in words if re.search(rf"\b{word}\b", p.place.label)]
 
 
-@pytest.mark.parametrize("body", ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"])
+@pytest.mark.parametrize(
+    "body", ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"]
+)
 def test_a_file_whose_secrets_cannot_be_taken_out_is_not_kept(body: str, tmp_path: Path) -> None:
     assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not kept")
 

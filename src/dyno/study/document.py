@@ -5,6 +5,7 @@ import tomllib
 from difflib import get_close_matches
 from typing import Any
 
+from dyno import secrets
 from dyno.errors import UsageError
 
 Path = tuple[str | int, ...]
@@ -21,6 +22,7 @@ class Document:
             self.tree: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
             raise UsageError(f"{name} is no TOML: {e}.") from None
+        secrets.learn(secrets.within(self.tree))  # a mistake is told with the words of the file
         self._lines = _lines(text)
         self._mistakes: list[tuple[int, str]] = []
 
