@@ -17,7 +17,11 @@ from dyno.errors import TargetError
 from dyno.experiment import study_plan
 from dyno.experiment.trial import hidden, public
 from dyno.facts.engine import EngineSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.record import Record
 from dyno.facts.study import Study
+from dyno.facts.target import TargetSpec
+from dyno.facts.workload import WorkloadSpec
 from dyno.secrets import HIDDEN
 from dyno.store.run import make_folder, pretty, write
 
@@ -146,6 +150,16 @@ def test_values_and_keys_are_cleaned_and_names_of_fields_and_numbers_are_not() -
     assert msgspec.json.decode(pretty(told)) == {"name": f"a {HIDDEN}", "counts": {HIDDEN: 1}, "number": 12345678}
     secrets.learn(["redacted"])
     assert secrets.clean(secrets.clean("password-123")) == HIDDEN
+
+
+def test_a_choice_of_dynos_own_stays_whatever_a_secret_is() -> None:
+    """A header's value may be an ordinary word, and a run must be readable after that."""
+    secrets.learn(["llama.cpp", "tokenizer", "sharegpt-shaped", "localhost", "throughput"])
+    target = TargetSpec("http://localhost:1", "llama.cpp", "/completion", model="tokenizer")
+    assert secrets.clean(target) == msgspec.structs.replace(target, model=HIDDEN)
+    assert secrets.clean(WorkloadSpec("sharegpt-shaped")).dataset == "sharegpt-shaped"
+    assert secrets.clean(OfflineSpec("throughput")).kind == "throughput"
+    assert secrets.clean(Record(1, 2, 3, 4, 5, 6, tokens_by="tokenizer")).tokens_by == "tokenizer"
 
 
 def test_an_error_holds_no_secret_wherever_it_is_told() -> None:

@@ -38,6 +38,7 @@ _FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
 _LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
 _DEEPEST = 200  # of JSON in a text
 _SHORTEST = 7  # a shorter value would star out ordinary words
+_ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
 # NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
 _TOLD = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
 _PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent")
@@ -180,7 +181,7 @@ def _json(text: str) -> Any:
 
 
 def _longest_first(found: Iterable[str]) -> list[str]:
-    return sorted((value for value in found if len(value) >= _SHORTEST), key=lambda v: (-len(v), v))
+    return sorted((v for v in found if len(v) >= _SHORTEST and v.lower() not in _ORDINARY), key=lambda v: (-len(v), v))
 
 
 # ---- by value ----
@@ -194,7 +195,7 @@ _escaped: re.Pattern[str] | None = None
 
 def learn(found: Iterable[str]) -> None:
     global _escaped
-    forms = {form for value in found if len(value) >= _SHORTEST and value not in HIDDEN for form in _forms(value)}
+    forms = {form for value in _longest_first(found) if value not in HIDDEN for form in _forms(value)}
     if not forms <= {*_known}:
         _known[:] = _longest_first({*_known, *forms})
         _escaped = re.compile("|".join("".join(map(_any_way, value)) for value in _known))
@@ -228,10 +229,19 @@ def _clean(value: Any) -> Any:
     if hasattr(value, "__struct_fields__"):
         import msgspec  # here and not above: it costs `dyno --help` some time
 
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        fields = {name: getattr(value, name) for name in _texts(type(value))}
         changed = {name: new for name, old in fields.items() if (new := _clean(old)) != old}
         return msgspec.structs.replace(value, **changed) if changed else value
     return value
+
+
+@functools.cache
+def _texts(struct: Any) -> list[str]:
+    """The fields that may hold others' words. A choice of dyno's own is none, whatever a secret's value is."""
+    import msgspec
+
+    fields = msgspec.structs.fields(struct)
+    return [f.name for f in fields if "Literal[" not in str(f.type) and f.name not in ("backend", "dataset", "kind")]
 
 
 def _forms(value: str) -> Iterator[str]:

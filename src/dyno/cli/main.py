@@ -20,7 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
         near = get_close_matches(rest[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
         hint = f"Did you mean {near[0]}? " if near else ""
-        print(f"dyno: unrecognized arguments: {' '.join(rest)}. {hint}--help lists what there is.", file=sys.stderr)
+        print(
+            f"dyno: unrecognized arguments: {' '.join(secrets.without((), rest))}. {hint}--help lists what there is.",
+            file=sys.stderr,
+        )
         return UsageError.exit_code
     options.rest = rest
     secrets.forget()

@@ -79,7 +79,7 @@ class Run:
         if requests is None:
             return
         encoder = msgspec.json.Encoder()
-        write(self.requests_path, b"".join(encoder.encode(secrets.clean(r)) + b"\n" for r in requests))
+        write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
 
     def manifest(self) -> Manifest:
         return read(self.manifest_path, Manifest)
