@@ -167,6 +167,12 @@ def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
 
 
+def test_a_certificate_is_found_too_and_half_a_character_is_no_secret() -> None:
+    pem = "-----BEGIN KEY-----\n" + "abcdefgh\n" * 500
+    secrets.learn([pem, "\ud83d-seven-letters", "\udc80not-utf8"])
+    assert secrets.clean(f"x {pem} {json.dumps(pem)} \udc80not-utf8") == f'x {HIDDEN} "{HIDDEN}" {HIDDEN}'
+
+
 def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
     import time
 

@@ -37,6 +37,7 @@ _LOOKS = re.compile(
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
 _LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
 _DEEPEST = 200  # of JSON in a text
+_LONGEST_ESCAPED = 200  # letters; of a longer secret, such as a certificate, the usual escapes alone are known
 _SHORTEST = 7  # a shorter value would star out ordinary words
 _ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
 # NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
@@ -189,19 +190,19 @@ def _longest_first(found: Iterable[str]) -> list[str]:
 # One list for the whole process, since a server may send back what it was sent, in any place and form: whatever is
 # written, raised or read by the control client goes through `clean`, and nobody has to hand the keys around for it.
 
-_known: list[str] = []
-_escaped: re.Pattern[str] | None = None
+_values: set[str] = set()
+_known: list[str] = []  # these and other forms of them, the longest first
 
 
 def learn(found: Iterable[str]) -> None:
-    global _escaped
-    forms = {form for value in _longest_first(found) if value not in HIDDEN for form in _forms(value)}
-    if not forms <= {*_known}:
-        _known[:] = _longest_first({*_known, *forms})
-        _escaped = re.compile("|".join("".join(map(_any_way, value)) for value in _known))
+    new = {value for value in _longest_first(found) if value not in HIDDEN and _can_be_sent(value)} - _values
+    if new:
+        _values.update(new)
+        _known[:] = _longest_first({*_known, *(form for value in new for form in _forms(value))})
 
 
 def forget() -> None:
+    _values.clear()
     _known.clear()
 
 
@@ -219,8 +220,8 @@ def _clean(value: Any) -> Any:
         for secret in _known:
             if secret in value:
                 value = value.replace(secret, HIDDEN)
-        if _escaped is not None and ("\\" in value or "%" in value or "&" in value):
-            value = _escaped.sub(HIDDEN, value)
+        if "\\" in value or "%" in value or "&" in value:
+            value = _escaped(frozenset(_values)).sub(HIDDEN, value)
         return value
     if isinstance(value, list | tuple):
         return type(value)(map(_clean, value)) if type(value) in (list, tuple) else value
@@ -229,7 +230,7 @@ def _clean(value: Any) -> Any:
     if hasattr(value, "__struct_fields__"):
         import msgspec  # here and not above: it costs `dyno --help` some time
 
-        fields = {name: getattr(value, name) for name in _texts(type(value))}
+        fields = {name: getattr(value, name) for name in _texts(value.__class__)}
         changed = {name: new for name, old in fields.items() if (new := _clean(old)) != old}
         return msgspec.structs.replace(value, **changed) if changed else value
     return value
@@ -244,11 +245,27 @@ def _texts(struct: Any) -> list[str]:
     return [f.name for f in fields if "Literal[" not in str(f.type) and f.name not in ("backend", "dataset", "kind")]
 
 
+def _can_be_sent(value: str) -> bool:
+    try:
+        return bool(value.encode(errors="surrogateescape"))
+    except UnicodeEncodeError:  # half a character, of JSON
+        return False
+
+
 def _forms(value: str) -> Iterator[str]:
     yield value
+    if len(value) > _LONGEST_ESCAPED:
+        yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     raw = value.encode(errors="surrogateescape")
     for encoded in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
         yield encoded.decode()[: len(raw) * 4 // 3]  # what follows it may change the last letter
+
+
+@functools.lru_cache(1)
+def _escaped(values: frozenset[str]) -> re.Pattern[str]:
+    few = [value for value in _longest_first(values) if len(value) <= _LONGEST_ESCAPED]
+    begins = re.escape("".join({value[0] for value in few}) + "\\%&")  # else all ways are tried at every letter
+    return re.compile(f"(?=[{begins}])(?:{'|'.join(''.join(map(_any_way, value)) for value in few) or '(?!)'})")
 
 
 def _any_way(char: str) -> str:

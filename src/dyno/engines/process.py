@@ -255,7 +255,7 @@ def scrub(log: Path, secrets: Sequence[str]) -> None:
         return
     with log.open("r+b") as file:
         data = file.read()
-        for secret in map(str.encode, secrets):
+        for secret in (s.encode(errors="surrogateescape") for s in secrets):
             at = data.find(secret)
             while at >= 0:
                 file.seek(at)
