@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from dyno import secrets
+from dyno.cli.values import check_headers
 from dyno.engines.launch import public_spec, spec_secrets
-from dyno.errors import TargetError
+from dyno.errors import TargetError, UsageError
 from dyno.experiment import study_plan
 from dyno.experiment.trial import hidden, public
 from dyno.facts.engine import EngineSpec
@@ -22,6 +23,7 @@ from dyno.facts.record import Record
 from dyno.facts.study import Study
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.http import Url
 from dyno.secrets import HIDDEN
 from dyno.store.run import make_folder, pretty, write
 
@@ -165,6 +167,15 @@ def test_a_choice_of_dynos_own_stays_whatever_a_secret_is() -> None:
 def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
     secrets.learn(["password-123"])
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
+    with pytest.raises(UsageError, match=r"^'ftp://\[redacted\]@host' is not a URL"):
+        Url("ftp://me:pw@host")
+
+
+@pytest.mark.parametrize("name", ["Authorization: Bearer abc", "X Key", "", "Ä"])
+def test_a_header_whose_name_is_half_a_key_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^A header's name is one word") as caught:
+        check_headers({name: "="})
+    assert "abc" not in str(caught.value)
 
 
 def test_a_certificate_is_found_too_and_half_a_character_is_no_secret() -> None:
@@ -193,9 +204,18 @@ def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
 
 
 def test_the_commands_around_an_engine_hold_secrets_too() -> None:
-    spec = EngineSpec("vllm", before=["login --password hunter22x", "PGPASSWORD=sesame-open psql"], after=["it's 'cut"])
+    before = [
+        "login --password hunter22x",
+        "PGPASSWORD=sesame-open psql",
+        "A_TOKEN='q w' x --pass z9 --port 8000 | cat",
+    ]
+    spec = EngineSpec("vllm", before=before, after=["it's 'cut"])
     assert spec_secrets(spec) == ["sesame-open", "hunter22x"]
-    assert not re.search("hunter22x|sesame-open", str(public_spec(spec)))
+    assert public_spec(spec).before == [
+        f"login --password {HIDDEN}",
+        f"PGPASSWORD={HIDDEN} psql",
+        f"A_TOKEN={HIDDEN} x --pass {HIDDEN} --port 8000 | cat",
+    ]
 
 
 def planned(text: str, folder: Path) -> tuple[Study, str]:

@@ -21,7 +21,7 @@ class DynoError(Exception):
 
     def __init__(self, text: str) -> None:
         """Into a message goes what servers, engines and files say: no secret stays in it, wherever it ends."""
-        super().__init__(secrets.clean(text))
+        super().__init__(secrets.clean(secrets.without_looks(text)))
 
 
 class UsageError(DynoError):

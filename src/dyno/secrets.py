@@ -63,7 +63,11 @@ def shown(name: str, value: str) -> str:
     if is_secret(name):
         return HIDDEN
     tree = _json(value)
-    return _LOOKS.sub(HIDDEN, value if tree is None or public(tree) == tree else json.dumps(public(tree)))
+    return without_looks(value if tree is None or public(tree) == tree else json.dumps(public(tree)))
+
+
+def without_looks(text: str) -> str:
+    return _LOOKS.sub(HIDDEN, text)
 
 
 def public(value: Any, name: str = "") -> Any:
@@ -119,7 +123,20 @@ def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:
         out[i] = clean_word
     for secret in hidden:
         out = [word.replace(secret, HIDDEN) for word in out]
-    return [_LOOKS.sub(HIDDEN, word) for word in out]
+    return [*map(without_looks, out)]
+
+
+def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
+    """A line for the shell, as it was written."""
+    for secret in hidden:
+        text = text.replace(secret, HIDDEN)
+    told = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
+    return without_looks(told)
+
+
+_IN_COMMAND = re.compile(
+    r"(?<![\w-])(--?[A-Za-z][\w.-]*|[A-Za-z_]\w*(?==))(\s+|=)('[^']*'|\"[^\"]*\"|[^\s'\"=|&;-][^\s|&;]*)"
+)
 
 
 def without_in_toml(text: str) -> str:
@@ -128,7 +145,7 @@ def without_in_toml(text: str) -> str:
         lambda m: f'{m[1]}{m[2]}"{HIDDEN}"' if is_secret(m[1].strip("\"'").rpartition(".")[2]) else m[0], text
     )
     text = _TOML_FLAG.sub(lambda m: f'{m[1]}"{HIDDEN}"' if is_secret(m[3].lstrip("-")) else m[0], text)
-    return _LOOKS.sub(HIDDEN, text)
+    return without_looks(text)
 
 
 _TOML_TEXT = r"\"\"\"(?:\\.|[^\\])*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
@@ -222,6 +239,8 @@ def _clean(value: Any) -> Any:
                 value = value.replace(secret, HIDDEN)
         if "\\" in value or "%" in value or "&" in value:
             value = _escaped(frozenset(_values)).sub(HIDDEN, value)
+        return value
+    if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, list | tuple):
         return type(value)(map(_clean, value)) if type(value) in (list, tuple) else value

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from conftest import STREAM_HEAD, Scripted, chunked
+from dyno.cli.main import main
 from dyno.load.spool import responses
 
 KEY = "sk-very-secret-1234-abcd"
@@ -303,6 +304,31 @@ def test_raw_bytes_are_kept_where_no_key_came_back(
     assert dyno("runs", "pack", spool.parent.name, "-o", "a.tar.zst").code == 0
     assert dyno("runs", "unpack", "a.tar.zst", "--runs", "copy").code == 0
     assert [*tmp_path.glob("copy/*/exchanges.spool")]
+    assert leaks(tmp_path) == {}
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER])
+def test_each_way_alone_is_found_in_raw_bytes_that_would_be_kept(
+    scripted: Callable[..., Scripted], tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for i, way in enumerate(ways(key)):
+        echo = Echo(key)
+        echo.answers = [way, [stream("a", "b")]]
+        words = [
+            "--model",
+            "m",
+            "--header",
+            f"X-Other={key}",
+            "--num-prompts",
+            "2",
+            "--keep-raw",
+            "--runs",
+            f"runs/{i}",
+        ]
+        assert main(bench(scripted(echo).base_url, *words)) == 0
+        assert echo.told == 2
     assert leaks(tmp_path) == {}
 
 

@@ -131,8 +131,8 @@ def public_spec(spec: EngineSpec) -> EngineSpec:
         container=box,
         args=secrets.without(hidden, spec.args),
         env=_public_env(spec.env),
-        before=secrets.without(hidden, spec.before),
-        after=secrets.without(hidden, spec.after),
+        before=[secrets.without_in_command(command, hidden) for command in spec.before],
+        after=[secrets.without_in_command(command, hidden) for command in spec.after],
     )
 
 

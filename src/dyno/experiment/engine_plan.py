@@ -111,7 +111,11 @@ class EnginePlan:
         return str(file) if file.exists() else None
 
     def clean(self, text: str) -> str:
-        return secrets.clean(secrets.shown("", text))
+        return secrets.clean(secrets.without_looks(text))
+
+    def command(self, text: str) -> str:
+        """One of those before and after it, as it may be shown."""
+        return self.clean(secrets.without_in_command(text))
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """`needed`: prompt + output of the requests, as far as they are known."""
@@ -168,9 +172,9 @@ class EnginePlan:
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, there=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
-        yield from map(self.clean, self.spec.before)
+        yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
-        yield from (f"{self.clean(command)}    # afterwards" for command in self.spec.after)
+        yield from (f"{self.command(command)}    # afterwards" for command in self.spec.after)
 
 
 def _vendor_of(rig: Rig) -> str | None:

@@ -347,7 +347,7 @@ def _held(devices: Sequence[int], before: dict[int, int]) -> int:
 
 def _commands(plan: EnginePlan, commands: Sequence[str], log: Path, when: str, say: Say) -> None:
     for command in commands:
-        shown_as = plan.clean(command)
+        shown_as = plan.command(command)
         say(f"Running {shown_as!r}")
         with open(log, "ab", opener=private) as out:
             out.write(f"$ {shown_as}\n".encode())
