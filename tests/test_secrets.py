@@ -187,7 +187,7 @@ def test_a_certificate_is_found_too_and_half_a_character_is_no_secret() -> None:
 def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
     import time
 
-    secrets.learn(["a" * 40, "sk-very-secret-1234", "\\" * 30])
+    secrets.learn(["a" * 40, "sk-very-secret-1234", "\\" * 30 + "x", "b\\\\\\\\c-seven"])
     began = time.process_time()
     for text in (
         "\\" * 300_000,
@@ -197,6 +197,16 @@ def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
         "sk-very%" * 50_000,
     ):
         secrets.clean(text)
+    for text in (
+        "-eyJabcdefgh" * 30_000,
+        "a." * 200_000,
+        'x = "' + "a" * 100_000 + '"',
+        "--a-" * 100_000,
+        "://" * 100_000,
+    ):
+        secrets.without_in_command(text)
+        secrets.without_in_toml(text)
+        secrets.public({"x": [text, text]})
     assert time.process_time() - began < 20
 
 
@@ -292,6 +302,8 @@ def test_folders_and_files_are_the_owners_alone_and_what_is_there_keeps_its_mode
     tmp_path.chmod(0o755)
     make_folder(tmp_path / "runs/a/b")
     make_folder(tmp_path)
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path, new=True)
     write(tmp_path / "runs/a/b/trial.json", b"{}")
     modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path, *tmp_path.rglob("*"))}
     assert modes == {tmp_path.name: 0o755, "runs": 0o700, "a": 0o700, "b": 0o700, "trial.json": 0o600}

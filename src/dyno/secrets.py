@@ -31,13 +31,13 @@ _COUNTED = {
     *("forward", "backward", "by"),
 }
 _LOOKS = re.compile(
-    r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"
+    r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
     r"|(?<=://)[^/\s@]+(?=@)"
 )
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
 _LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
 _DEEPEST = 200  # of JSON in a text
-_LONGEST_ESCAPED = 200  # letters; of a longer secret, such as a certificate, the usual escapes alone are known
+_LONGEST_ESCAPED = 200
 _SHORTEST = 7  # a shorter value would star out ordinary words
 _ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
 # NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
@@ -135,7 +135,7 @@ def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
 
 
 _IN_COMMAND = re.compile(
-    r"(?<![\w-])(--?[A-Za-z][\w.-]*|[A-Za-z_]\w*(?==))(\s+|=)('[^']*'|\"[^\"]*\"|[^\s'\"=|&;-][^\s|&;]*)"
+    r"(?<![\w.-])(--?[A-Za-z][\w.-]*+|[A-Za-z_]\w*+(?==))(\s+|=)('[^']*'|\"[^\"]*\"|[^\s'\"=|&;-][^\s|&;]*)"
 )
 
 
@@ -150,7 +150,7 @@ def without_in_toml(text: str) -> str:
 
 _TOML_TEXT = r"\"\"\"(?:\\.|[^\\])*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
 _TOML_VALUE = re.compile(
-    rf"([A-Za-z0-9_.-]+|\"[^\"\n]*\"|'[^'\n]*')(\s*=\s*)({_TOML_TEXT}|[^\s,}}\]#\"'\[{{][^,}}\]#\n]*)", re.S
+    rf"((?<![\w.-])[A-Za-z0-9_.-]++|\"[^\"\n]*\"|'[^'\n]*')(\s*=\s*)({_TOML_TEXT}|[^\s,}}\]#\"'\[{{][^,}}\]#\n]*)", re.S
 )
 _TOML_FLAG = re.compile(rf"(([\"'])(--?[\w.-]+)\2\s*,\s*)({_TOML_TEXT})", re.S)
 
@@ -271,9 +271,14 @@ def _can_be_sent(value: str) -> bool:
         return False
 
 
+def _is_simple(value: str) -> bool:
+    """It can be searched for in all ways of writing. Of another, such as a certificate, the usual escapes are known."""
+    return len(value) <= _LONGEST_ESCAPED and value.count("\\") < 5
+
+
 def _forms(value: str) -> Iterator[str]:
     yield value
-    if len(value) > _LONGEST_ESCAPED:
+    if not _is_simple(value):
         yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     raw = value.encode(errors="surrogateescape")
     for encoded in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
@@ -282,7 +287,7 @@ def _forms(value: str) -> Iterator[str]:
 
 @functools.lru_cache(1)
 def _escaped(values: frozenset[str]) -> re.Pattern[str]:
-    few = [value for value in _longest_first(values) if len(value) <= _LONGEST_ESCAPED]
+    few = [value for value in _longest_first(values) if _is_simple(value)]
     begins = re.escape("".join({value[0] for value in few}) + "\\%&")  # else all ways are tried at every letter
     return re.compile(f"(?=[{begins}])(?:{'|'.join(''.join(map(_any_way, value)) for value in few) or '(?!)'})")
 

@@ -171,7 +171,7 @@ def public(study: Study, text: str) -> tuple[Study, str]:
     try:
         tree = tomllib.loads(text)
         shows = secrets.clean(tree) != tree or secrets.public(tree) != tree
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         shows = True
     return msgspec.structs.replace(study, trials=trials), _NO_TEXT if shows else text
 

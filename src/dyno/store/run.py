@@ -181,7 +181,7 @@ def create(runs: Path, name: str) -> Run:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     path = runs / f"{stamp}-{slug(name)}-{token_hex(2)}"
     try:
-        make_folder(path)
+        make_folder(path, new=True)
     except OSError as e:
         raise StoreError(
             f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
@@ -189,11 +189,12 @@ def create(runs: Path, name: str) -> Run:
     return Run(path)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, new: bool = False) -> None:
     """For its owner alone, and so are those above it that aren't there yet. What is there keeps its mode."""
-    for folder in (*reversed(path.parents), path):
+    for folder in reversed(path.parents):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=not new)
 
 
 def private(path: str, flags: int) -> int:

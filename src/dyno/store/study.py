@@ -108,7 +108,7 @@ class StudyFolder:
         shutil.rmtree(self.run(place).path, ignore_errors=True)
         run = Run(self.trials_path / trial_name(place))
         try:
-            make_folder(run.path)
+            make_folder(run.path, new=True)
         except OSError as e:
             raise StoreError(f"The run folder {run.path} can't be made: {e.strerror}.") from None
         self._names = None
@@ -119,7 +119,7 @@ class StudyFolder:
         taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []
         number = max((int(n) for n in taken if n.isdigit()), default=0) + 1
         path = self.engines_path / f"{number:03d}-{slug(name)}"
-        make_folder(path)
+        make_folder(path, new=True)
         return path
 
     def done(self) -> set[str]:
