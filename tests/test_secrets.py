@@ -190,19 +190,19 @@ def test_a_long_text_full_of_escapes_is_cleaned_soon() -> None:
     secrets.learn(["a" * 40, "sk-very-secret-1234", "\\" * 30 + "x", "b\\\\\\\\c-seven"])
     began = time.process_time()
     for text in (
-        "\\" * 300_000,
-        "%61" * 100_000,
-        "a" * 39 + "\\u0061" * 50_000,
-        "&#x61;" * 50_000,
-        "sk-very%" * 50_000,
+        "\\" * 60_000,
+        "%61" * 20_000,
+        "a" * 39 + "\\u0061" * 10_000,
+        "&#x61;" * 10_000,
+        "sk-very%" * 10_000,
     ):
         secrets.clean(text)
     for text in (
-        "-eyJabcdefgh" * 30_000,
-        "a." * 200_000,
-        'x = "' + "a" * 100_000 + '"',
-        "--a-" * 100_000,
-        "://" * 100_000,
+        "-eyJabcdefgh" * 6_000,
+        "a." * 40_000,
+        'x = "' + "a" * 20_000 + '"',
+        "--a-" * 20_000,
+        "://" * 20_000,
     ):
         secrets.without_in_command(text)
         secrets.without_in_toml(text)
