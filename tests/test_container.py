@@ -197,10 +197,18 @@ def test_the_cache_is_one_inside_and_outside_unless_the_user_has_another() -> No
 
 
 def test_no_secret_is_on_the_command_line() -> None:
-    given = launch("vllm", HF_TOKEN="hf_x", AWS_SECRET_ACCESS="s3", DB_PASSWORD="p", api_key="k", COLOR="green")
+    given = launch(
+        "vllm",
+        HF_TOKEN="hf_x",
+        AWS_SECRET_ACCESS="s3",
+        DB_PASSWORD="p",
+        api_key="k",
+        PROXY="http://me:pw@h",
+        COLOR="green",
+    )
     made = wrapped(given, secrets=("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN"))
     words = [word for word in made.argv if word.startswith("--env=") and "HF_HOME" not in word]
-    names = ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "api_key"]
+    names = ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "api_key", "PROXY"]
     assert sorted(words) == sorted(
         [f"--env={name}" for name in [*names, "HUGGING_FACE_HUB_TOKEN"]] + ["--env=COLOR=green"]
     )

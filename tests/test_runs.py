@@ -335,12 +335,34 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     assert say("runs", "show", copy)[0] == 0
 
 
-def test_a_cut_off_run_is_not_packed_without_its_words(home: Path, say: Say) -> None:
+@pytest.mark.parametrize("more", [[], ["--no-prompts"]])
+def test_a_cut_off_run_is_not_packed(home: Path, say: Say, more: list[str]) -> None:
+    """A key that the server sent back may be in its raw bytes, over the bounds of reads."""
     run = home / "runs/20260101-serve-a-1111"
     (run / "summary.json").unlink()
     (run / "exchanges.spool").touch()
-    code, _, err = say("runs", "pack", "1111", "--no-prompts")
+    code, _, err = say("runs", "pack", "1111", *more)
     assert (code, "was cut off" in err) == (2, True)
+
+
+def test_raw_bytes_are_packed_only_where_they_were_decoded(home: Path, say: Say) -> None:
+    (home / "runs/20260101-serve-a-1111/exchanges.spool").touch()
+    (home / "runs/20260101-serve-a-1111/warmup.spool").touch()
+    *_, cut = sorted((home / "runs/tp/trials").iterdir())
+    (cut / "summary.json").unlink(missing_ok=True)
+    (cut / "exchanges.spool").touch()
+    code, _, err = say("runs", "pack", "1111", "tp", "-o", "both.tar.zst")
+    assert code == 0 and err.count("since it holds raw bytes") == 2
+    assert [name for name in names_in(home / "both.tar.zst") if name.endswith(".spool")] == [
+        "20260101-serve-a-1111/exchanges.spool"
+    ]
+
+
+def test_what_is_unpacked_or_imported_is_the_owners_alone(home: Path, say: Say) -> None:
+    say("runs", "pack", "1111", "-o", "one.tar.zst")
+    say("runs", "unpack", "one.tar.zst", "--runs", "copy")
+    for path in (home / "copy", *(home / "copy").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_an_archive_is_whole_or_not_there(home: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,15 @@ DynoError                exit 1   it failed
 A failed request is not an error: it is a record (facts/record.py).
 """
 
+from dyno import secrets
+
 
 class DynoError(Exception):
     exit_code = 1
+
+    def __init__(self, text: str) -> None:
+        """Into a message goes what servers, engines and files say: no secret stays in it, wherever it ends."""
+        super().__init__(secrets.clean(secrets.without_looks(text)))
 
 
 class UsageError(DynoError):

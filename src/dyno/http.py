@@ -6,6 +6,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
+from dyno import secrets
 from dyno.errors import TargetError, UsageError
 
 
@@ -15,19 +16,6 @@ def tls_context(insecure: bool) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def redacted(text: str, headers: dict[str, str]) -> str:
-    """Without the header values: a server may send a key back in its complaint about it."""
-    for secret in secrets_of(headers):
-        text = text.replace(secret, "[redacted]")
-    return text
-
-
-def secrets_of(headers: dict[str, str]) -> list[str]:
-    """Each word of a header's value that is long enough to be one: 'Bearer' isn't, what follows is."""
-    words = {word for value in headers.values() for word in (value, *value.split()) if len(word) > 6}
-    return sorted(words, key=len, reverse=True)
 
 
 class Url:
@@ -68,11 +56,12 @@ class Url:
 
 
 class Client:
-    """One keep-alive connection, JSON in and out."""
+    """One keep-alive connection, JSON in and out. A key that the server sends back is taken out of its answers."""
 
     def __init__(self, url: Url, headers: dict[str, str], *, insecure: bool = False, timeout_s: float = 30) -> None:
         self.url = url
         self._headers = headers
+        secrets.learn(secrets.of_headers(headers))
         self._connection: http.client.HTTPConnection = (
             http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=tls_context(insecure))
             if url.tls
@@ -109,9 +98,9 @@ class Client:
                     continue
                 raise TargetError(unreachable(self.url, e)) from None
         try:
-            return response.status, json.loads(raw)
-        except ValueError:
-            return response.status, raw.decode("utf-8", "replace")
+            return response.status, secrets.clean(json.loads(raw))
+        except (ValueError, RecursionError):
+            return response.status, secrets.clean(raw.decode("utf-8", "replace"))
 
     def close(self) -> None:
         self._connection.close()

@@ -1,62 +1,306 @@
-"""What must reach no file, log or page: told by a variable's name, by a flag's, or by its looks."""
+"""What must reach no file, log or page: told by a variable's, flag's or field's name, by its looks, or by its value."""
 
+import base64
+import binascii
+import functools
+import html
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 HIDDEN = "[redacted]"
-# Whole words between underscores: MAX_TOKENS_PER_RANK, TOKENIZERS_PARALLELISM and GIT_AUTHOR_NAME are none.
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # apiKey is api, key
+# One rule for variables, flags and fields, on whole words: MAX_TOKENS_PER_RANK, TOKENIZERS_PARALLELISM,
+# GIT_AUTHOR_NAME and --key-value-cache are none.
 _NAME = re.compile(
-    r"(?:^|[_-])(?:\w*(?:token|apikey)|key|secrets?|passw(?:or)?d|passwd|pass|pwd?|credentials?|auth)(?:$|[_-])", re.I
+    r"(?:^|_)(?:"
+    r"[^_]*(?:secret|passphrase|passcode|passw(?:or)?d|apikey)[^_]*|credentials?|creds|o?auth|authorization|bearer|jwt|"
+    r"cookies?|(?:api|access|private|auth|ssh|signing|encryption|master|license)_?keys?|"
+    r"(?:api|access|auth|refresh|hub|hf|session)_?tokens)(?:_|$)"
+    r"|(?:^|_)(?:key|pat|pswd|pwd?|(?:(?P<of>[^_]+)_)?(?:[^_]*token|(?:ssh|pg|db|my)?pass))(?:_\d+)?$"
 )
-_FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:api[-_]?key|[\w-]*token|password|auth)", re.I)
-_VALUE = re.compile(
-    r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"
+_PLACE = ("env", "file", "path", "dir", "folder")  # as last word: it says where a secret is
+# Of a text's tokens, or of passes: eos_token, time_per_output_token, forward_pass
+_COUNTED = {
+    *("max", "min", "num", "per", "each", "total", "mean", "first", "second", "next", "last", "new", "one", "two"),
+    *("single", "multi", "bos", "eos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "special", "think"),
+    *("input", "output", "prompt", "completion", "generated", "draft", "image", "audio", "video", "prefill", "decode"),
+    *("forward", "backward", "by"),
+}
+_LOOKS = re.compile(
+    r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
+    r"|(?<=://)[^/\s@]+(?=@)"
 )
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
 _LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
+_DEEPEST = 200  # of JSON in a text
+_LONGEST_ESCAPED = 200
 _SHORTEST = 7  # a shorter value would star out ordinary words
+_ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
+# NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
+_TOLD = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
+_PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent")
 
 
+# ---- by name and looks ----
+
+
+@functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Of a variable."""
-    return name not in _FOLDERS and bool(_NAME.search(name[:_LONGEST_NAME]))
+    """Of a variable, a flag without its dashes, a field."""
+    if name in _FOLDERS:
+        return False
+    told = re.sub(r"[-.]", "_", _HUMP.sub("_", name[:_LONGEST_NAME])).lower().strip("_")
+    found = _NAME.search(told)
+    return found is not None and found["of"] not in _COUNTED and told.rpartition("_")[2] not in _PLACE
 
 
 def shown(name: str, value: str) -> str:
     """The value, if neither its name nor its looks are those of a secret. That a secret is set may matter too."""
     if is_secret(name):
         return HIDDEN
-    return _LOGIN.sub(HIDDEN, _VALUE.sub(HIDDEN, value))
+    tree = _json(value)
+    return without_looks(value if tree is None or public(tree) == tree else json.dumps(public(tree)))
 
 
-def without_in(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of settings, such as a request's body, without what its keys or looks call a secret."""
-    out = {k: without_in(v) if isinstance(v, dict) else v for k, v in table.items()}
-    return {k: shown(k, v) if isinstance(v, str) else v for k, v in out.items()}
+def without_looks(text: str) -> str:
+    return _LOOKS.sub(HIDDEN, text)
+
+
+def public(value: Any, name: str = "") -> Any:
+    """Settings, such as a request's body, without what their keys or looks call a secret, however deep."""
+    if isinstance(value, Mapping):
+        return {k: public(v, name if is_secret(name) else str(k)) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        if value and not is_secret(name) and all(isinstance(v, str) for v in value):
+            return without((), value)
+        return [public(v, name) for v in value]
+    if isinstance(value, str):
+        return shown(name, value)
+    return value if value is None or isinstance(value, bool) or not is_secret(name) else HIDDEN
+
+
+def within(value: Any, name: str = "") -> Iterator[str]:
+    """The secrets that `public` would hide, of any length."""
+    if isinstance(value, Mapping):
+        for k, v in value.items():
+            yield from within(v, name if is_secret(name) else str(k))
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from within(v, name)
+        yield from (s for _, _, found in _told([v for v in value if isinstance(v, str)]) for s in found)
+    elif value is not None and not isinstance(value, bool) and is_secret(name):
+        yield str(value)
+    elif isinstance(value, str):
+        yield from _LOOKS.findall(value)
+        yield from within(_json(value))
 
 
 def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
     """The secrets among variables and arguments, the longest first."""
     found = {value for name, value in env.items() if is_secret(name)}
-    for i, arg in enumerate(args):
-        name, equals, value = arg.partition("=")
-        if _FLAG.fullmatch(name):
-            found.add(value)
-            for word in () if equals else args[i + 1 :]:  # --api-key takes several
-                if word.startswith("-"):
-                    break
-                found.add(word)
-        elif equals and is_secret(name.removeprefix("--env=").removeprefix("-e")):  # -e NAME=VALUE of a container
-            found.add(value.rpartition("=")[2])
-    return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
+    found |= {secret for _, _, told in _told(args) for secret in told}
+    return _longest_first(found)
+
+
+def of_headers(headers: Mapping[str, str]) -> list[str]:
+    """A header's value and each of its words: 'Bearer' is too short to be one, what follows isn't. Of Basic credentials
+    also what they stand for."""
+    found = set()
+    for name, value in headers.items():
+        if name.lower() not in _PLAIN_HEADERS and not name.lower().endswith("model"):
+            found |= _credentials(value)
+    return _longest_first(found)
 
 
 def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:
-    out = []
-    for word in words:
-        for secret in hidden:
-            word = word.replace(secret, HIDDEN)
-        out.append(_VALUE.sub(HIDDEN, word))
-    return out
+    """Arguments without their secrets: those told here, those that follow a secret's name, those that look like one."""
+    out = list(words)
+    for i, clean_word, _ in _told(words):
+        out[i] = clean_word
+    for secret in hidden:
+        out = [word.replace(secret, HIDDEN) for word in out]
+    return [*map(without_looks, out)]
+
+
+def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
+    """A line for the shell, as it was written."""
+    for secret in hidden:
+        text = text.replace(secret, HIDDEN)
+    told = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
+    return without_looks(told)
+
+
+_IN_COMMAND = re.compile(
+    r"(?<![\w.-])(--?[A-Za-z][\w.-]*+|[A-Za-z_]\w*+(?==))(\s+|=)('[^']*'|\"[^\"]*\"|[^\s'\"=|&;-][^\s|&;]*)"
+)
+
+
+def without_in_toml(text: str) -> str:
+    """A file as it was written, comments and all: what stands after a secret's name is hidden where it stands."""
+    text = _TOML_VALUE.sub(
+        lambda m: f'{m[1]}{m[2]}"{HIDDEN}"' if is_secret(m[1].strip("\"'").rpartition(".")[2]) else m[0], text
+    )
+    text = _TOML_FLAG.sub(lambda m: f'{m[1]}"{HIDDEN}"' if is_secret(m[3].lstrip("-")) else m[0], text)
+    return without_looks(text)
+
+
+_TOML_TEXT = r"\"\"\"(?:\\.|[^\\])*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
+_TOML_VALUE = re.compile(
+    rf"((?<![\w.-])[A-Za-z0-9_.-]++|\"[^\"\n]*\"|'[^'\n]*')(\s*=\s*)({_TOML_TEXT}|[^\s,}}\]#\"'\[{{][^,}}\]#\n]*)", re.S
+)
+_TOML_FLAG = re.compile(rf"(([\"'])(--?[\w.-]+)\2\s*,\s*)({_TOML_TEXT})", re.S)
+
+
+def _told(words: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """The words that hold a secret: which, as they may be shown, and the secrets."""
+    flag, several = False, False
+    for i, word in enumerate(words):
+        after, flag = flag and not word.startswith("-"), False
+        if after:
+            flag = several  # --api-key takes several
+            yield i, HIDDEN, [word]
+        elif (told := _TOLD.match(word)) and is_secret(told[1]) and told.end() < len(word):
+            value = word[told.end() :]
+            yield i, word[: told.end()] + HIDDEN, sorted(_credentials(value))
+        elif (told := re.match(r"[^{\[]*=(?=[{\[])|(?=[{\[])", word)) and (
+            tree := _json(word[told.end() :])
+        ) is not None:
+            if found := list(within(tree)):
+                yield i, word[: told.end()] + json.dumps(public(tree)), found
+        elif word.startswith("-") and "=" not in word:
+            name = word.lstrip("-")
+            flag, several = is_secret(name), re.search(r"(?i)api[-_]?keys?$", name) is not None
+
+
+def _credentials(value: str) -> set[str]:
+    found = {value, *value.split()}
+    kind, _, encoded = value.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            told = base64.b64decode(encoded.strip() + "==").decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return found
+        found |= {told, told.partition(":")[2]}
+    return found
+
+
+def _json(text: str) -> Any:
+    """What a text that is an object or a list of JSON holds."""
+    if text[:1] not in ("{", "[") or text.count("{") + text.count("[") > _DEEPEST:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _longest_first(found: Iterable[str]) -> list[str]:
+    return sorted((v for v in found if len(v) >= _SHORTEST and v.lower() not in _ORDINARY), key=lambda v: (-len(v), v))
+
+
+# ---- by value ----
+#
+# One list for the whole process, since a server may send back what it was sent, in any place and form: whatever is
+# written, raised or read by the control client goes through `clean`, and nobody has to hand the keys around for it.
+
+_values: set[str] = set()
+_known: list[str] = []  # these and other forms of them, the longest first
+
+
+def learn(found: Iterable[str]) -> None:
+    new = {value for value in _longest_first(found) if value not in HIDDEN and _can_be_sent(value)} - _values
+    if new:
+        _values.update(new)
+        _known[:] = _longest_first({*_known, *(form for value in new for form in _forms(value))})
+
+
+def forget() -> None:
+    _values.clear()
+    _known.clear()
+
+
+def known() -> list[str]:
+    return list(_known)
+
+
+def clean(value: T) -> T:
+    """Without any secret that this process knows; names of fields stay as they are."""
+    return cast(T, _clean(value)) if _known else value
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        for secret in _known:
+            if secret in value:
+                value = value.replace(secret, HIDDEN)
+        if "\\" in value or "%" in value or "&" in value:
+            value = _escaped(frozenset(_values)).sub(HIDDEN, value)
+        return value
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(map(_clean, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {_clean(k): _clean(v) for k, v in value.items()}
+    if hasattr(value, "__struct_fields__"):
+        import msgspec  # here and not above: it costs `dyno --help` some time
+
+        fields = {name: getattr(value, name) for name in _texts(value.__class__)}
+        changed = {name: new for name, old in fields.items() if (new := _clean(old)) != old}
+        return msgspec.structs.replace(value, **changed) if changed else value
+    return value
+
+
+@functools.cache
+def _texts(struct: Any) -> list[str]:
+    """The fields that may hold others' words. A choice of dyno's own is none, whatever a secret's value is."""
+    import msgspec
+
+    fields = msgspec.structs.fields(struct)
+    return [f.name for f in fields if "Literal[" not in str(f.type) and f.name not in ("backend", "dataset", "kind")]
+
+
+def _can_be_sent(value: str) -> bool:
+    try:
+        return bool(value.encode(errors="surrogateescape"))
+    except UnicodeEncodeError:  # half a character, of JSON
+        return False
+
+
+def _is_simple(value: str) -> bool:
+    """It can be searched for in all ways of writing. Of another, such as a certificate, the usual escapes are known."""
+    return len(value) <= _LONGEST_ESCAPED and value.count("\\") < 5
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    if not _is_simple(value):
+        yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    raw = value.encode(errors="surrogateescape")
+    for encoded in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
+        yield encoded.decode()[: len(raw) * 4 // 3]  # what follows it may change the last letter
+
+
+@functools.lru_cache(1)
+def _escaped(values: frozenset[str]) -> re.Pattern[str]:
+    few = [value for value in _longest_first(values) if _is_simple(value)]
+    begins = re.escape("".join({value[0] for value in few}) + "\\%&")  # else all ways are tried at every letter
+    return re.compile(f"(?=[{begins}])(?:{'|'.join(''.join(map(_any_way, value)) for value in few) or '(?!)'})")
+
+
+def _any_way(char: str) -> str:
+    r"""A letter as itself, or as \u0073, \x73, %73, &#115; or &#x73;."""
+    code = ord(char)
+    digits = "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{code:x}")
+    percent = "".join(f"%(?:{byte:02x}|{byte:02X})" for byte in char.encode(errors="surrogateescape"))
+    ways = [re.escape(char), rf"\\{{1,4}}u0{{0,{max(4 - len(f'{code:x}'), 0)}}}{digits}", percent]
+    ways += [rf"\\{{1,4}}x{digits}", rf"&#[xX]0{{0,4}}{digits};", f"&#0{{0,4}}{code};"]
+    if char in "\"'\\/":
+        ways.append(rf"\\{{1,4}}{re.escape(char)}")
+    if (named := html.escape(char)) != char:
+        ways.append(re.escape(named))
+    return f"(?:{'|'.join(ways)})"

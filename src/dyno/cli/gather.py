@@ -2,7 +2,6 @@
 
 import argparse
 import datetime
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     of = [(m.entry, m.group) for m in all_made]
     studies = _studies(sources)
     return Report(
-        title=secrets.without(secrets.values(os.environ), [options.title or about.title or _title(sources)])[0],
+        title=secrets.clean(secrets.without_looks(options.title or about.title or _title(sources))),
         made=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         dyno=__version__,
         verdict=verdict([*judged.each, *findings]),

@@ -1,12 +1,13 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from dyno import __version__
+from dyno import __version__, secrets
 from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
 from dyno.errors import DynoError, UsageError
 
@@ -19,9 +20,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
         near = get_close_matches(rest[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
         hint = f"Did you mean {near[0]}? " if near else ""
-        print(f"dyno: unrecognized arguments: {' '.join(rest)}. {hint}--help lists what there is.", file=sys.stderr)
+        print(
+            f"dyno: unrecognized arguments: {' '.join(secrets.without((), rest))}. {hint}--help lists what there is.",
+            file=sys.stderr,
+        )
         return UsageError.exit_code
     options.rest = rest
+    secrets.forget()
+    secrets.learn(secrets.values(os.environ))
     command: Command = options.command
     try:
         return command(options)

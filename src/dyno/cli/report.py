@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno import secrets
 from dyno.cli.gather import gathered
 from dyno.cli.values import pairs
 from dyno.errors import DynoError, StoreError, UsageError
@@ -99,8 +100,9 @@ def of_study(study: Path, runs: Path) -> Path | None:
         print(f"dyno: there is no page of it: {e}", file=sys.stderr)
         return None
     except Exception as e:  # hours of measuring must not end in a traceback because of a picture of them
+        why = secrets.clean(repr(e))
         print(
-            f"dyno: there is no page of it, by a mistake of dyno's own: {e!r}. `dyno report {study}`.", file=sys.stderr
+            f"dyno: there is no page of it, by a mistake of dyno's own: {why}. `dyno report {study}`.", file=sys.stderr
         )
         return None
     return output
@@ -216,4 +218,4 @@ def _save(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f"{path.parent} can't be made: {e.strerror}.") from None
-    write(path, data)
+    write(path, data, mode=0o666)  # as the user's umask has it: a page is made to be shown

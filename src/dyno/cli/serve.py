@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dyno.cli import engine
 from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs, percentiles, range_ratio
-from dyno.errors import DynoError, StoreError, UsageError
+from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from dyno.experiment.trial import Outcome
@@ -165,19 +165,15 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import Line
     from dyno.experiment.trial import serve
-    from dyno.http import redacted
     from dyno.report.block import block
 
-    try:
-        outcome = serve(
-            trial,
-            runs=options.runs,
-            headers=headers,
-            watcher=Line(bar=not options.disable_tqdm),
-            keep_raw=options.keep_raw,
-        )
-    except DynoError as e:
-        raise type(e)(redacted(str(e), headers)) from None
+    outcome = serve(
+        trial,
+        runs=options.runs,
+        headers=headers,
+        watcher=Line(bar=not options.disable_tqdm),
+        keep_raw=options.keep_raw,
+    )
     result = outcome.result
     file = result_file(outcome, options.save_detailed)
     if options.json:
@@ -194,6 +190,8 @@ def run(options: argparse.Namespace) -> int:
         except StoreError as e:
             raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
         print(f"Result: {path}", file=sys.stderr)
+    if options.keep_raw and not outcome.run.spool_path.exists():
+        print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     return exit_code(outcome)
 

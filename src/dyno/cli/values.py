@@ -1,6 +1,7 @@
 """What stands after a flag, read and checked: pairs, lists, ratios, JSON."""
 
 import json
+import re
 from typing import Any
 
 from dyno.errors import UsageError
@@ -10,7 +11,10 @@ METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_c
 
 def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
-        if any(c in name + value for c in "\r\n") or not (name + value).isascii() or not name.strip():
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
+            # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
+            raise UsageError("A header's name is one word. Write it with '=': --header 'Authorization=Bearer …'.")
+        if any(c in value for c in "\r\n\0") or not value.isascii():
             raise UsageError(f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends.")
 
 

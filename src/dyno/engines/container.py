@@ -12,9 +12,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dyno.engines.process import private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
-from dyno.secrets import is_secret
+from dyno.secrets import shown
 
 _CACHE_INSIDE = "/root/.cache/huggingface"  # where images look by default
 _SELECT_AMD = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -57,7 +58,7 @@ def wrap(
     elif program:
         words += ["--entrypoint", program]
     words += [*spec.options, spec.image, *arguments]
-    hidden = {key: value for key, value in env.items() if is_secret(key)}
+    hidden = {key: value for key, value in env.items() if _hides(key, value)}
     return Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices)
 
 
@@ -105,8 +106,13 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str], cache: 
 
 
 def _variables(env: dict[str, str], secrets: Sequence[str]) -> list[str]:
-    shown = [f"--env={key}" if is_secret(key) else f"--env={key}={value}" for key, value in env.items()]
-    return shown + [f"--env={key}" for key in secrets if key not in env]
+    told = [f"--env={key}" if _hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
+    return told + [f"--env={key}" for key in secrets if key not in env]
+
+
+def _hides(key: str, value: str) -> bool:
+    """By name only: everybody on the machine can read a command."""
+    return shown(key, value) != value
 
 
 def _is_here(model: str | None) -> bool:
@@ -185,7 +191,7 @@ def prepare_commands(spec: ContainerSpec, tool: str, there: bool) -> list[list[s
         if spec.build_file is not None:
             words += ["--file", str(Path(spec.build) / spec.build_file)]  # docker would look where the user stands
         for key, value in spec.build_args.items():
-            words += ["--build-arg", key if is_secret(key) else f"{key}={value}"]  # by name: from the environment
+            words += ["--build-arg", key if _hides(key, value) else f"{key}={value}"]  # by name: from the environment
         return [[*words, spec.build]]
     if spec.pull == "always" or (spec.pull == "missing" and not there):
         return [[tool, "pull", spec.image]]
@@ -194,10 +200,10 @@ def prepare_commands(spec: ContainerSpec, tool: str, there: bool) -> list[list[s
 
 def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
     """Make the image be there. Returns its digest."""
-    env = {**os.environ, **{key: value for key, value in spec.build_args.items() if is_secret(key)}}
+    env = {**os.environ, **{key: value for key, value in spec.build_args.items() if _hides(key, value)}}
     for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
         say(f"{command[1]}ing {spec.image}, by {tool}")
-        with log.open("ab") as out:
+        with open(log, "ab", opener=private) as out:
             start = out.tell()
             try:
                 code = subprocess.run(

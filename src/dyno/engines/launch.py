@@ -109,7 +109,15 @@ def spec_secrets(spec: EngineSpec) -> list[str]:
     """The values in a setting that must reach no file."""
     box = spec.container
     env = {**spec.env, **(box.build_args if box else {})}
-    return secrets.values(env, [*spec.args, "--", *(box.options if box else [])])
+    commands = [word for command in (*spec.before, *spec.after) for word in ("--", *_words(command))]
+    return secrets.values(env, [*spec.args, "--", *(box.options if box else []), *commands])
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # the shell will tell
+        return command.split()
 
 
 def public_spec(spec: EngineSpec) -> EngineSpec:
@@ -123,8 +131,8 @@ def public_spec(spec: EngineSpec) -> EngineSpec:
         container=box,
         args=secrets.without(hidden, spec.args),
         env=_public_env(spec.env),
-        before=secrets.without(hidden, spec.before),
-        after=secrets.without(hidden, spec.after),
+        before=[secrets.without_in_command(command, hidden) for command in spec.before],
+        after=[secrets.without_in_command(command, hidden) for command in spec.after],
     )
 
 

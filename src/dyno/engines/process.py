@@ -4,6 +4,7 @@ This file is also run as a script, by path and without dyno on its path: it impo
 """
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -16,6 +17,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
+_WILL = "_DYNO_WILL"  # a variable of the watcher's: its arguments are for everybody to see, and commands may hold keys
 _GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
 _CLEANUP_S = 60.0  # a container's daemon may be slow to let go of a big one
 _TROUBLE = re.compile(
@@ -57,7 +59,7 @@ class EngineProcess:
         self._started = time.monotonic()
         watched, self._held = os.pipe()
         try:
-            with log.open("ab") as out:
+            with open(log, "ab", opener=private) as out:
                 self._log_start = out.tell()  # what an earlier engine left there is not this one's
                 # A session of its own, so that Ctrl-C reaches dyno and not the engine.
                 self._child = subprocess.Popen(
@@ -69,14 +71,12 @@ class EngineProcess:
                         str(watched),
                         str(nice),
                         ",".join(map(str, cores)),
-                        str(len(will or self._cleanup)),
-                        *(will or self._cleanup),
                         *command,
                     ],
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else out,
                     stderr=out,
-                    env=env,
+                    env={**(os.environ if env is None else env), _WILL: json.dumps(will or self._cleanup)},
                     bufsize=0,
                     pass_fds=[watched],
                     start_new_session=True,
@@ -244,13 +244,18 @@ class EngineProcess:
         self.stop()
 
 
+def private(path: str, flags: int) -> int:
+    """An opener: what an engine says is for the owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def scrub(log: Path, secrets: Sequence[str]) -> None:
     """Stars over the secrets, in place and of the same length: an engine may go on writing behind them."""
     if not secrets or not log.exists():
         return
     with log.open("r+b") as file:
         data = file.read()
-        for secret in map(str.encode, secrets):
+        for secret in (s.encode(errors="surrogateescape") for s in secrets):
             at = data.find(secret)
             while at >= 0:
                 file.seek(at)
@@ -357,6 +362,5 @@ def _after_my_death(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _first = 5 + int(sys.argv[4])  # of the command: the cleanup's words come before it
     _make_room(int(sys.argv[2]), {int(core) for core in sys.argv[3].split(",") if core})
-    _become(int(sys.argv[1]), sys.argv[5:_first], sys.argv[_first:])
+    _become(int(sys.argv[1]), json.loads(os.environ.pop(_WILL)), sys.argv[4:])

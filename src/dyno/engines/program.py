@@ -17,6 +17,7 @@ class Program(msgspec.Struct, frozen=True):
     python: str | None = None  # the engine's interpreter, where it has one
     where: str = ""  # in words
     embedded: bool = False  # comes with dyno
+    asked: bool = True  # for its version; a dry run takes what the setting says
     absent: bool = False  # not here: its command is only to be shown
 
 

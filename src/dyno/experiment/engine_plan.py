@@ -39,6 +39,7 @@ class EnginePlan:
         if batch is not None:
             spec = _offline(self.kind, spec)
         self.spec = spec = self.kind.prepare(_absolute(spec))
+        secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.rig = rig
         self.program: Program = locate(self.kind, spec, dry)
         # In a dry run for another machine a model that isn't here is a problem to be told, and the command still shown.
@@ -109,13 +110,12 @@ class EnginePlan:
         file = (path if path.is_dir() else path.parent) / "tokenizer.json"
         return str(file) if file.exists() else None
 
-    @property
-    def secrets(self) -> list[str]:
-        """Values that must not stay in a log: the setting's own, and what the engine inherits."""
-        return sorted({*secrets.values(os.environ), *spec_secrets(self.spec)}, key=len, reverse=True)
-
     def clean(self, text: str) -> str:
-        return secrets.without(self.secrets, [text])[0]
+        return secrets.clean(secrets.without_looks(text))
+
+    def command(self, text: str) -> str:
+        """One of those before and after it, as it may be shown."""
+        return self.clean(secrets.without_in_command(text))
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """`needed`: prompt + output of the requests, as far as they are known."""
@@ -160,6 +160,8 @@ class EnginePlan:
     def lines(self) -> Iterator[str]:
         """For the dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
+        if not self.program.asked:
+            version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
         yield f"# {self.kind.title} {version}, {self.program.where}"
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
@@ -170,9 +172,9 @@ class EnginePlan:
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, there=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
-        yield from map(self.clean, self.spec.before)
+        yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
-        yield from (f"{self.clean(command)}    # afterwards" for command in self.spec.after)
+        yield from (f"{self.command(command)}    # afterwards" for command in self.spec.after)
 
 
 def _vendor_of(rig: Rig) -> str | None:

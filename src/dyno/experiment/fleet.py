@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import secrets
 from dyno.engines import container
 from dyno.engines.engine import Engine
 from dyno.engines.kinds.base import Kind
 from dyno.engines.launch import public
-from dyno.engines.process import EngineProcess, scrub
+from dyno.engines.process import EngineProcess, private, scrub
 from dyno.errors import EngineError, TargetError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.signals import interrupt, lent
@@ -166,7 +167,7 @@ def prepared(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[Engine
     held_before = accelerator_memory(plan)
     # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
     with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
-        last.callback(_scrub_all, folder, plan.secrets)
+        last.callback(_scrub_all, folder)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         _commands(plan, plan.spec.before, log, "before", say)
         image = None
@@ -203,10 +204,10 @@ def _used(plan: EnginePlan) -> list[int]:
     return sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
 
 
-def _scrub_all(folder: Path, secrets: Sequence[str]) -> None:
+def _scrub_all(folder: Path) -> None:
     """What commands and pulls have written, too."""
     for log in folder.glob("engine*.log"):
-        scrub(log, secrets)
+        scrub(log, secrets.known())
 
 
 def what(plan: EnginePlan) -> str:
@@ -224,7 +225,7 @@ def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine
     try:
         nice, cores, _ = room(plan)
         process = EngineProcess(
-            launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets,
+            launch.argv, env, log, cleanup=cleanup or None, secrets=secrets.known(),
             will=_will(plan, cleanup, index), talks=plan.batch is not None, nice=nice, cores=cores,
         )  # fmt: skip
     except OSError as e:
@@ -346,9 +347,9 @@ def _held(devices: Sequence[int], before: dict[int, int]) -> int:
 
 def _commands(plan: EnginePlan, commands: Sequence[str], log: Path, when: str, say: Say) -> None:
     for command in commands:
-        shown_as = plan.clean(command)
+        shown_as = plan.command(command)
         say(f"Running {shown_as!r}")
-        with log.open("ab") as out:
+        with open(log, "ab", opener=private) as out:
             out.write(f"$ {shown_as}\n".encode())
             out.flush()
             try:

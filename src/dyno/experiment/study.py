@@ -18,7 +18,6 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines.kinds import kind_of
-from dyno.engines.launch import spec_secrets
 from dyno.engines.process import scrub
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
@@ -29,7 +28,7 @@ from dyno.experiment.offline import finish as finish_offline
 from dyno.experiment.offline import measure as measure_offline
 from dyno.experiment.prompts import fitting
 from dyno.experiment.signals import interrupt, lent
-from dyno.experiment.trial import Outcome, finish, look_at, on_fleet, on_server
+from dyno.experiment.trial import Outcome, finish, hidden, look_at, on_fleet, on_server
 from dyno.experiment.watcher import Watcher
 from dyno.experiment.worker import Worker, working
 from dyno.facts.rig import Rig
@@ -37,7 +36,7 @@ from dyno.facts.study import PlannedTrial, Study
 from dyno.load.progress import Stop
 from dyno.measure.saturation import level_of, saturated
 from dyno.probe import rig
-from dyno.store.run import Run
+from dyno.store.run import Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import Tokenizer, choose
@@ -76,6 +75,8 @@ class Conductor:
     ) -> None:
         self.study, self.folder, self.headers = study, folder, headers
         self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
+        secrets.learn(secrets.values(os.environ))
+        secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))  # headers: when they are used
         self._attempts: Counter[str] = Counter()
         self._first_failure: dict[str, str] = {}  # of a trial that is tried once more
         self._hopeless: set[str] = set()  # would fail alike again
@@ -97,10 +98,8 @@ class Conductor:
 
     def _scrub(self) -> None:
         """A dyno that was killed couldn't take secrets out of the logs that its engine wrote."""
-        hidden = {word for p in self.study.trials if p.trial.engine for word in spec_secrets(p.trial.engine)}
-        hidden |= {*secrets.values(os.environ)}
-        for log in self.folder.engines_path.glob("*/engine*.log") if hidden else []:
-            scrub(log, sorted(hidden, key=len, reverse=True))
+        for log in self.folder.engines_path.glob("*/engine*.log"):
+            scrub(log, secrets.known())
 
     def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
         ids = {p.place.id for p in wanted} - self.folder.done()
@@ -225,7 +224,7 @@ class Conductor:
     def _failed(self, planned: PlannedTrial, why: str) -> None:
         """Its folder stays, with what there is: the log, and requests that failed."""
         run = self.folder.run(planned.place)
-        run.path.mkdir(parents=True, exist_ok=True)
+        make_folder(run.path)
         run.summary_path.unlink(missing_ok=True)  # what none has completed is no result
         if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: its words go with it
             for path in (self._start / "engine.json", *self._start.glob("engine*.log")):
@@ -251,7 +250,7 @@ class Conductor:
         if (died := fleet.death()) is not None:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
             return None
-        return self._finished(run, tokenizer, headers)
+        return self._finished(run, tokenizer)
 
     def _on_worker(self, planned: PlannedTrial, worker: Worker) -> OfflineOutcome:
         run = self.folder.fresh(planned.place)
@@ -262,7 +261,7 @@ class Conductor:
         finally:
             log = worker.engine.process.log
             if log.exists():
-                (run.path / log.name).write_text(worker.plan.clean(log.read_text(errors="replace")))
+                write(run.path / log.name, worker.plan.clean(log.read_text(errors="replace")).encode())
         return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
@@ -278,18 +277,18 @@ class Conductor:
         run = self.folder.fresh(planned.place)
         self._tell_first_failure(run, planned)
         tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, before, place=planned.place)
-        return self._finished(run, tokenizer, headers)
+        return self._finished(run, tokenizer)
 
     def _tell_first_failure(self, run: Run, planned: PlannedTrial) -> None:
         """What went wrong before goes with the result of the second attempt."""
         if why := self._first_failure.get(planned.place.id):
             run.write_first_failure(why)
 
-    def _finished(self, run: Run, tokenizer: Tokenizer | None, headers: dict[str, str]) -> Outcome | None:
+    def _finished(self, run: Run, tokenizer: Tokenizer | None) -> Outcome | None:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, tokenizer, self.keep_raw, headers, only_whole=True)
+        return finish(run, tokenizer, self.keep_raw, only_whole=True, keys_known=True)
 
     def _recovered(self, planned: PlannedTrial) -> bool:
         """A trial that was measured to its end and not summed up yet is summed up, not run again."""
@@ -351,4 +350,4 @@ def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, i
             log.seek(size)
             own = log.read()
         text = (head + own).decode("utf-8", "replace")
-        (run.path / name).write_text(fleet.plan.clean(text))
+        write(run.path / name, fleet.plan.clean(text).encode())

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +11,11 @@ import msgspec
 
 from dyno import secrets, workload
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.launch import spec_secrets
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.offline import alike, batch_of
 from dyno.experiment.prompts import longest
+from dyno.experiment.trial import hidden
 from dyno.experiment.trial import public as public_trial
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
@@ -26,6 +27,7 @@ from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
 
+_NO_TEXT = "# The file is not kept: it holds a secret in a way that dyno can't take out. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
 
 
@@ -163,16 +165,15 @@ def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> li
 
 def public(study: Study, text: str) -> tuple[Study, str]:
     """As they are kept: without the secrets that a setting may hold."""
-    hidden: dict[str, None] = {}
-    trials = []
-    for planned in study.trials:
-        if planned.trial.engine is not None:
-            hidden |= dict.fromkeys(spec_secrets(planned.trial.engine))
-        body = {**planned.trial.extra_body, **planned.trial.metadata}
-        hidden |= dict.fromkeys(secrets.values({k: v for k, v in body.items() if isinstance(v, str)}))
-        trials.append(msgspec.structs.replace(planned, trial=public_trial(planned.trial)))
-    clean = "\n".join(secrets.without(hidden, text.split("\n")))
-    return msgspec.structs.replace(study, trials=trials), clean
+    secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))
+    trials = [msgspec.structs.replace(p, trial=public_trial(p.trial)) for p in study.trials]
+    text = secrets.clean(secrets.without_in_toml(text))
+    try:
+        tree = tomllib.loads(text)
+        shows = secrets.clean(tree) != tree or secrets.public(tree) != tree
+    except (tomllib.TOMLDecodeError, RecursionError):
+        shows = True
+    return msgspec.structs.replace(study, trials=trials), _NO_TEXT if shows else text
 
 
 def same(a: Study, b: Study) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import msgspec
 import dyno
 from dyno import secrets
 from dyno.engines.kinds import kind_of
-from dyno.engines.launch import public_spec
+from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import DynoError, Interrupted, NotSummedUp, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, empty_caches, room, running
@@ -32,11 +33,11 @@ from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
-from dyno.http import Client, Url, redacted, secrets_of
+from dyno.http import Client, Url
 from dyno.load import decode, http1, plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
-from dyno.load.spool import Spool
+from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.checks import examine
@@ -70,6 +71,7 @@ def serve(
 ) -> Outcome:
     """Starts the engine where there is one to start, looks at the server, makes the prompts, and measures."""
     watcher, stop = watcher or Watcher(), stop or Stop()
+    secrets.learn(hidden(trial, headers))
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
         plan = EnginePlan(trial.engine, rig.look())
         _refuse(plan.problems([longest(trial)]))
@@ -95,7 +97,7 @@ def serve(
         tokenizer = on_server(run, trial, target, headers, watcher, stop, work, before)
     watcher.phase("Decoding")
     try:
-        return finish(run, tokenizer, keep_raw, headers)
+        return finish(run, tokenizer, keep_raw, keys_known=True)
     except KeyboardInterrupt:
         raise _not_summed_up(run) from None
 
@@ -137,10 +139,16 @@ def public(trial: TrialSpec) -> TrialSpec:
     """As it is kept: a key that is sent in each request's body reaches no file."""
     return msgspec.structs.replace(
         trial,
-        extra_body=secrets.without_in(trial.extra_body),
-        metadata=secrets.without_in(trial.metadata),
+        extra_body=secrets.public(trial.extra_body),
+        metadata=secrets.public(trial.metadata),
         engine=trial.engine and public_spec(trial.engine),
     )
+
+
+def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
+    """The secrets that a trial's requests and its engine are given."""
+    engine = spec_secrets(trial.engine) if trial.engine else []
+    return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]
 
 
 def look_at(trial: TrialSpec, headers: dict[str, str], watcher: Watcher) -> TargetFacts:
@@ -202,7 +210,7 @@ def measure(
     manifest = Manifest(
         dyno=dyno.__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        trial=public(trial),
+        trial=public(_sent_with(trial, headers)),
         target=target,
         tokenizer=work.tokenizer,
         counted_by=work.counted_by,
@@ -226,7 +234,7 @@ def measure(
 
     def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
         payloads = (http1.payload(head, encode(protocol.body(r, asked))) for r in requests)
-        spool = Spool(spool_path, [word.encode() for word in secrets_of(headers)])
+        spool = Spool(spool_path, [word.encode() for word in secrets.of_headers(headers)])
         try:
             return Wire(
                 urls,
@@ -256,7 +264,7 @@ def measure(
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
             drive(work.warmups, load, len(work.warmups), run.warmup_path, None)
-            _check_warmup(run, work.warmups, protocol, stop, headers)
+            _check_warmup(run, work.warmups, protocol, stop)
         if empty_cache is not None and target.prefix_caching is not False:
             # After the warm-up: what it left behind is nobody's prefix.
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=empty_cache()))
@@ -277,6 +285,11 @@ def measure(
             watcher.over()
 
 
+def _sent_with(trial: TrialSpec, headers: dict[str, str]) -> TrialSpec:
+    target = msgspec.structs.replace(trial.target, header_names=sorted(headers))
+    return msgspec.structs.replace(trial, target=target)
+
+
 def _sampled(run: Run, trial: TrialSpec, headers: dict[str, str]) -> SamplerSpec:
     local = any(Url(url).local for url in trial.target.urls)
     return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target.insecure, accelerators=local)
@@ -286,16 +299,17 @@ def finish(
     run: Run,
     tokenizer: Tokenizer | None = None,
     keep_raw: bool = False,
-    headers: dict[str, str] | None = None,
     only_whole: bool = False,
+    keys_known: bool = False,
 ) -> Outcome:
     """From what lies in the folder to the result: after the load, or later for a run that was cut off.
 
     `only_whole`: the result is written only where the load came to its end, all of it is on record and something was
-    completed.
+    completed. `keys_known`: by this process, which has sent them. Where they aren't, they can't be taken out of
+    answers: the words of these are not kept then.
     """
     try:
-        return _finish(run, tokenizer, keep_raw, headers or {}, only_whole)
+        return _finish(run, tokenizer, keep_raw, only_whole, keys_known)
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
@@ -305,14 +319,13 @@ def finish(
         ) from e
 
 
-def _finish(
-    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, headers: dict[str, str], only_whole: bool
-) -> Outcome:
+def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool) -> Outcome:
     manifest, client = run.manifest(), run.client()
+    wordless = not keys_known and _keyed(manifest.trial)
     tally = Tally(manifest.trial)
     last_ns = sent = 0
     placed = client is not None and run.telemetry_path.exists()  # else the load's place on the samples' clock is lost
-    for record in run.write_records(_records(run, manifest, client, tokenizer, headers)):
+    for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
@@ -355,9 +368,30 @@ def _finish(
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
     if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
         run.write_result(result)
-    if not keep_raw and run.whole:
+    if run.whole and (not keep_raw or wordless or _sent_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _keyed(trial: TrialSpec) -> bool:
+    """Its requests carried what is kept in no file."""
+    return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
+
+
+def _sent_back(run: Run) -> bool:
+    """A key came back: in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    The spool has stars only over what came in one piece."""
+    if any(secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}" for r in run.records()):
+        return True
+    for raw in responses(run.spool_path) if run.spool_path.exists() else []:
+        for data in (raw, _CHUNK.sub(b"", raw)):
+            text = data.decode("utf-8", "replace")
+            if secrets.clean(text) != text:
+                return True
+    return False
+
+
+_CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 
 def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Unfrozen:
@@ -374,7 +408,7 @@ def _records(
     manifest: Manifest,
     client: ClientFacts | None,
     tokenizer: Tokenizer | None,
-    headers: dict[str, str],
+    wordless: bool,
 ) -> Iterator[Record]:
     if not run.spool_path.exists():
         yield from run.records()
@@ -385,13 +419,20 @@ def _records(
     sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
     settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
     for record in decode.records(run.spool_path, run.lengths(), protocol, start, unasked):
-        record.error_detail = _shown_detail(record, headers)
         settling.settle(record)
-        yield record
+        if wordless:
+            record.text, record.error_detail = "", ""
+            record.model = manifest.target.model if record.model == manifest.target.model else None
+            record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
+        yield _cleaned(record)
 
 
-def _shown_detail(record: Record, headers: dict[str, str]) -> str:
-    return redacted(record.error_detail, headers)[:300]  # before it is cut: half a key is a leak too
+def _cleaned(record: Record) -> Record:
+    """Without a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
+    for name in ("text", "model", "finish_reason", "error", "error_detail"):
+        setattr(record, name, secrets.clean(getattr(record, name)))
+    record.error_detail = record.error_detail[:300]  # after that: half a key is a leak too
+    return record
 
 
 def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
@@ -447,16 +488,13 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
     )  # fmt: skip
 
 
-def _check_warmup(
-    run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop, headers: dict[str, str]
-) -> None:
+def _check_warmup(run: Run, requests: list[Request], protocol: WireProtocol, stop: Stop) -> None:
     """If no warm-up request gets through, no other will: better said now than after a thousand failures."""
-    errors = [r for r in decode.records(run.warmup_path, requests, protocol) if r.error]
+    errors = [r for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol)) if r.error]
     run.warmup_path.unlink()
     if len(errors) == len(requests) and not stop.requested:
-        detail = _shown_detail(errors[0], headers)
         raise TargetError(
-            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {detail}), so nothing "
+            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
             "was measured. Check --backend, --endpoint and --model."
         )
 

@@ -154,11 +154,13 @@ def _unquoted(found: re.Match[str]) -> str:
     return found[1] or found[2] or ""
 
 
-_SECRETIVE = re.compile(r"token|key|secret|pass|pwd|credential|auth|bearer|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I)
+_SECRETIVE = re.compile(
+    r"token|key|secret|pass|pwd|cred|auth|bearer|cookie|jwt|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I
+)
 _TOLD_BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
 _TOLD_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
 _TOLD_IN_WORDS = re.compile(
-    r"\b((?:\w{0,30}_)?(?:api[_-]?key|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
+    r"\b((?:\w{0,30}_)?(?:(?:api|secret|private|access)[_-]?key|passphrase|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
     r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
 )  # fmt: skip
 _BEARER = re.compile(r"\b(bearer|authorization\s{0,3}:\s{0,3}basic)\s{1,3}\S{3,}", re.I)

@@ -66,6 +66,17 @@ class Spool:
         os.close(self._fd)
 
 
+def responses(path: Path) -> Iterator[bytes]:
+    """The bytes that each exchange brought, whole; as they ended, and then those that didn't."""
+    open_: dict[int, list[bytes]] = {}
+    for exchange, kind, _, _, _, payload in frames(path):
+        if kind == READ:
+            open_.setdefault(exchange, []).append(payload)
+        elif kind == END:
+            yield b"".join(open_.pop(exchange, ()))
+    yield from map(b"".join, open_.values())
+
+
 def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
     """The spool's frames in order. A last frame that was cut by a crash is left out."""
     unpack, header = _FRAME.unpack_from, _FRAME.size

@@ -8,7 +8,7 @@ import msgspec
 from dyno import __version__
 from dyno.errors import StoreError
 from dyno.facts.imported import Document
-from dyno.store.run import read, slug, write
+from dyno.store.run import make_folder, read, slug, write
 
 FOLDER = "imports"
 LABEL = 6  # words
@@ -36,7 +36,7 @@ def keep(document: Document, folder: Path, source: str = "") -> Path:
     """Under its file's name, and never outside the folder: a name is not a path. Another file of the same name gets a
     name of its own; the same one, read again, takes its own place. `source`: the path by which it was named."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as e:
         raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with -o DIR.") from None
     name = slug(document.file) or "imported"

@@ -12,6 +12,7 @@ from typing import IO, Any
 import msgspec
 
 from dyno.errors import StoreError, UsageError
+from dyno.store.run import Run, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
 
 _LEVEL = 9
@@ -31,8 +32,7 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
         name = folder.absolute().name
         if by_name.setdefault(name, folder).absolute() != folder.absolute():
             raise UsageError(f"{by_name[name]} and {folder} have the same name: pack them into two archives.")
-        if not words:
-            _refuse_undecoded(folder)
+        _refuse_undecoded(folder, words)
     if archive.exists():
         raise UsageError(f"{archive} exists. Choose another name with -o FILE.")
     partial = archive.with_name(archive.name + ".partial")
@@ -42,7 +42,7 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
             for name, folder in sorted(by_name.items()):
                 for path in sorted(folder.rglob("*")):
                     inside = path.relative_to(folder)
-                    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    if path.is_symlink() or not (path.is_file() or path.is_dir()) or _is_raw(path):
                         left_out.append(str(path))
                     elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
                         _add(tar, path, f"{name}/{inside.as_posix()}", words)
@@ -59,12 +59,18 @@ def _passing(path: Path) -> bool:
     return path.name == ".lock" or path.suffix == ".partial"
 
 
+def _is_raw(path: Path) -> bool:
+    """Bytes that nobody has looked through yet: a key that a server sent back may be in them."""
+    return path.suffix == ".spool" and not (path.name == "exchanges.spool" and Run(path.parent).whole)
+
+
 def _has_words(path: Path) -> bool:
     return path.name in ("requests.jsonl", "first_failure.json") or path.suffix in _WORDS
 
 
-def _refuse_undecoded(folder: Path) -> None:
-    lines = look_at_study(folder).trials if kind_of(folder) == "study" else [look(folder)]
+def _refuse_undecoded(folder: Path, words: bool) -> None:
+    study = kind_of(folder) == "study"  # whose cut trials are measured anew: their raw bytes stay behind
+    lines = ([] if words else look_at_study(folder).trials) if study else [look(folder)]
     for line in lines:
         if line.state == "cut off":
             raise UsageError(
@@ -114,7 +120,7 @@ def unpack(archive: Path, runs: Path) -> list[Path]:
     """All of it or nothing. What an archive may bring is plain files in folders of runs, and nothing that is there is
     overwritten."""
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        make_folder(runs)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as text:
             folder = Path(text)
             _extract(archive, folder)
@@ -138,8 +144,8 @@ def _extract(archive: Path, folder: Path) -> None:
                 source = tar.extractfile(member)
                 assert source is not None  # of a regular file
                 path = folder.joinpath(*parts)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("xb") as out:
+                make_folder(path.parent)
+                with open(path, "xb", opener=private) as out:
                     shutil.copyfileobj(source, out, 1 << 20)
     except (tarfile.TarError, EOFError, _zstd_error()) as e:
         raise StoreError(f"{archive} is damaged, or not an archive by `dyno runs pack`: {e}.") from None

@@ -5,13 +5,14 @@ import datetime
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 import msgspec
 
+from dyno import secrets
 from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
@@ -109,7 +110,7 @@ class Run:
         return read(path, str) if path.exists() else None
 
     def write_client(self, client: ClientFacts) -> None:
-        write(self.client_path, msgspec.json.encode(client))
+        write(self.client_path, msgspec.json.encode(secrets.clean(client)))
 
     def client(self) -> ClientFacts | None:
         return read(self.client_path, ClientFacts) if self.client_path.exists() else None
@@ -119,7 +120,7 @@ class Run:
         partial = self.records_path.with_suffix(".partial")
         encoder = msgspec.json.Encoder()
         try:
-            with partial.open("wb", buffering=1 << 20) as file:
+            with open(partial, "wb", buffering=1 << 20, opener=private) as file:
                 for record in records:
                     file.write(encoder.encode(record))
                     file.write(b"\n")
@@ -143,11 +144,11 @@ class Run:
     def appending(self) -> Iterator[Callable[[Iteration], None]]:
         """Adds iterations one by one, and holds the file meanwhile: so others know that it is at work."""
         try:
-            with self.iterations_path.open("wb") as file:
+            with open(self.iterations_path, "wb", opener=private) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
                 def append(iteration: Iteration) -> None:
-                    file.write(msgspec.json.encode(iteration) + b"\n")
+                    file.write(msgspec.json.encode(secrets.clean(iteration)) + b"\n")
                     file.flush()
 
                 yield append
@@ -178,14 +179,27 @@ class Run:
 def create(runs: Path, name: str) -> Run:
     """A new folder, named by time and subject, with a few random letters against a clash."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = runs / f"{stamp}-{slug(name)}-{secrets.token_hex(2)}"
+    path = runs / f"{stamp}-{slug(name)}-{token_hex(2)}"
     try:
-        path.mkdir(parents=True)
+        make_folder(path, new=True)
     except OSError as e:
         raise StoreError(
             f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
         ) from None
     return Run(path)
+
+
+def make_folder(path: Path, new: bool = False) -> None:
+    """For its owner alone, and so are those above it that aren't there yet. What is there keeps its mode."""
+    for folder in reversed(path.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=not new)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener: what an engine or a server has said is for the owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 def slug(text: str) -> str:
@@ -222,14 +236,14 @@ def locked(path: Path) -> bool:
 
 
 def pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(secrets.clean(value)), indent=2) + b"\n"
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Whole or not at all, also when the machine stops in between."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

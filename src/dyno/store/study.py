@@ -18,7 +18,7 @@ import msgspec
 
 from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
-from dyno.store.run import Run, pretty, read, slug, write
+from dyno.store.run import Run, make_folder, pretty, read, slug, write
 
 _BEGINNINGS = {".lock", "trials", "engines", "study.toml", "study.toml.partial", "study.json.partial"}
 
@@ -58,8 +58,8 @@ class StudyFolder:
 
     def write(self, study: Study, text: str) -> None:
         try:
-            self.trials_path.mkdir(parents=True, exist_ok=True)
-            self.engines_path.mkdir(exist_ok=True)
+            make_folder(self.trials_path)
+            make_folder(self.engines_path)
         except OSError as e:
             raise StoreError(f"{self.path} can't be made: {e.strerror}. Choose another place with --runs.") from None
         write(self.toml_path, text.encode())
@@ -69,7 +69,7 @@ class StudyFolder:
     def held(self) -> Iterator[None]:
         """By one dyno at a time: two would measure each other."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             file = (self.path / ".lock").open("a+b")
         except OSError as e:
             raise StoreError(f"{self.path} can't be made: {e.strerror}. Choose another place with --runs.") from None
@@ -108,7 +108,7 @@ class StudyFolder:
         shutil.rmtree(self.run(place).path, ignore_errors=True)
         run = Run(self.trials_path / trial_name(place))
         try:
-            run.path.mkdir(parents=True)
+            make_folder(run.path, new=True)
         except OSError as e:
             raise StoreError(f"The run folder {run.path} can't be made: {e.strerror}.") from None
         self._names = None
@@ -119,7 +119,7 @@ class StudyFolder:
         taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []
         number = max((int(n) for n in taken if n.isdigit()), default=0) + 1
         path = self.engines_path / f"{number:03d}-{slug(name)}"
-        path.mkdir(parents=True)
+        make_folder(path, new=True)
         return path
 
     def done(self) -> set[str]:

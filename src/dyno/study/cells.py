@@ -7,6 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from dyno import secrets
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -78,7 +79,8 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
         value = msgspec.convert(_as_text(hint, value), type=hint)
     except msgspec.ValidationError as e:
         inside = str(e).partition(" - at `$.")[2].strip("`")
-        document.mistake(path, f"should be {_words(hint)}, and is {value!r}" + (f" (at {inside})" if inside else "."))
+        shown = repr(secrets.public(value, name))
+        document.mistake(path, f"should be {_words(hint)}, and is {shown}" + (f" (at {inside})" if inside else "."))
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
         if name in _LEAST and value < _LEAST[name] and not (name == "output_len" and value == -1):

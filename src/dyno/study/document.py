@@ -5,6 +5,7 @@ import tomllib
 from difflib import get_close_matches
 from typing import Any
 
+from dyno import secrets
 from dyno.errors import UsageError
 
 Path = tuple[str | int, ...]
@@ -19,8 +20,11 @@ class Document:
         self.text, self.name, self._so = text, name, so
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
+            secrets.learn(secrets.within(self.tree))  # a mistake is told with the words of the file
         except tomllib.TOMLDecodeError as e:
             raise UsageError(f"{name} is no TOML: {e}.") from None
+        except RecursionError:
+            raise UsageError(f"{name} can't be read: its lists or tables are nested too deep.") from None
         self._lines = _lines(text)
         self._mistakes: list[tuple[int, str]] = []
 

@@ -158,7 +158,7 @@ class _Reader:
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
                 price = rigs[rig].price if rig else None
-                settings = {k: _shown(v) for k, v in cell.varying.items()}
+                settings = {k: _shown(v, k) for k, v in cell.varying.items()}
                 place = Place("", "", engine, workload, load, settings, rig=rig, price=price)
                 yield place, cell, trial, cell.sections["engine"].get("api_key_env")
 
@@ -216,7 +216,10 @@ class _Reader:
                     trio = (engine, workload, load)
                     for place, _, trial, key in self._trials(trio, parts, variables, rig, rigs, extra):
                         said = {
-                            f"{p}.{k}": _shown(v) for p, cells in rule.items() for k, v in cells.items() if k != "name"
+                            f"{p}.{k}": _shown(v, k)
+                            for p, cells in rule.items()
+                            for k, v in cells.items()
+                            if k != "name"
                         }
                         yield msgspec.structs.replace(place, settings={**said, **place.settings}), trial, key
 
@@ -258,7 +261,8 @@ def _placed(
     if engine is not None:
         plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
         engine = msgspec.structs.replace(engine, **plain)
-    same = msgspec.structs.replace(trial, engine=engine, metadata={}, ready_check_timeout_s=0.0)
+    body = secrets.public(trial.extra_body)
+    same = msgspec.structs.replace(trial, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=0.0)
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
@@ -297,15 +301,11 @@ def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {f.name: f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory() for f in fields}
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, name: str = "") -> Any:
     """A setting in a label and a folder's name: without what may be a secret."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"  # JSON has no word for it
-    if isinstance(value, dict):
-        return {k: secrets.shown(k, v) if isinstance(v, str) else v for k, v in value.items()}
-    if isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return secrets.without(secrets.values({}, value), value)
-    return secrets.without([], [value])[0] if isinstance(value, str) else value
+    return secrets.public(value, name)
 
 
 def _value(text: str) -> Any:

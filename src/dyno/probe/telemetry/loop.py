@@ -102,7 +102,7 @@ class EngineWatch(threading.Thread):
 class Loop:
     def __init__(self, spec: SamplerSpec) -> None:
         self._spec = spec
-        self._file = os.open(spec.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(spec.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._encode = msgspec.json.Encoder().encode
         self._interval_s = spec.interval_s
         self._ticks = 0
