@@ -1,6 +1,7 @@
 """What stands after a flag, read and checked: pairs, lists, ratios, JSON."""
 
 import json
+import re
 from typing import Any
 
 from dyno.errors import UsageError
@@ -10,8 +11,11 @@ METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_c
 
 def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
-        if any(c in name + value for c in "\r\n") or not (name + value).isascii() or not name.strip():
-            raise UsageError(f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends.")
+        if not re.fullmatch(r"[!#$%&'*+.^`|~\w-]+", name, re.ASCII) or not re.fullmatch(r"[ -~]*", value):
+            raise UsageError(
+                f"The header {name!r} holds characters that HTTP doesn't allow there. Check its name for spaces, and "
+                "its value for line ends and letters beyond ASCII."
+            )
 
 
 def metrics(text: str) -> list[str]:

@@ -22,11 +22,12 @@ from dyno.experiment.signals import interrupt, lent
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.request import Request
 from dyno.facts.roofline import Peaks
-from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.measure.agreement import differences
 from dyno.probe import accelerators, llama_build, server, software
+from dyno.transport import DIRECT, Transport
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
 _MEMORY_BACK_S = 30.0
@@ -90,11 +91,11 @@ class Fleet:
         return empty_caches(self.plan.kind, self.urls, self.headers)
 
 
-def empty_caches(kind: Kind, urls: Sequence[str], headers: dict[str, str], insecure: bool = False) -> bool:
+def empty_caches(kind: Kind, urls: Sequence[str], headers: dict[str, str], via: Transport = DIRECT) -> bool:
     """The prefix caches of all these servers; False where one can't."""
     done = True
     for url in urls:
-        client = Client(Url(url), headers, insecure=insecure, timeout_s=60)
+        client = Client(Url(url), headers, via, timeout_s=60)
         try:
             done = kind.reset_cache(client) and done
         except TargetError:
@@ -308,7 +309,7 @@ def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFact
     if plan.batch is not None:
         implied.pop("slots", None)  # its server's: here the worker has said what it does
     for said in (plan.kind.read_log(engine.process.text()).target, implied):
-        facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
+        facts = msgspec.structs.replace(facts, **{k: v for k, v in known(said).items() if getattr(facts, k) is None})
     if wrong := list(differences(plan.spec, facts, plan.model)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(

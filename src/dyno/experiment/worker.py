@@ -15,7 +15,7 @@ from dyno.experiment.fleet import Say, accelerator_memory, given_back, looked_at
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
 from dyno.facts.roofline import Peaks
-from dyno.facts.target import TargetFacts
+from dyno.facts.target import TargetFacts, known
 from dyno.probe import llama_build, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
@@ -173,8 +173,7 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
-        known = {k: v for k, v in ready.target.items() if k in TargetFacts.__struct_fields__}
-        return msgspec.convert({"model": plan.served_name, "kind": plan.kind.name, **known}, TargetFacts)
+        return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
     return looked_at(plan, ready.base_url, {})
 
 

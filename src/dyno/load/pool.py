@@ -5,14 +5,16 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from dyno import tls
 from dyno.clock import now_ns
 from dyno.errors import TargetError, UsageError
-from dyno.http import Url, tls_context, unreachable
+from dyno.http import Route, Url
 from dyno.load.connection import Connection, begin
 from dyno.load.plan import Plan
 from dyno.load.poller import IN, OUT, Poller
 from dyno.load.replica import Replica
-from dyno.units import NS_PER_S
+from dyno.transport import Transport
+from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
 IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
@@ -21,14 +23,17 @@ _BUSY = attrgetter("held", "in_flight")  # those that are held come last
 
 
 class Pool:
-    def __init__(self, urls: Sequence[Url], fronts: Sequence[bytes], insecure: bool) -> None:
+    def __init__(
+        self, urls: Sequence[Url], fronts: Sequence[bytes], via: Transport, headers: dict[str, str] | None
+    ) -> None:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
-        context = tls_context(insecure) if any(url.tls for url in urls) else None
+        context = tls.context(via) if any(url.tls for url in urls) else None
         self.replicas = [
-            Replica(i, url, front, context if url.tls else None)
+            Replica(i, Route(url, via, headers), front, context if url.tls else None)
             for i, (url, front) in enumerate(zip(urls, fronts, strict=True))
         ]
+        self._connect_ns = ns(via.connect_timeout_s)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None
         self._in_turn = list(self.replicas)  # whoever has waited longest for a request first
         self._error: str | None = None  # of one that was opened ahead
@@ -75,6 +80,7 @@ class Pool:
             for fd, event in self.poller.poll(0.1):
                 if fd in self.connections:
                     attend(self.connections[fd], event)
+            self.give_up(now_ns())
             if self._error is not None:
                 raise TargetError(self._error) from None
             if now_ns() > deadline:
@@ -125,8 +131,17 @@ class Pool:
         self.drop(connection)
         self._not_reached(connection.replica, error)
 
+    def give_up(self, now: int) -> None:
+        """Connections opened ahead that nobody takes."""
+        late = [c for c in self.connections.values() if c.exchange < 0 and self.connects_late(c, now)]
+        for connection in late:
+            self.not_opened(connection, TimeoutError())
+
+    def connects_late(self, connection: Connection, now: int) -> bool:
+        return not connection.ready and connection.idle_ns < now - self._connect_ns
+
     def _not_reached(self, replica: Replica, error: Exception) -> None:
-        self._error = unreachable(replica.url, error)
+        self._error = replica.route.unreachable(error)
         self.hold(replica)
 
     def take(self, replica: Replica) -> Connection | None:
@@ -139,8 +154,10 @@ class Pool:
             self.drop(connection)
         return None
 
-    def lost(self, connection: Connection) -> None:
-        """The server closed or reset an idle connection."""
+    def lost(self, connection: Connection, error: Exception | None = None) -> None:
+        """The server closed or reset an idle connection; by TLS it may say why."""
+        if error is not None:
+            self._not_reached(connection.replica, error)
         self.learn_to_reconnect(connection)
         with contextlib.suppress(ValueError):
             connection.replica.idle.remove(connection)
