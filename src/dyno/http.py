@@ -264,6 +264,8 @@ class Client:
             try:
                 sock.settimeout(max((until - time.monotonic()) / (len(addresses) - i), 0.001))
                 sock.connect(address)
+                if family != socket.AF_UNIX:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(max(until - time.monotonic(), 0.001))
                 return self._greeted(sock, until)
             except (ssl.SSLError, proxy.ProxyRefused):
