@@ -137,6 +137,20 @@ class Route:
         )
 
 
+def connect_unix(sock: socket.socket, path: str, within_s: float) -> None:
+    """Done at once, but where the server's queue is full: that is EAGAIN then, and no connection under way."""
+    sock.setblocking(False)
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.001)
+
+
 class _TooMuch(Exception):
     """An answer beyond the limit."""
 
@@ -262,9 +276,12 @@ class Client:
         for i, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.settimeout(max((until - time.monotonic()) / (len(addresses) - i), 0.001))
-                sock.connect(address)
-                if family != socket.AF_UNIX:
+                share_s = max((until - time.monotonic()) / (len(addresses) - i), 0.001)
+                if family == socket.AF_UNIX:
+                    connect_unix(sock, address, share_s)
+                else:
+                    sock.settimeout(share_s)
+                    sock.connect(address)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(max(until - time.monotonic(), 0.001))
                 return self._greeted(sock, until)

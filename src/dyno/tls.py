@@ -54,7 +54,8 @@ def words(error: ssl.SSLError) -> str:
             f"the server's certificate can't be verified ({error.verify_message}). Use --cacert FILE, or --insecure if "
             "you trust this server anyway."
         )
-    if "CERTIFICATE_REQUIRED" in reason or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)  # TLS 1.3 may show no more of a refusal
+    if ended or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
         return (
             f"the server refuses the connection ({reason}). If it wants a client certificate, give one that it accepts "
             "with --cert and --key."

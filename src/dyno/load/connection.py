@@ -11,13 +11,14 @@ from typing import Any
 
 from dyno import proxy
 from dyno.clock import now_ns
+from dyno.http import connect_unix
 from dyno.load import http1
 from dyno.load.poller import IN
 from dyno.load.replica import Replica
 from dyno.tls import words
 
 READ_BYTES = 32_768
-UNIX_CONNECT_S = 1.0
+UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop stands still meanwhile
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
 
 Recv = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]
@@ -129,10 +130,7 @@ def begin(replica: Replica) -> Connection:
     sock = socket.socket(replica.family, socket.SOCK_STREAM)
     try:
         if replica.family == socket.AF_UNIX:
-            # Taken at once, or its queue is full and it says EAGAIN: no such thing as under way. Wait a moment.
-            sock.settimeout(UNIX_CONNECT_S)
-            sock.connect(replica.address)
-            sock.setblocking(False)
+            connect_unix(sock, replica.address, UNIX_CONNECT_S)
         else:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
