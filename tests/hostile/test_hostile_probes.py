@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,7 +15,9 @@ import pytest
 from conftest import Scripted
 from dyno import workload
 from dyno.cli.main import main
+from dyno.engines.kinds import KINDS
 from dyno.errors import DynoError, TargetError, UsageError
+from dyno.experiment.fleet import log_facts
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.facts.telemetry import Sample
@@ -356,3 +360,24 @@ def test_a_password_in_a_url_is_not_repeated_whatever_else_is_wrong_with_it() ->
         with pytest.raises(UsageError) as told:
             Url(url)
         assert "hunt" not in str(told.value)
+
+
+# Logs of engines
+
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_an_engine_s_log_may_say_anything(kind: str) -> None:
+    plan = SimpleNamespace(kind=KINDS[kind])
+    logs = [path.read_text(errors="replace") for path in sorted(CAPTURES.glob("*.log"))]
+    logs.append(
+        "n_ctx = 1\nn_slots = 1\nfile size = 1 GiB\n1.1 I srv loading model\n1.1 I srv model loaded\n# GPU blocks: 1,\n"
+    )
+    for text in logs:
+        for odd in ("9" * 400, "9" * 5000, "1.2.3", ".", "²", "٣", "-1", "0", "1e999", "None", "x"):
+            log = re.sub(r"\d+(?:\.\d+)?", odd, text)
+            found = log_facts(plan, SimpleNamespace(process=SimpleNamespace(text=lambda log=log: log)))  # type: ignore[arg-type]
+            assert msgspec.json.decode(msgspec.json.encode(found.startup_s), type=dict[str, float]) == found.startup_s
+            msgspec.convert({"model": "m", **known(found.target)}, TargetFacts)

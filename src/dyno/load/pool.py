@@ -73,7 +73,8 @@ class Pool:
         replica at least."""
         wanted = max(plan.first_wave(AHEAD_NS), len(self.replicas))
         _allow_open_files(plan)
-        deadline = now_ns() + 30 * NS_PER_S
+        allowed_ns = max(30 * NS_PER_S, self._connect_ns)
+        deadline = now_ns() + allowed_ns
         while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
             while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
                 self._open_spare(self._fewest())
@@ -87,7 +88,7 @@ class Pool:
                 short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
                     f"{short.url} took only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
-                    "30 s. Lower --max-concurrency, or raise the server's limit on connections."
+                    f"{allowed_ns / NS_PER_S:g} s. Lower --max-concurrency, or raise the server's limit on connections."
                 )
         now = now_ns()
         for replica in self.replicas:
