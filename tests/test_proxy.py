@@ -2,7 +2,9 @@
 
 import pytest
 
+from dyno.cli.transport import proxied
 from dyno.errors import UsageError
+from dyno.facts.target import TargetSpec
 from dyno.http import Route, Url
 from dyno.proxy import Proxy, ProxyRefused, granted, named, tunnel
 from dyno.transport import Transport
@@ -98,3 +100,21 @@ def test_only_the_one_that_needs_the_password_gets_it() -> None:
     for url in ("http://127.0.0.1:1", "https://localhost", "http://[::1]:1", "unix:///x"):
         straight = Route(Url(url), Transport(proxy=P), headers)
         assert (straight.proxy, straight.tunnel, straight.headers) == (None, b"", {"A": "b"})
+
+
+def test_a_target_is_told_its_proxy_and_all_its_copies_must_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    remote = TargetSpec("http://a:8000", "openai", "/v1/completions", more_urls=["http://b:8000"])
+    assert proxied(remote) == (remote, {})
+    monkeypatch.setenv("http_proxy", "http://me:pass@p:3128")
+    target, headers = proxied(remote)
+    assert (target.proxy, headers) == (P, {"Proxy-Authorization": "Basic bWU6cGFzcw=="})
+    assert "pass" not in str(target)
+    for base in ("http://127.0.0.1:8000", "unix:///x", ""):  # here; or of an engine that isn't started yet
+        here = TargetSpec(base, "openai", "/v1/completions")
+        assert proxied(here) == (here, {})
+    monkeypatch.setenv("no_proxy", "b")
+    with pytest.raises(UsageError, match="all are reached in the same way"):
+        proxied(remote)

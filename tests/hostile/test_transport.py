@@ -121,6 +121,32 @@ def test_without_one_the_sentence_says_so(scripted: Serve, files: Files, version
     assert re.search(r"client certificate.*--cert and --key|reset|cut", told)
 
 
+def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
+    scripted: Serve, files: Files, fake: StartFake, tmp_path: Path
+) -> None:
+    port = Url(fake().base_url).port
+
+    def pass_on(sock: ssl.SSLSocket, _: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as out:
+            while True:
+                for ready in [sock] if sock.pending() else select.select([sock, out], [], [])[0]:
+                    data = ready.recv(65_536)
+                    if not data:
+                        return
+                    (out if ready is sock else sock).sendall(data)
+
+    url = files.server(scripted, pass_on, ssl.TLSVersion.TLSv1_3).base_url
+    words = ["bench", "serve", "--base-url", url, "--cacert", files.ca, "--cert", files.cert, "--key", files.key]
+    words += ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "5", "--random-output-len", "4"]
+    assert main([*words, "--runs", str(tmp_path / "runs"), "--disable-tqdm"]) == 0
+    (manifest,) = tmp_path.glob("runs/*/trial.json")
+    target = msgspec.json.decode(manifest.read_bytes())["trial"]["target"]
+    assert (target["cacert"], target["cert"], target["cert_key"]) == (files.ca, files.cert, files.key)
+    secret = Path(files.key).read_text().splitlines()[1].encode()
+    assert not [p for p in (tmp_path / "runs").rglob("*") if p.is_file() and secret in p.read_bytes()]
+    assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()  # the sampler got in, too
+
+
 def test_files_that_cannot_be_used_are_told_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
     def told(**fields: str) -> str:
         with pytest.raises(UsageError) as error:

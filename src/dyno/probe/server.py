@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dyno.errors import TargetError
-from dyno.facts.target import TargetFacts, TargetSpec, is_name, known
+from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
 from dyno.transport import DIRECT, Transport
 
@@ -218,7 +218,7 @@ def attempt(
         client.close()
     return Attempt(
         status == 200 and not _complains(answer),
-        f"it answers {status}: {str(answer)[:300]}",
+        CONTROL.sub(" ", f"it answers {status}: {str(answer)[:300]}"),
         status in (400, 401, 403, 404, 405, 422),
     )
 
