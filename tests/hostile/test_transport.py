@@ -442,9 +442,9 @@ def test_a_silent_stream_fails_by_the_read_time_out_and_one_that_moves_does_not(
             if number == 1:
                 sock.recv(1)  # silent from here on
                 return
-            for at in range(half, len(whole), 60):  # longer than the limit as a whole
-                time.sleep(0.8)
-                sock.sendall(whole[at : at + 60])
+            for at in range(half, len(whole), 30):  # longer than the limit as a whole
+                time.sleep(0.4)
+                sock.sendall(whole[at : at + 30])
 
     driven = drive(scripted(talk).base_url, requests(2), via=Transport(read_timeout_s=2.5))
     silent, slow = driven.records
