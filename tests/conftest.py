@@ -23,6 +23,7 @@ from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Wire
+from dyno.transport import Transport
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,11 +89,13 @@ def drive(
     backend: str = "openai",
     count: int | None = None,
     plan_: plan.Plan | None = None,
+    insecure: bool = False,
     **options: Any,
 ) -> Driven:
     """A load on one server or on copies of it, as experiment/trial.py drives it. One request at a time unless `load`
     says otherwise."""
     protocol = PROTOCOLS[backend]
+    options = {"via": Transport(insecure=insecure), **options}
     urls = [Url(u) for u in ([base_urls] if isinstance(base_urls, str) else base_urls)]
     fronts = [http1.front("POST", u.prefix + protocol.path, u.netloc) for u in urls]
     head, asked = {"content-type": "application/json"}, Asked("fake", ignore_eos=True)

@@ -344,6 +344,11 @@ def test_a_mistake_is_told_with_its_line_and_the_nearest_name(change: tuple[str,
         ("[loads.c]", "[loads.c]\nburstiness = 2"),
         ("input_len = 16", 'dataset = "sharegpt"'),
         ('"fake"', '"openai"\nbase_url = "http://user:hunter22@host"'),
+        ('"fake"', '"openai"\nbase_url = "http://h"\nendpoint = "/v1\\r\\nx: y"'),
+        ('"fake"', '"openai"\nbase_url = "http://h/a b"'),
+        ('"fake"', '"openai"\nbase_url = "http://h"\nmodel = "a\\nb"'),
+        ('"fake"', '"openai"\nbase_url = "http://h"\nread_timeout_s = 0'),
+        ('"fake"', '"fake"\ncert = "me.pem"'),
         ("[engines.a]", "repeats = 3000000\n[engines.a]"),
         ("[engines.a]", f"name = '{'x' * 300}'\n[engines.a]"),
     ],
@@ -389,3 +394,15 @@ def test_infinity_is_a_number_and_a_sampling_default_is_greedy() -> None:
     trial = study(WHOLE).trials[0].trial
     assert trial.sampling == {"temperature": 0.0}
     assert math.isinf(float("inf")) and trial.ignore_eos and trial.reset_cache
+
+
+def test_how_a_running_server_is_reached_is_part_of_its_table(tmp_path: Path) -> None:
+    more = 'base_url = "https://h"\ncacert = "./ca.pem"\ncert = "/me.pem"\ninsecure = true\nread_timeout_s = 5'
+    text = WHOLE.replace('kind = "fake"', f'kind = "openai"\n{more}')
+    (first, *_) = study(text, path=tmp_path / "s.toml").trials
+    target = first.trial.target
+    assert (target.cacert, target.cert, target.insecure) == (str(tmp_path / "ca.pem"), "/me.pem", True)
+    assert (target.read_timeout_s, target.connect_timeout_s) == (5.0, 30.0)
+    # A renewed certificate makes no other trial.
+    (again, *_) = study(text.replace("/me.pem", "/new.pem"), path=tmp_path / "s.toml").trials
+    assert again.place.id == first.place.id

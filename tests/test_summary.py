@@ -881,6 +881,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "doubt",
     ),
     (client.late_loop, evidence(client={"loop_late_p99_ms": 0.5, "kernel_stamps": False}), None, None),
+    (client.proxy, evidence(), None, None),
+    (
+        client.proxy,
+        evidence(trial={"target": TargetSpec("http://h", "openai", "/", proxy="http://p:1")}),
+        "client.proxy",
+        "note",
+    ),
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),

@@ -1,50 +1,68 @@
 """A small control client for readiness, /v1/models, /tokenize and the like. It is not the wire."""
 
 import http.client
+import io
 import json
+import re
+import socket
 import ssl
+import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from dyno import secrets
+import msgspec
+
+from dyno import proxy, secrets, tls
 from dyno.errors import TargetError, UsageError
+from dyno.transport import DIRECT, Transport
+
+LARGEST_BYTES = 16 << 20  # of an answer, head and framing included: a million token ids are 8 MB
+_DEEPEST = 100  # lists and objects in one another
+_PROXY_LOGIN = "proxy-authorization"
 
 
-def tls_context(insecure: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+def check_plain(text: str, what: str) -> None:
+    """What goes into the first lines of a request: anything else could end a line, and begin another one."""
+    if not re.fullmatch(r"[!-~]*", text):
+        raise UsageError(f"{what} holds a space, a line end or a letter beyond ASCII. Write it as %20 and the like.")
 
 
 class Url:
-    """A base URL, split once: `http://host:8000/prefix`."""
+    """A base URL, split once: `http://host:8000/prefix`, or `unix:///path/to.sock`."""
 
     def __init__(self, base_url: str) -> None:
+        shown = base_url.rpartition("@")[2]  # without a password
+        check_plain(base_url, f"The URL {shown!r}")
         parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
-        try:
-            port = parts.port
-        except ValueError:
-            raise UsageError(f"{base_url!r} has a port that is no number from 1 to 65535.") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                f"{base_url!r} is not a URL that dyno can use. Write it as http://HOST:PORT or https://HOST."
-            )
         if parts.username or parts.password:
             raise UsageError(
                 "The URL holds a user name or password. Leave it out and send it with "
                 "--header 'Authorization=Basic …', or set OPENAI_API_KEY."
             )
         self.tls = parts.scheme == "https"
-        self.host: str = parts.hostname
-        self.port: int = port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
+        self.unix: str | None = None  # the path of a socket
+        self.host, self.port = "localhost", 0
+        if parts.scheme == "unix" and not parts.netloc and self.prefix:
+            self.unix, self.prefix = unquote(parts.path), ""
+        elif parts.scheme == "http+unix" and parts.netloc:
+            self.unix = unquote(parts.netloc)
+        elif parts.scheme in ("http", "https") and parts.hostname:
+            self.host = parts.hostname
+            try:
+                self.port = parts.port or (443 if self.tls else 80)
+            except ValueError:
+                raise UsageError(f"{shown!r} has a port that is no number from 1 to 65535.") from None
+        else:
+            raise UsageError(
+                f"{shown!r} is not a URL that dyno can use. Write it as http://HOST:PORT, https://HOST or "
+                "unix:///PATH/OF/SOCKET."
+            )
 
     @property
     def netloc(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+        return host if self.unix or self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
     @property
     def local(self) -> bool:
@@ -52,66 +70,259 @@ class Url:
         return self.host in ("localhost", "::1", "0.0.0.0") or self.host.startswith("127.")
 
     def __str__(self) -> str:
+        if self.unix:
+            whole = f"http+unix://{quote(self.unix, safe='')}{self.prefix}"
+            return whole if self.prefix else f"unix://{quote(self.unix)}"
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.prefix}"
 
 
-class Client:
-    """One keep-alive connection, JSON in and out. A key that the server sends back is taken out of its answers."""
+class Route:
+    """The way to a server: straight, by a Unix socket, or through a proxy. A loopback address is never behind one."""
 
-    def __init__(self, url: Url, headers: dict[str, str], *, insecure: bool = False, timeout_s: float = 30) -> None:
-        self.url = url
-        self._headers = headers
-        secrets.learn(secrets.of_headers(headers))
-        self._connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=tls_context(insecure))
-            if url.tls
-            else http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
+    def __init__(self, url: Url, via: Transport = DIRECT, headers: dict[str, str] | None = None) -> None:
+        self.url, self.via = url, via
+        self.proxy = None if via.proxy is None or url.local else Url(via.proxy)
+        # TLS goes through a tunnel; a plain request is handed to the proxy, with the server's whole URL.
+        handed = self.proxy is not None and not url.tls
+        self.front = str(url) if handed else url.prefix  # what stands before a path
+        login = {k: v for k, v in (headers or {}).items() if k.lower() == _PROXY_LOGIN}
+        self.headers = {k: v for k, v in (headers or {}).items() if handed or k not in login}
+        host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
+        self.tunnel = proxy.tunnel(host, next(iter(login.values()), None)) if self.proxy and url.tls else b""
+
+    def addresses(self) -> list[tuple[int, Any]]:
+        """Families and addresses to connect to."""
+        if self.url.unix:
+            return [(socket.AF_UNIX, self.url.unix)]
+        at = self.proxy or self.url
+        return [(family, a) for family, _, _, _, a in socket.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)]
+
+    def unreachable(self, error: Exception, within_s: float | None = None) -> str:
+        at = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
+        if isinstance(error, ssl.SSLError):
+            return f"{self.url}: {tls.words(error)}"
+        if isinstance(error, proxy.ProxyRefused):
+            return f"{self.url} can't be reached: {error} ({self.proxy})."
+        if isinstance(error, ConnectionRefusedError):
+            if self.proxy is not None:
+                return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
+            return f"Nothing listens at {at}. Start the server, or give its address with --base-url or --host/--port."
+        if isinstance(error, FileNotFoundError) and self.url.unix:
+            return f"There is no socket {self.url.unix}. Start the server, or give its path with --base-url."
+        if isinstance(error, TimeoutError):
+            return (
+                f"{at} took no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). Is "
+                "the address right, and is a firewall in between?"
+            )
+        if isinstance(error, OSError) and error.errno and error.errno < 0:
+            host = (self.proxy or self.url).host
+            return f"The host name {host!r} can't be resolved. Check the spelling in --base-url or --host."
+        what = str(error) or type(error).__name__
+        wanted = " It may want a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
+        return (
+            f"{at} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
         )
+
+
+def connect_unix(sock: socket.socket, path: str, within_s: float) -> None:
+    """Done at once, but where the server's queue is full: that is EAGAIN then, and no connection under way."""
+    sock.setblocking(False)
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.001)
+
+
+class _TooMuch(Exception):
+    """An answer beyond the limit."""
+
+
+class _Socket(io.RawIOBase):
+    """A socket as http.client uses it, for one call: with one deadline for all of it, and a limit of what is read."""
+
+    def __init__(self, sock: socket.socket, deadline: float, silence_s: float | None, most: int) -> None:
+        self._sock, self._deadline, self._silence_s, self._left = sock, deadline, silence_s, most
+
+    def _wait(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left if self._silence_s is None else min(left, self._silence_s))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._wait()
+        got = self._sock.recv_into(buffer)
+        self._left -= got
+        if self._left < 0:
+            raise _TooMuch
+        return got
+
+    def sendall(self, data: bytes) -> None:
+        self._wait()
+        self._sock.sendall(data)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """The client does that: http.client would, before it has read all."""
+
+
+class Client:
+    """One keep-alive connection, JSON in and out. A key that the server sends back is taken out of its answers.
+
+    `timeout_s`: of a whole call."""
+
+    def __init__(
+        self,
+        url: Url,
+        headers: dict[str, str],
+        via: Transport = DIRECT,
+        *,
+        timeout_s: float = 30,
+        largest_bytes: int = LARGEST_BYTES,
+    ) -> None:
+        self.url = url
+        secrets.learn(secrets.of_headers(headers))
+        self._route = Route(url, via, headers)
+        self._tls = tls.context(via) if url.tls else None
+        self._timeout_s, self._largest = timeout_s, largest_bytes
+        self._sock: socket.socket | None = None
 
     def call(self, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST."""
         payload = None if body is None else json.dumps(body).encode()
-        headers = dict(self._headers)
+        headers = {k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"}
+        if "host" not in map(str.lower, headers):
+            headers["Host"] = self.url.netloc
         if payload is not None:
             headers["Content-Type"] = "application/json"
+        deadline = time.monotonic() + self._timeout_s
+        where = f"{self.url}{path.partition('?')[0]}"
         for attempt in (1, 2):
             try:
-                self._connection.request("GET" if payload is None else "POST", self.url.prefix + path, payload, headers)
-                response = self._connection.getresponse()
-                raw = response.read()
+                status, raw = self._exchange(path, payload, headers, deadline)
                 break
-            except ssl.SSLCertVerificationError as e:
-                self._connection.close()
-                raise TargetError(
-                    f"{self.url} shows a certificate that can't be verified ({e.verify_message}). "
-                    "Use --insecure if you trust this server anyway."
-                ) from None
-            except ssl.SSLError as e:
-                self._connection.close()
-                raise TargetError(
-                    f"{self.url} doesn't speak TLS as expected ({e.reason}). Is it http:// rather than https://?"
-                ) from None
-            except (http.client.HTTPException, OSError) as e:
-                self._connection.close()
+            except TargetError:
+                self.close()
+                raise
+            except _TooMuch:
+                problem = f"{where} answers with more than {self._largest >> 20} MB, which dyno doesn't read."
+            except TimeoutError:
+                silence = self._route.via.read_timeout_s
+                problem = f"{where} sent no whole answer within {self._timeout_s:g} s."
+                if silence is not None and time.monotonic() < deadline:
+                    problem = f"{where} sent nothing for {silence:g} s (--read-timeout)."
+            except (http.client.HTTPException, OSError, ValueError) as e:
                 # A kept-alive connection may have been closed by the server meanwhile: once more, afresh.
                 if attempt == 1 and isinstance(e, http.client.RemoteDisconnected | ConnectionResetError):
+                    self.close()
                     continue
-                raise TargetError(unreachable(self.url, e)) from None
-        try:
-            return response.status, secrets.clean(json.loads(raw))
-        except (ValueError, RecursionError):
-            return response.status, secrets.clean(raw.decode("utf-8", "replace"))
+                problem = self._route.unreachable(e)
+            self.close()
+            raise TargetError(problem) from None
+        if status == 407 and self._route.proxy:
+            raise TargetError(f"The proxy {self._route.proxy} answers {status}{proxy.login_wanted(status)}.")
+        return status, secrets.clean(_decoded(raw))
+
+    def _exchange(
+        self, path: str, payload: bytes | None, headers: dict[str, str], deadline: float
+    ) -> tuple[int, bytes]:
+        if self._sock is None:
+            self._sock = self._opened(deadline)
+        connection = http.client.HTTPConnection("localhost")
+        limited = _Socket(self._sock, deadline, self._route.via.read_timeout_s, self._largest)
+        connection.sock = limited
+        connection.request("GET" if payload is None else "POST", self._route.front + path, payload, headers)
+        response = connection.getresponse()
+        packed = response.headers.get("content-encoding", "identity").lower()
+        if packed != "identity":
+            raise TargetError(
+                f"{self.url}{path} answers compressed ({packed[:50]!r}), though dyno asks for plain text. Switch that "
+                "off in the server, or in the proxy before it."
+            )
+        parts = []
+        while part := response.read(65_536):  # not all at once: it would make room for what the head promises
+            parts.append(part)
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
+        if response.will_close:
+            self.close()
+        return response.status, b"".join(parts)
+
+    def _opened(self, deadline: float) -> socket.socket:
+        allowed_s = min(self._route.via.connect_timeout_s, deadline - time.monotonic())
+        until = time.monotonic() + allowed_s
+        error = OSError("no address")
+        addresses = self._route.addresses()
+        for i, (family, address) in enumerate(addresses):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                share_s = max((until - time.monotonic()) / (len(addresses) - i), 0.001)
+                if family == socket.AF_UNIX:
+                    connect_unix(sock, address, share_s)
+                else:
+                    sock.settimeout(share_s)
+                    sock.connect(address)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.settimeout(max(until - time.monotonic(), 0.001))
+                return self._greeted(sock, until)
+            except (ssl.SSLError, proxy.ProxyRefused):
+                sock.close()
+                raise
+            except OSError as e:
+                error = e
+            sock.close()
+        if isinstance(error, TimeoutError):
+            raise TargetError(self._route.unreachable(error, allowed_s)) from None
+        raise error
+
+    def _greeted(self, sock: socket.socket, until: float) -> socket.socket:
+        """Through the proxy's tunnel and the TLS handshake, where there are any."""
+        if self._route.tunnel:
+            sock.sendall(self._route.tunnel)
+            answer = b""
+            while not proxy.granted(answer):
+                sock.settimeout(max(until - time.monotonic(), 0.001))
+                more = sock.recv(1)  # not a byte of what follows
+                if not more:
+                    raise proxy.ProxyRefused("the proxy closed the connection")
+                answer += more
+            sock.settimeout(max(until - time.monotonic(), 0.001))
+        return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=self.url.host)
 
     def close(self) -> None:
-        self._connection.close()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
 
 
-def unreachable(url: Url, error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return f"Nothing listens at {url}. Start the server, or give its address with --base-url or --host/--port."
-    if isinstance(error, TimeoutError):
-        return f"{url} didn't answer in time. Is the address right, and is a firewall in between?"
-    if isinstance(error, OSError) and error.errno and error.errno < 0:
-        return f"The host name {url.host!r} can't be resolved. Check the spelling in --base-url or --host."
-    what = str(error) or type(error).__name__
-    return f"{url} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server."
+def _decoded(raw: bytes) -> Any:
+    """JSON as far as the standard goes (no NaN, no half of a surrogate pair), else text."""
+    try:
+        answer = msgspec.json.decode(raw)
+        if _shallow(answer):
+            return answer
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return raw.decode("utf-8", "replace")
+
+
+def _shallow(value: Any) -> bool:
+    """Else whoever prints it meets Python's limit of recursion."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            child for v in level if isinstance(v, list | dict) for child in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return True
+    return False

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyno import secrets
-from dyno.cli.values import pairs
+from dyno.cli import transport
+from dyno.cli.values import check_headers, pairs
 from dyno.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 1:
         raise UsageError("--limit must be at least 1.")
     study, text = study_plan.read(found_study(options.study), _given(options.set))
+    study = _proxied(study)
     found = rig.look()
     if options.dry_run:
         from dyno.cli.preview import preview
@@ -85,6 +87,7 @@ def conduct(
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     for planned in left:
         _headers(planned)  # a key that is missing is told before anything starts
+    transport.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
         raise UsageError(
             f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
@@ -187,4 +190,17 @@ def _headers(planned: "PlannedTrial") -> dict[str, str]:
     if planned.api_key_env and planned.api_key_env not in os.environ:
         raise UsageError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    check_headers(headers)
+    return headers | transport.proxied(planned.trial.target)[1]
+
+
+def _proxied(study: "Study") -> "Study":
+    """With the proxies that the environment names for its running servers."""
+    import msgspec
+
+    def through(planned: "PlannedTrial") -> "PlannedTrial":
+        target, _ = transport.proxied(planned.trial.target)
+        return msgspec.structs.replace(planned, trial=msgspec.structs.replace(planned.trial, target=target))
+
+    return msgspec.structs.replace(study, trials=[through(planned) for planned in study.trials])

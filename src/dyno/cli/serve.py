@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import engine
+from dyno.cli import engine, transport
 from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs, percentiles, range_ratio
 from dyno.errors import StoreError, UsageError
 
@@ -62,7 +62,8 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--backend", choices=BACKENDS, help="what the server speaks (default: the engine's own, or openai)")
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
-        help="instead of --host and --port; several: copies of one server, requests go to the least busy",
+        help="instead of --host and --port; several: copies of one server, requests go to the least busy; "
+        "unix:///PATH: a Unix socket",
     )  # fmt: skip
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     g.add_argument("--port", type=int, help="default: 8000; of an engine that dyno starts: a free one")
@@ -71,7 +72,7 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--served-model-name", metavar="NAME", help="the name in the API, if it isn't --model")
     g.add_argument("--tokenizer", metavar="PATH|NAME", help="default: the server's own /tokenize")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
-    g.add_argument("--insecure", action="store_true", help="don't verify the TLS certificate")
+    transport.add(g)
     g.add_argument(
         "--reset-prefix-cache", action="store_true", help="empty a running server's prefix cache before the load"
     )
@@ -251,13 +252,16 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     """The flags as one frozen value; keys and headers apart from it."""
     _check_flags(o)
     from dyno.facts.load import LoadSpec
-    from dyno.facts.target import TargetSpec
+    from dyno.facts.target import CONTROL, TargetSpec
     from dyno.facts.trial import TrialSpec
     from dyno.facts.workload import WorkloadSpec
-    from dyno.http import Url
+    from dyno.http import Url, check_plain
     from dyno.load.plan import prompts_needed
     from dyno.load.protocols import PROTOCOLS
 
+    for name in ("model", "served_model_name"):
+        if CONTROL.search(getattr(o, name) or ""):
+            raise UsageError(f"--{name.replace('_', '-')} holds a control character, such as a line end.")
     starting = _starting(o)
     if starting:
         from dyno.engines.kinds import kind_of
@@ -281,6 +285,21 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
         headers.clear()
     headers |= given
     check_headers(headers)
+    check_plain(endpoint, f"--endpoint {endpoint!r}")
+    target, proxy_login = transport.proxied(
+        TargetSpec(
+            base_url=base_url,
+            more_urls=more_urls,
+            backend=o.backend,
+            endpoint=endpoint,
+            model=o.model,
+            served_model_name=o.served_model_name,
+            header_names=sorted(headers),
+            **transport.fields(o),
+        )
+    )
+    transport.check_files([target])
+    headers |= proxy_login
     load = LoadSpec(
         request_rate_rps=None if math.isinf(o.request_rate) else o.request_rate,
         burstiness=None if math.isinf(o.burstiness) else o.burstiness,
@@ -306,16 +325,7 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
             f"It has: {', '.join(sorted(fields))}."
         )
     trial = TrialSpec(
-        target=TargetSpec(
-            base_url=base_url,
-            more_urls=more_urls,
-            backend=o.backend,
-            endpoint=endpoint,
-            model=o.model,
-            served_model_name=o.served_model_name,
-            header_names=sorted(headers),
-            insecure=o.insecure,
-        ),
+        target=target,
         workload=WorkloadSpec(
             dataset=o.dataset_name,
             path=o.dataset_path,

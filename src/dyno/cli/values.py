@@ -14,8 +14,11 @@ def check_headers(headers: dict[str, str]) -> None:
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
             # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
             raise UsageError("A header's name is one word. Write it with '=': --header 'Authorization=Bearer …'.")
-        if any(c in value for c in "\r\n\0") or not value.isascii():
-            raise UsageError(f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends.")
+        if not re.fullmatch(r"[ -~]*", value):
+            raise UsageError(
+                f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends and for letters "
+                "beyond ASCII."
+            )
 
 
 def metrics(text: str) -> list[str]:

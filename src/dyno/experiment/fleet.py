@@ -1,6 +1,7 @@
 """A fleet: the running copies of one engine setting, from the start to the memory given back."""
 
 import contextlib
+import math
 import os
 import shlex
 import signal
@@ -14,7 +15,7 @@ import msgspec
 from dyno import secrets
 from dyno.engines import container
 from dyno.engines.engine import Engine
-from dyno.engines.kinds.base import Kind
+from dyno.engines.kinds.base import Kind, LogFacts
 from dyno.engines.launch import public
 from dyno.engines.process import EngineProcess, private, scrub
 from dyno.errors import EngineError, TargetError
@@ -23,11 +24,12 @@ from dyno.experiment.signals import interrupt, lent
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.request import Request
 from dyno.facts.roofline import Peaks
-from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.measure.agreement import differences
 from dyno.probe import accelerators, llama_build, server, software
+from dyno.transport import DIRECT, Transport
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
 _MEMORY_BACK_S = 30.0
@@ -91,11 +93,11 @@ class Fleet:
         return empty_caches(self.plan.kind, self.urls, self.headers)
 
 
-def empty_caches(kind: Kind, urls: Sequence[str], headers: dict[str, str], insecure: bool = False) -> bool:
+def empty_caches(kind: Kind, urls: Sequence[str], headers: dict[str, str], via: Transport = DIRECT) -> bool:
     """The prefix caches of all these servers; False where one can't."""
     done = True
     for url in urls:
-        client = Client(Url(url), headers, insecure=insecure, timeout_s=60)
+        client = Client(Url(url), headers, via, timeout_s=60)
         try:
             done = kind.reset_cache(client) and done
         except TargetError:
@@ -131,7 +133,7 @@ def running(
                 planned,
                 version=target.version or plan.program.version,
                 ready_s=max(ready),
-                startup_s=plan.kind.read_log(engines[0].process.text()).startup_s,
+                startup_s=log_facts(plan, engines[0]).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
                 unused_instructions=llama_build.unused(engines[0].process.text())
                 if plan.kind.name == "llamacpp"
@@ -303,12 +305,21 @@ def looked_at(plan: EnginePlan, base_url: str, headers: dict[str, str]) -> Targe
     return facts
 
 
+def log_facts(plan: EnginePlan, engine: Engine) -> LogFacts:
+    """Of its start. A log whose numbers are none says nothing."""
+    try:
+        said = plan.kind.read_log(engine.process.text())
+    except (ValueError, OverflowError):
+        return LogFacts()
+    return LogFacts(said.target, {part: s for part, s in said.startup_s.items() if math.isfinite(s)})
+
+
 def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     """With what its log and the setting say beyond that."""
     implied = plan.kind.implied(plan.spec, plan.program)
     if plan.batch is not None:
         implied.pop("slots", None)  # its server's: here the worker has said what it does
-    for said in (plan.kind.read_log(engine.process.text()).target, implied):
+    for said in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in said.items() if getattr(facts, k) is None})
     if wrong := list(differences(plan.spec, facts, plan.model)):
         where = f" at {engine.base_url}" if engine.base_url else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dyno.errors import TargetError
 from dyno.http import Client, Url
 from dyno.probe.telemetry import metrics
+from dyno.transport import DIRECT, Transport
 
 WITHIN_S = 60.0
 _LOOK_S = 0.2
@@ -15,13 +16,13 @@ _AT_REST_CORES = 0.1
 def until_idle(
     urls: Sequence[str],
     headers: dict[str, str],
-    insecure: bool = False,
+    via: Transport = DIRECT,
     cpu_s: Callable[[], float | None] = lambda: None,
     within_s: float = WITHIN_S,
 ) -> None:
     """By the engine's own metrics; by the CPU time of its processes where it has none and they are ours. Where neither
     is known, nothing is waited for. TargetError where it never rests."""
-    clients = [Client(Url(url), headers, insecure=insecure, timeout_s=10) for url in urls]
+    clients = [Client(Url(url), headers, via, timeout_s=10) for url in urls]
     deadline = time.monotonic() + within_s
     try:
         while busy := _busy(clients, cpu_s):

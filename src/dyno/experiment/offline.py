@@ -235,7 +235,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
         )
     )
     with contextlib.ExitStack() as last:
-        sampling = Sampler(SamplerSpec(str(run.telemetry_path), [], {}, False, accelerators=True))
+        sampling = Sampler(SamplerSpec(str(run.telemetry_path), [], {}, accelerators=True))
         last.callback(watcher.over)
         last.callback(sampling.end)
         append = last.enter_context(run.appending())

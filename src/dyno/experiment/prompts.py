@@ -25,7 +25,7 @@ class Prompts(NamedTuple):
 def fitting(trial: TrialSpec, target: TargetFacts, headers: dict[str, str], watcher: Watcher) -> Prompts:
     """The prompts, by the server's own tokenizer where none is named, if the server can take them."""
     check_context([longest(trial)], target)  # before any time goes into making them
-    client = Client(Url(trial.target.base_url), headers, insecure=trial.target.insecure)
+    client = Client(Url(trial.target.base_url), headers, trial.target)
     try:
         work = prompts(trial, watcher, client, target.model)
     finally:

@@ -268,7 +268,7 @@ class Conductor:
         headers = self.headers(planned)
         trial = planned.trial
         target = look_at(trial, headers, self.watcher)
-        until_idle(trial.target.urls, headers, trial.target.insecure)
+        until_idle(trial.target.urls, headers, trial.target)
         self._check_version(planned, target.version)
         work = fitting(trial, target, headers, self.watcher)
         # What an attempt that was cut has sent may still be in the server's cache.

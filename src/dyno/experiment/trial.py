@@ -33,7 +33,7 @@ from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
-from dyno.http import Client, Url
+from dyno.http import Client, Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked, WireProtocol
@@ -227,9 +227,10 @@ def measure(
 
     asked = Asked(target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
     host_given = next((value for name, value in headers.items() if name.lower() == "host"), None)
-    fronts = [http1.front("POST", u.prefix + trial.target.endpoint, host_given or u.netloc) for u in urls]
+    routes = [Route(url, trial.target, headers) for url in urls]
+    fronts = [http1.front("POST", r.front + trial.target.endpoint, host_given or r.url.netloc) for r in routes]
     head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
-    head |= {name: value for name, value in headers.items() if name.lower() != "host"}
+    head |= {name: value for name, value in routes[0].headers.items() if name.lower() != "host"}
     encode = msgspec.json.Encoder().encode
 
     def drive(requests: list[Request], load: LoadSpec, count: int, spool_path: Path, watch: Watch) -> ClientFacts:
@@ -242,7 +243,8 @@ def measure(
                 payloads,
                 plan.make(load, count),
                 spool,
-                insecure=trial.target.insecure,
+                via=trial.target,
+                headers=headers,
                 timeout_s=load.request_timeout_s,
                 response_max=trial.load.response_bytes_max or _response_max(requests),
                 watch=watch,
@@ -292,7 +294,7 @@ def _sent_with(trial: TrialSpec, headers: dict[str, str]) -> TrialSpec:
 
 def _sampled(run: Run, trial: TrialSpec, headers: dict[str, str]) -> SamplerSpec:
     local = any(Url(url).local for url in trial.target.urls)
-    return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target.insecure, accelerators=local)
+    return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target, accelerators=local)
 
 
 def finish(
@@ -460,7 +462,7 @@ def others_s(engine_cpu_s: Callable[[], float | None] | None) -> float | None:
 
 
 def _look(trial: TrialSpec, headers: dict[str, str]) -> TargetFacts:
-    clients = [Client(Url(url), headers, insecure=trial.target.insecure) for url in trial.target.urls]
+    clients = [Client(Url(url), headers, trial.target) for url in trial.target.urls]
     try:
         return server.look_at_all(clients, trial.target)
     finally:
@@ -470,21 +472,21 @@ def _look(trial: TrialSpec, headers: dict[str, str]) -> TargetFacts:
 
 def _emptier(trial: TrialSpec, target: TargetFacts, headers: dict[str, str]) -> Callable[[], bool]:
     kind = None if target.kind is None else kind_of(target.kind)
-    return lambda: kind is not None and empty_caches(kind, trial.target.urls, headers, trial.target.insecure)
+    return lambda: kind is not None and empty_caches(kind, trial.target.urls, headers, trial.target)
 
 
 def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:
     protocol = PROTOCOLS[trial.target.backend]
     model = trial.target.served_model_name or trial.target.model
     if model is None:
-        client = Client(url, headers, insecure=trial.target.insecure)
+        client = Client(url, headers, trial.target)
         with contextlib.suppress(TargetError):
             model = server.look(client, trial.target).model
         client.close()
     body = protocol.body(Request("Are you ready?", 4, 1), Asked(model or "", sampling=trial.sampling))
     server.wait_ready(
         url, headers, trial.target.endpoint, {**body, **trial.extra_body}, trial.ready_check_timeout_s,
-        trial.target.insecure,
+        trial.target,
     )  # fmt: skip
 
 

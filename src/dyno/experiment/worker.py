@@ -11,11 +11,22 @@ import msgspec
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Say, accelerator_memory, given_back, looked_at, prepared, start, stop, verified, what
+from dyno.experiment.fleet import (
+    Say,
+    accelerator_memory,
+    given_back,
+    log_facts,
+    looked_at,
+    prepared,
+    start,
+    stop,
+    verified,
+    what,
+)  # fmt: skip
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
 from dyno.facts.roofline import Peaks
-from dyno.facts.target import TargetFacts
+from dyno.facts.target import TargetFacts, known
 from dyno.probe import llama_build, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
@@ -114,7 +125,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
                 planned,
                 version=ready.version or target.version or plan.program.version,
                 ready_s=engine.process.age_s,
-                startup_s=plan.kind.read_log(engine.process.text()).startup_s,
+                startup_s=log_facts(plan, engine).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
                 unused_instructions=llama_build.unused(engine.process.text()),
                 memory_loaded_bytes=accelerator_memory(plan),
@@ -173,8 +184,7 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
-        known = {k: v for k, v in ready.target.items() if k in TargetFacts.__struct_fields__}
-        return msgspec.convert({"model": plan.served_name, "kind": plan.kind.name, **known}, TargetFacts)
+        return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
     return looked_at(plan, ready.base_url, {})
 
 

@@ -1,9 +1,21 @@
 """The server under test: what was asked for, and what it said of itself."""
 
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
+from dyno.transport import Transport
 
-class TargetSpec(msgspec.Struct, frozen=True):
+_LONGEST = 300  # letters of a name or version; a longer text is none
+_COUNT_BELOW = 2**53
+# No name or version has such characters: they end lines, move a terminal's cursor, or can't be written at all.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class TargetSpec(Transport, frozen=True):
     """Where and what to ask. Keys and header values are kept apart from it: they reach no file."""
 
     base_url: str
@@ -12,7 +24,6 @@ class TargetSpec(msgspec.Struct, frozen=True):
     model: str | None = None  # None: the first that the server lists
     served_model_name: str | None = None
     header_names: list[str] = []
-    insecure: bool = False
     more_urls: list[str] = []  # further copies of the same server: requests go to the one with the least in flight
 
     @property
@@ -38,3 +49,27 @@ class TargetFacts(msgspec.Struct, frozen=True):
     prefix_caching: bool | None = None
     tensor_parallel: int | None = None
     weights_bytes: int | None = None
+
+
+def known(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a server or its log says, by the fields' names: what fits a field's type. The rest isn't known.
+
+    All numbers there are counts or sizes, so none is 0, negative or beyond all bounds.
+    """
+    out: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(TargetFacts).items():
+        value = said.get(name)
+        if isinstance(value, str):
+            value = CONTROL.sub(" ", value[:_LONGEST])
+        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _COUNT_BELOW:
+            continue
+        try:
+            out[name] = msgspec.convert(value, hint)
+        except msgspec.ValidationError:
+            continue
+    return {name: value for name, value in out.items() if value is not None}
+
+
+def is_name(text: object) -> bool:
+    """Of a model: short, without control characters."""
+    return isinstance(text, str) and 0 < len(text) <= _LONGEST and not CONTROL.search(text)

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from dyno.transport import DIRECT, Transport
+
 Source = Literal["accelerator", "host", "engine"]
 LIMITS = ("power cap", "current")  # reasons of throttling that are a limit at work; any other is trouble
 
@@ -24,7 +26,7 @@ class SamplerSpec(msgspec.Struct, frozen=True):
     path: str  # of the file that it writes
     urls: list[str] = []
     headers: dict[str, str] = {}  # a key may be needed for /metrics; it reaches no file
-    insecure: bool = False
+    via: Transport = DIRECT
     accelerators: bool = True  # False: the server is elsewhere, and so are its accelerators
     interval_s: float = 0.2
     engine_interval_s: float = 1.0

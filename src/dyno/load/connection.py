@@ -8,14 +8,21 @@ import ssl
 import sys
 from array import array
 from collections.abc import Callable
+from typing import Any
 
+from dyno import proxy
 from dyno.clock import now_ns
+from dyno.http import connect_unix
 from dyno.load import http1
 from dyno.load.poller import IN
 from dyno.load.replica import Replica
+from dyno.tls import words
 
 READ_BYTES = 32_768
+UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop stands still meanwhile
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
+
+Recv = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]
 
 
 class Connection:
@@ -23,15 +30,20 @@ class Connection:
 
     __slots__ = (
         "body", "carried", "due_ns", "exchange", "fd", "framing", "head", "history", "idle_ns", "keep_alive", "left",
-        "out", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls", "waited",
+        "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls", "tunnel",
+        "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
         self.socket = sock
         self.replica = replica
         self.fd = sock.fileno()
-        self.recv = sock.recvmsg
+        self.recv: Recv = sock.recvmsg
+        if replica.url.unix or replica.route.via.read_timeout_s is not None:
+            self.recv = self._recv
         self.tls = None if replica.tls is None else Tls(replica.tls, replica.url.host)
+        self.tunnel = replica.route.tunnel  # to be sent to a proxy before all else
+        self.way: bytes | None = b"" if self.tunnel else None  # what it has answered; None: the way is open
         self.ready = False  # connected (and through the TLS handshake)
         self.exchange = -1  # which one is on it; -1: idle
         self.due_ns = 0  # … and when it was due
@@ -47,6 +59,10 @@ class Connection:
         """One more step of connecting and the TLS handshake; True when it is ready. OSError where it fails."""
         if error := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(error, os.strerror(error))
+        if self.way is not None:
+            if not self._tunnelled(event):
+                return False
+            event = 0
         if self.tls is not None:
             if event & IN:
                 data = self.socket.recv(READ_BYTES)
@@ -73,6 +89,28 @@ class Connection:
         except OSError:  # nothing is there, as usual; or it is broken, which the sending will meet
             return b""
 
+    def _tunnelled(self, event: int) -> bool:
+        """Through the proxy."""
+        if self.tunnel:
+            self.socket.send(self.tunnel)
+            self.tunnel = b""
+            return False
+        data = self.socket.recv(READ_BYTES) if event & IN else b""
+        if event & IN and not data:
+            raise proxy.ProxyRefused("the proxy closed the connection")
+        self.way = (self.way or b"") + data
+        if not proxy.granted(self.way):
+            return False
+        self.way = None
+        return True
+
+    def _recv(self, size: int, extra: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        """Where more is to be known of a read than the kernel's stamp. A Unix socket has none; what may come beside
+        the data there are open files, which nobody wants."""
+        read = self.socket.recvmsg(size, 0 if self.replica.url.unix else extra)
+        self.read_ns = now_ns()
+        return read
+
     def clear(self) -> None:
         self.silent = True  # no byte of the response yet
         self.head = b""  # a head that is still incomplete
@@ -82,6 +120,7 @@ class Connection:
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0
+        self.read_ns = 0  # of its last byte, where there is a limit to its silence
 
 
 class Tls:
@@ -102,13 +141,16 @@ def begin(replica: Replica) -> Connection:
     """A connection under way. OSError where the system refuses at once."""
     sock = socket.socket(replica.family, socket.SOCK_STREAM)
     try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if SO_TIMESTAMPNS is not None:
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        error = sock.connect_ex(replica.address)
-        if error not in (0, errno.EINPROGRESS):
-            raise OSError(error, os.strerror(error))
+        if replica.family == socket.AF_UNIX:
+            connect_unix(sock, replica.address, UNIX_CONNECT_S)
+        else:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if SO_TIMESTAMPNS is not None:
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            error = sock.connect_ex(replica.address)
+            if error not in (0, errno.EINPROGRESS):
+                raise OSError(error, os.strerror(error))
     except OSError:
         sock.close()
         raise
@@ -117,7 +159,8 @@ def begin(replica: Replica) -> Connection:
 
 def failure(error: Exception) -> str:
     """The kind and the words of a failed request."""
-    return f"{_kind(error)}: {getattr(error, 'strerror', None) or error}"
+    what = words(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
+    return f"{_kind(error)}: {what}"
 
 
 def _kind(error: Exception) -> str:

@@ -5,14 +5,16 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from dyno import tls
 from dyno.clock import now_ns
 from dyno.errors import TargetError, UsageError
-from dyno.http import Url, tls_context, unreachable
+from dyno.http import Route, Url
 from dyno.load.connection import Connection, begin
 from dyno.load.plan import Plan
 from dyno.load.poller import IN, OUT, Poller
 from dyno.load.replica import Replica
-from dyno.units import NS_PER_S
+from dyno.transport import Transport
+from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
 IDLE_MAX_NS = 4 * NS_PER_S  # uvicorn closes a kept-alive connection after 5 s: don't race it
@@ -21,14 +23,17 @@ _BUSY = attrgetter("held", "in_flight")  # those that are held come last
 
 
 class Pool:
-    def __init__(self, urls: Sequence[Url], fronts: Sequence[bytes], insecure: bool) -> None:
+    def __init__(
+        self, urls: Sequence[Url], fronts: Sequence[bytes], via: Transport, headers: dict[str, str] | None
+    ) -> None:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
-        context = tls_context(insecure) if any(url.tls for url in urls) else None
+        context = tls.context(via) if any(url.tls for url in urls) else None
         self.replicas = [
-            Replica(i, url, front, context if url.tls else None)
+            Replica(i, Route(url, via, headers), front, context if url.tls else None)
             for i, (url, front) in enumerate(zip(urls, fronts, strict=True))
         ]
+        self._connect_ns = ns(via.connect_timeout_s)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None
         self._in_turn = list(self.replicas)  # whoever has waited longest for a request first
         self._error: str | None = None  # of one that was opened ahead
@@ -68,20 +73,22 @@ class Pool:
         replica at least."""
         wanted = max(plan.first_wave(AHEAD_NS), len(self.replicas))
         _allow_open_files(plan)
-        deadline = now_ns() + 30 * NS_PER_S
+        allowed_ns = max(30 * NS_PER_S, self._connect_ns)
+        deadline = now_ns() + allowed_ns
         while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
             while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
                 self._open_spare(self._fewest())
             for fd, event in self.poller.poll(0.1):
                 if fd in self.connections:
                     attend(self.connections[fd], event)
+            self.give_up(now_ns())
             if self._error is not None:
                 raise TargetError(self._error) from None
             if now_ns() > deadline:
                 short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
                     f"{short.url} took only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
-                    "30 s. Lower --max-concurrency, or raise the server's limit on connections."
+                    f"{allowed_ns / NS_PER_S:g} s. Lower --max-concurrency, or raise the server's limit on connections."
                 )
         now = now_ns()
         for replica in self.replicas:
@@ -125,8 +132,17 @@ class Pool:
         self.drop(connection)
         self._not_reached(connection.replica, error)
 
+    def give_up(self, now: int) -> None:
+        """Connections opened ahead that nobody takes."""
+        late = [c for c in self.connections.values() if c.exchange < 0 and self.connects_late(c, now)]
+        for connection in late:
+            self.not_opened(connection, TimeoutError())
+
+    def connects_late(self, connection: Connection, now: int) -> bool:
+        return not connection.ready and connection.idle_ns < now - self._connect_ns
+
     def _not_reached(self, replica: Replica, error: Exception) -> None:
-        self._error = unreachable(replica.url, error)
+        self._error = replica.route.unreachable(error)
         self.hold(replica)
 
     def take(self, replica: Replica) -> Connection | None:
@@ -139,8 +155,10 @@ class Pool:
             self.drop(connection)
         return None
 
-    def lost(self, connection: Connection) -> None:
-        """The server closed or reset an idle connection."""
+    def lost(self, connection: Connection, error: Exception | None = None) -> None:
+        """The server closed or reset an idle connection; by TLS it may say why."""
+        if error is not None:
+            self._not_reached(connection.replica, error)
         self.learn_to_reconnect(connection)
         with contextlib.suppress(ValueError):
             connection.replica.idle.remove(connection)

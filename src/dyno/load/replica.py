@@ -2,10 +2,10 @@
 
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dyno.errors import TargetError
-from dyno.http import Url, unreachable
+from dyno.http import Route
 
 if TYPE_CHECKING:
     from dyno.load.connection import Connection
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 class Replica:
     __slots__ = (
-        "address", "family", "front", "held", "idle", "in_flight", "mark", "opening", "refused", "tls", "url",
+        "address", "family", "front", "held", "idle", "in_flight", "mark", "opening", "refused", "route", "tls", "url",
     )  # fmt: skip
 
-    def __init__(self, index: int, url: Url, front: bytes, tls: ssl.SSLContext | None) -> None:
-        self.url = url
+    def __init__(self, index: int, route: Route, front: bytes, tls: ssl.SSLContext | None) -> None:
+        self.url, self.route = route.url, route
         self.front = front  # what goes before each payload; empty: payloads are whole
         self.tls = tls
-        self.family, self.address = _resolve(url)
+        self.family, self.address = _resolve(route)
         self.mark = index.to_bytes((index.bit_length() + 7) // 8, "little")  # in the spool; empty for the first
         self.in_flight = 0
         self.idle: list[Connection] = []  # last in, first out: the warmest connection is used first
@@ -29,21 +29,21 @@ class Replica:
         self.held = False  # it didn't answer a request: no other one for it until a connection to it opens
 
 
-def _resolve(url: Url) -> tuple[int, tuple[str, int]]:
+def _resolve(route: Route) -> tuple[int, Any]:
     """The first of its addresses that takes a connection: localhost is often ::1 first, and the server IPv4 only."""
     error: OSError | None = None
     try:
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in found:
+        found = route.addresses()
+        for family, address in found:
             if len(found) == 1:
-                return family, address  # type: ignore[return-value]
+                return family, address
             try:
                 with socket.socket(family, socket.SOCK_STREAM) as probe:
-                    probe.settimeout(5)
+                    probe.settimeout(min(5.0, route.via.connect_timeout_s))
                     probe.connect(address)
-                return family, address  # type: ignore[return-value]
+                return family, address
             except OSError as e:
                 error = error or e
     except OSError as e:
         error = e
-    raise TargetError(unreachable(url, error or OSError("no address"))) from None
+    raise TargetError(route.unreachable(error or OSError("no address"))) from None

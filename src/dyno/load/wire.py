@@ -30,6 +30,7 @@ from dyno.load.progress import Progress, Stop, tokens_told
 from dyno.load.replica import Replica
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.load.stalls import Stalls
+from dyno.transport import DIRECT, Transport
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
@@ -80,7 +81,8 @@ class Wire:
         plan: Plan,
         spool: Spool,
         *,
-        insecure: bool = False,
+        via: Transport = DIRECT,
+        headers: dict[str, str] | None = None,
         timeout_s: float = 6 * 3600,
         response_max: int = RESPONSE_MAX,
         watch: Callable[[Progress], None] | None = None,
@@ -99,7 +101,8 @@ class Wire:
         self._response_max = response_max
         self._watch = watch
         self._stop = stop or Stop()
-        self._insecure = insecure
+        self._via, self._headers = via, headers
+        self._check_ns = 0  # when time-outs are looked at next
         self._parts: list[bytes] = []
         self._size = 0
         self._next = 0  # the next request of the plan
@@ -122,7 +125,7 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        self._pool = Pool(self._urls, self._fronts, self._insecure)
+        self._pool = Pool(self._urls, self._fronts, self._via, self._headers)
         ticks_late_ns: list[int] = []
         try:
             self._pool.open_first(self._plan, lambda: self._stop.requested, self._attend)
@@ -513,8 +516,11 @@ class Wire:
             if data and stream.tls is not None:
                 try:
                     plain = stream.tls.plain(data)
-                except ssl.SSLError as e:
-                    self._fail(stream, f"tls: {e.reason}")
+                except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
+                    if stream.exchange < 0:
+                        self._pool.lost(stream, e)
+                    else:
+                        self._fail(stream, failure(e))
                     return
                 if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                     return
@@ -597,15 +603,31 @@ class Wire:
             self._interrupt()
         elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
             self._stop_sending("server gone")
-        if progress.elapsed_ns // TICK_NS % 10 == 0:
+        if now >= self._check_ns:
+            self._check_ns = now + NS_PER_S
             self._pool.try_held()
-            too_old = now - self._timeout_ns
-            self._fail_in_flight(
-                f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent",
-                lambda s: (s.sent_ns or s.idle_ns) < too_old,  # not sent: still connecting
-            )
+            self._time_out(now)
         if self._watch is not None:
             self._watch(progress)
+
+    def _time_out(self, now: int) -> None:
+        pool, via = self._pool, self._via
+        pool.give_up(now)
+        self._fail_in_flight(
+            f"timeout: not connected within {via.connect_timeout_s:g} s (--connect-timeout)",
+            lambda s: pool.connects_late(s, now),
+        )
+        if via.read_timeout_s is not None:
+            silent = now - ns(via.read_timeout_s)
+            self._fail_in_flight(
+                f"timeout: no byte for {via.read_timeout_s:g} s (--read-timeout)",
+                lambda s: s.sent_ns and max(s.sent_ns, s.read_ns) < silent,
+            )
+        too_old = now - self._timeout_ns
+        self._fail_in_flight(
+            f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent (--request-timeout-sec)",
+            lambda s: (s.sent_ns or s.idle_ns) < too_old,  # not sent: still connecting
+        )
 
     def _interrupt(self) -> None:
         self._interrupted = True

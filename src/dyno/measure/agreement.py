@@ -68,7 +68,7 @@ def _alike(a: str, b: str) -> bool:
 def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
     """One sentence for each thing that isn't as asked. What the server doesn't tell is not held against it."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
-        yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed))}"
+        yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed[:10]))}"
     if spec.version and facts.version and not is_of(facts.version, spec.version):
         yield f"version {spec.version} was asked for, and it is {facts.version}"
     if spec.quantization and same_quantization(spec.quantization, facts.quantization, facts.dtype) is False:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dyno.errors import TargetError
-from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
+from dyno.transport import DIRECT, Transport
 
+_MODELS_MAX = 1000  # of a list: a gateway's has hundreds
 _SAME = {"models_listed": "list of models", "max_model_len": "context", "version": "version"}  # in all replicas
 
 
@@ -23,24 +25,23 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
         )
     cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
     cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else None
-    facts = _from_cards(cards or [])
+    found: dict[str, Any] = {}
     for read in (_vllm, _llamacpp, _tgi, _sglang, _transformers):
-        found = read(client, cards or [])
-        if found:
-            facts |= {k: v for k, v in found.items() if v is not None}
+        if said := read(client, cards or []):
+            found = {name: value for name, value in said.items() if value is not None}
             break
+    facts = known({"max_model_len": next((c.get("max_model_len") for c in cards or []), None)}) | known(found)
     # transformers serve lists what lies in its cache, not what it serves.
-    listed = None if cards is None or facts.get("kind") == "transformers" else _names(cards)
-    if listed is None and "model_id" in facts:
-        listed = [facts["model_id"]]
-    facts.pop("model_id", None)
+    listed = None if cards is None or facts.get("kind") == "transformers" else _names(cards, model)
+    if listed is None and is_name(found.get("model_id")):
+        listed = [found["model_id"]]
     if model is None:
         if not listed:
             raise TargetError(
                 f"{client.url} lists no models at /v1/models, so the name to ask for isn't known. Give it with --model."
             )
         model = listed[0]
-    return TargetFacts(model=model, models_listed=listed, **facts)
+    return TargetFacts(**{**facts, "model": model, "models_listed": listed})
 
 
 def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
@@ -51,21 +52,17 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
             a, b = getattr(first, field), getattr(other, field)
             if a != b:
                 raise TargetError(
-                    f"{clients[0].url} and {client.url} are not copies of one server: the {name} of the first is {a}, "
-                    f"that of the other {b}. Start them alike, or measure each by itself."
+                    f"{clients[0].url} and {client.url} are not copies of one server: the {name} of the first is "
+                    f"{str(a)[:300]}, that of the other {str(b)[:300]}. Start them alike, or measure each by itself."
                 )
     return first
 
 
-def _names(cards: list[dict[str, Any]]) -> list[str]:
-    names = [c["id"] for c in cards if isinstance(c.get("id"), str)]
-    aliases = [a for c in cards for a in c.get("aliases") or [] if isinstance(a, str)]
-    return names + [a for a in aliases if a not in names]
-
-
-def _from_cards(cards: list[dict[str, Any]]) -> dict[str, Any]:
-    length = next((c.get("max_model_len") for c in cards), None)
-    return {"max_model_len": length} if isinstance(length, int) else {}
+def _names(cards: list[dict[str, Any]], wanted: str | None) -> list[str]:
+    lists = [c["aliases"] for c in cards if isinstance(c.get("aliases"), list)]
+    names = [*(c.get("id") for c in cards), *(alias for names in lists for alias in names)]
+    known_names = list(dict.fromkeys(filter(is_name, names)))
+    return known_names[:_MODELS_MAX] + [name for name in known_names[_MODELS_MAX:] if name == wanted]
 
 
 def _get(client: Client, path: str) -> Any:
@@ -91,17 +88,20 @@ def _vllm(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
     cache = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M) if isinstance(metrics, str) else None
     if cache:
         label = dict(re.findall(r'(\w+)="([^"]*)"', cache[1]))
-        blocks, size = label.get("num_gpu_blocks", ""), label.get("block_size", "")
-        if (told := label.get("kv_cache_size_tokens", "")).isdigit():
-            facts["kv_cache_tokens"] = int(told)
-        elif blocks.isdigit() and size.isdigit() and int(blocks) > 0:
-            facts["kv_cache_tokens"] = int(blocks) * int(size)
+        blocks, size = _number(label.get("num_gpu_blocks", "")), _number(label.get("block_size", ""))
+        facts["kv_cache_tokens"] = _number(label.get("kv_cache_size_tokens", ""))
+        if facts["kv_cache_tokens"] is None and blocks and size:
+            facts["kv_cache_tokens"] = blocks * size
         facts["kv_cache_dtype"] = label.get("cache_dtype")
         facts["prefix_caching"] = {"True": True, "False": False}.get(label.get("enable_prefix_caching", ""))
-    facts |= _server_info(_object(client, "/server_info?config_format=json").get("vllm_config"))
-    if facts.get("kv_cache_tokens") and facts.get("max_model_len"):
+    facts = known(facts | _server_info(_object(client, "/server_info?config_format=json").get("vllm_config")))
+    if "kv_cache_tokens" in facts and "max_model_len" in facts:
         facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
     return facts
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
 def _server_info(config: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _server_info(config: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, pattern in found.items():
         if m := re.search(pattern, text):
-            out[name] = int(m[1]) if m[1].isdigit() else m[1]
+            out[name] = _number(m[1]) if pattern.endswith(r"(\d+)") else m[1]
             if m[1] == "None":
                 out[name] = "" if name == "quantization" else None
     if isinstance(config, dict):
@@ -136,13 +136,14 @@ def _llamacpp(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | N
     props = _object(client, "/props")
     if "default_generation_settings" not in props:
         return None
+    settings = props["default_generation_settings"]
     meta: dict[str, Any] = next((c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {})
     return {
         "kind": "llamacpp",
         "version": props.get("build_info"),
         "model_path": props.get("model_path"),
         "slots": props.get("total_slots"),
-        "max_model_len": (props["default_generation_settings"] or {}).get("n_ctx"),
+        "max_model_len": settings.get("n_ctx") if isinstance(settings, dict) else None,
         "quantization": props.get("model_ftype") or meta.get("ftype"),
         "weights_bytes": meta.get("size"),
     }
@@ -184,7 +185,7 @@ def _sglang(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | Non
         "kv_cache_dtype": info.get("kv_cache_dtype") if info.get("kv_cache_dtype") != "auto" else None,
         "kv_cache_tokens": info.get("max_total_num_tokens") or state.get("max_total_num_tokens"),
         "tensor_parallel": info.get("tp_size"),
-        "prefix_caching": None if radix is None else not radix,
+        "prefix_caching": not radix if isinstance(radix, bool) else None,
     }
 
 
@@ -206,9 +207,9 @@ class Attempt(NamedTuple):
 
 
 def attempt(
-    url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool = False
+    url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport = DIRECT
 ) -> Attempt:
-    client = Client(url, headers, insecure=insecure, timeout_s=timeout_s)
+    client = Client(url, headers, via, timeout_s=timeout_s)
     try:
         status, answer = client.call(path, body)
     except TargetError as e:
@@ -217,7 +218,7 @@ def attempt(
         client.close()
     return Attempt(
         status == 200 and not _complains(answer),
-        f"it answers {status}: {str(answer)[:300]}",
+        CONTROL.sub(" ", f"it answers {status}: {str(answer)[:300]}"),
         status in (400, 401, 403, 404, 405, 422),
     )
 
@@ -228,12 +229,12 @@ def _complains(answer: Any) -> bool:
     return bool(re.search(r'"error"\s*:\s*(?!null\b)', str(answer)[:2000]))  # a stream's first events
 
 
-def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, insecure: bool) -> None:
+def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport) -> None:
     """Ready means a completed generation, not an open port or /health."""
     deadline = time.monotonic() + timeout_s
     last = Attempt(False, "nothing answered")
     while (left := deadline - time.monotonic()) > 0 and not last.settled:
-        last = attempt(url, headers, path, body, left, insecure)
+        last = attempt(url, headers, path, body, left, via)
         if last.completed:
             return
         time.sleep(min(1.0, max(left, 0)))

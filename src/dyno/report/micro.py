@@ -89,7 +89,7 @@ def row(
     share = _share(trial, result)
     values = {
         "build_commit": "unknown",
-        "build_number": int(version) if llama and version and version.isdigit() else 0,
+        "build_number": int(version) if llama and version and version.isdecimal() else 0,
         "cpu_info": manifest.rig.cpu,
         "gpu_info": ", ".join(a.name for a in accelerators),
         "backends": _backend(accelerators),

@@ -14,6 +14,7 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.study.document import Document, Path
+from dyno.transport import Transport
 
 Hints = dict[str, Any]
 
@@ -24,10 +25,18 @@ def _hints(struct: type, *but: str) -> Hints:
 
 SERVING = _hints(LoadSpec, "seed")
 OFFLINE = _hints(OfflineSpec, "kind")
+TRANSPORT = _hints(Transport, "proxy")
 
 # What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.
 CELLS: dict[str, Hints] = {
-    "engine": {**_hints(EngineSpec), "base_url": str | list[str], "api_key_env": str, "backend": str, "endpoint": str},
+    "engine": {
+        **_hints(EngineSpec),
+        **TRANSPORT,
+        "base_url": str | list[str],
+        "api_key_env": str,
+        "backend": str,
+        "endpoint": str,
+    },
     "workload": _hints(WorkloadSpec),
     "load": {
         "kind": Literal["serve", "throughput", "latency", "micro"],
@@ -51,7 +60,7 @@ _LEAST: dict[str, float] = {
 }  # fmt: skip
 _ABOVE_ZERO = (
     "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "response_bytes_max", "ramp_end_rps",
-    "requests_per_stream", "memory_fraction", "ready_timeout_s", "timeout_s",
+    "requests_per_stream", "memory_fraction", "ready_timeout_s", "timeout_s", "connect_timeout_s", "read_timeout_s",
 )  # fmt: skip
 
 _PRICES = ("accelerator_hour", "machine_hour", "energy_kwh")

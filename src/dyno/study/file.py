@@ -262,7 +262,10 @@ def _placed(
         plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
         engine = msgspec.structs.replace(engine, **plain)
     body = secrets.public(trial.extra_body)
-    same = msgspec.structs.replace(trial, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=0.0)
+    target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
+    same = msgspec.structs.replace(
+        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=0.0
+    )
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)

@@ -9,11 +9,11 @@ from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
-from dyno.facts.target import TargetSpec
+from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.http import Url
-from dyno.study.cells import CELLS, OFFLINE, SERVING, converted
+from dyno.http import Url, check_plain
+from dyno.study.cells import CELLS, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Document, Path
 from dyno.study.grid import Cell, Section
 
@@ -94,7 +94,9 @@ class Trials:
 
     def _relative(self, key: str, value: Any) -> Any:
         """What begins with a dot lies beside the study's file."""
-        pathlike = key in ("model", "draft_model", "path", "tokenizer", "python", "binary")
+        pathlike = key in (
+            "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
+        )  # fmt: skip
         if pathlike and isinstance(value, str) and value.startswith(("./", "../")):
             return str((self.folder / value).resolve())
         return value
@@ -127,8 +129,20 @@ class Trials:
             except UsageError as e:
                 self.doc.mistake(section.paths["base_url"], str(e))
         endpoint = cells.pop("endpoint", self.known.paths[backend])
+        try:
+            check_plain(endpoint, "it")
+        except UsageError as e:
+            self.doc.mistake(section.paths["endpoint"], str(e))
+        for key in ("model", "served_name"):
+            if CONTROL.search(cells.get(key) or ""):
+                self.doc.mistake(section.paths[key], "holds a control character, such as a line end.")
+        transport = {key: cells.pop(key) for key in TRANSPORT if key in cells}
+        for key in ("insecure", "cacert", "cert", "cert_key"):
+            if key in transport and not urls:
+                self.doc.mistake(section.paths[key], "is for a server that runs: give its base_url.")
         base, *more = urls or [""]
-        return EngineSpec(**cells), TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more)
+        target = TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more, **transport)
+        return EngineSpec(**cells), target
 
     def _load(self, cells: dict[str, Any], section: Section) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")

@@ -1,12 +1,26 @@
 """A tokenizer: counts text as the server would. From a file, the Hub or the server itself, or a guess."""
 
+import contextlib
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
 
 from dyno.errors import TargetError, WorkloadError
 from dyno.facts.workload import CountedBy
 from dyno.http import Client
+
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_LETTERS_A_TOKEN = 64  # on average: a server that answers with more doesn't detokenize
+T = TypeVar("T")
+
+
+class _Piece(msgspec.Struct):
+    """A token, as TGI tells it."""
+
+    id: _Id
+    stop: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class Tokenizer(Protocol):
@@ -136,15 +150,12 @@ class ServerTokenizer:
         self._special = special_ids(self)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._ask(
-            "/tokenize", {"model": self.name, "prompt": text, "add_special_tokens": True}, "tokens"
-        )
-        return ids
+        body = {"model": self.name, "prompt": text, "add_special_tokens": True}
+        return self._ask("/tokenize", body, list[_Id], "tokens")
 
     def decode(self, ids: list[int]) -> str:
         # vLLM calls the answer `prompt`, SGLang `text`.
-        text: str = self._ask("/detokenize", {"model": self.name, "tokens": self._plain(ids)}, "prompt", "text")
-        return text
+        return self._text({"model": self.name, "tokens": self._plain(ids)}, "prompt", "text")
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
@@ -153,15 +164,21 @@ class ServerTokenizer:
         # /detokenize would write the BOS as text, and the server would add a second one.
         return ids[len(self._special) :] if ids[: len(self._special)] == self._special else ids
 
-    def _ask(self, path: str, body: dict[str, Any], *keys: str) -> Any:
-        """The answer's field of that name; without a name, the answer."""
+    def _text(self, body: dict[str, Any], *keys: str) -> str:
+        most = _LETTERS_A_TOKEN * len(body["tokens"]) + 1000
+        kind: Any = Annotated[str, msgspec.Meta(max_length=most)]
+        text: str = self._ask("/detokenize", body, kind, *keys)
+        return text
+
+    def _ask(self, path: str, body: dict[str, Any], kind: type[T], *keys: str) -> T:
+        """The answer's field of one of these names; without a name, the answer."""
         status, answer = self._client.call(path, body)
         if status == 200:
-            if not keys:
-                return answer
-            for key in keys:
-                if isinstance(answer, dict) and key in answer:
-                    return answer[key]
+            said = answer
+            if keys:
+                said = next((answer[k] for k in keys if k in answer), None) if isinstance(answer, dict) else None
+            with contextlib.suppress(msgspec.ValidationError):
+                return msgspec.convert(said, kind)
         raise TargetError(
             f"{self._client.url}{path} answered with HTTP {status}: {str(answer)[:200]!r}. "
             "Read the server's log, or count with a local tokenizer: --tokenizer FOLDER."
@@ -170,12 +187,10 @@ class ServerTokenizer:
 
 class LlamaCppTokenizer(ServerTokenizer):
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._ask("/tokenize", {"content": text, "add_special": True}, "tokens")
-        return ids
+        return self._ask("/tokenize", {"content": text, "add_special": True}, list[_Id], "tokens")
 
     def decode(self, ids: list[int]) -> str:
-        text: str = self._ask("/detokenize", {"tokens": self._plain(ids)}, "content")
-        return text
+        return self._text({"tokens": self._plain(ids)}, "content")
 
 
 class TgiTokenizer(ServerTokenizer):
@@ -186,15 +201,15 @@ class TgiTokenizer(ServerTokenizer):
         super().__init__(client, model)
 
     def encode(self, text: str) -> list[int]:
-        tokens = self._ask("/tokenize", {"inputs": text})
+        tokens = self._ask("/tokenize", {"inputs": text}, list[_Piece])
         end = 0
         for token in tokens:
             # From the end of the one before, as TGI leaves out the space. The first word has none: keep the
             # longer piece.
-            piece = text[end : token["stop"]]
-            self._pieces[token["id"]] = max(self._pieces.get(token["id"], ""), piece, key=len)
-            end = max(end, token["stop"])
-        return [token["id"] for token in tokens]
+            piece = text[end : token.stop]
+            self._pieces[token.id] = max(self._pieces.get(token.id, ""), piece, key=len)
+            end = max(end, token.stop)
+        return [token.id for token in tokens]
 
     def decode(self, ids: list[int]) -> str:
         return "".join(self._pieces.get(i, "") for i in self._plain(ids))

@@ -48,7 +48,7 @@ class Fake(Engine):
 
     def log(self) -> dict[str, Any]:
         """What it sent and when, since the last call: arrival, then each send, for each finished stream."""
-        client = Client(Url(self.base_url), {}, timeout_s=120)
+        client = Client(Url(self.base_url), {}, timeout_s=120, largest_bytes=1 << 30)
         try:
             answer: dict[str, Any] = client.call("/fake/log")[1]
             return answer

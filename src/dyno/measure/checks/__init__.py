@@ -45,6 +45,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.streams,
     load.repeated_prompts,
     load.replicas,
+    client.proxy,
     client.unseen_chunks,
     client.clock_set,
     client.late_sends,

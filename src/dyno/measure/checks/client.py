@@ -19,6 +19,16 @@ _RATES = {
 }  # fmt: skip
 
 
+def proxy(e: Evidence) -> Iterator[Finding]:
+    if e.trial.target.proxy:
+        yield Finding(
+            "client.proxy",
+            "note",
+            f"All requests went through the proxy {e.trial.target.proxy}.",
+            "It adds to every latency and may hold streams back. To measure the server alone, name it in no_proxy.",
+        )
+
+
 def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     share, unknown = s.client.unseen_share, _unknown(s)

@@ -12,7 +12,7 @@ def name(e: Evidence) -> Iterator[Finding]:
         yield Finding(
             "model.not_listed",
             "doubt",
-            f"The server doesn't list the model {asked!r}; it lists {', '.join(map(repr, listed)) or 'none'}.",
+            f"The server doesn't list the model {asked!r}; it lists {', '.join(map(repr, listed[:10])) or 'none'}.",
             "Some servers answer to any name with the model they have. Name the one that is meant with --model.",
         )
     others = {m: n for m, n in e.summary.models_answered.items() if m != asked}

@@ -44,7 +44,7 @@ class EngineWatch(threading.Thread):
         self.begun = threading.Event()
         self._base_s = spec.engine_interval_s
         self._share = _ENGINE_SHARE / len(spec.urls)
-        self._client = Client(self.url, spec.headers, insecure=spec.insecure, timeout_s=_ANSWER_S)
+        self._client = Client(self.url, spec.headers, spec.via, timeout_s=_ANSWER_S)
         self._write = write
         self._took: deque[float] = deque(maxlen=5)
         self._ending = threading.Event()

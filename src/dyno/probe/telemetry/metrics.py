@@ -54,6 +54,8 @@ COUNTERS = {
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "tgi_request_skipped_tokens_sum"),
 }
 
+_BEYOND = 1e18  # no count or share is: a sum of such values could leave the numbers that JSON has
+
 
 def read(text: str) -> dict[str, float]:
     """What is there. Over several label sets (data-parallel ranks) counts are summed and shares averaged."""
@@ -81,7 +83,7 @@ def _values(text: str, name: str) -> Iterator[float]:
                 value = float(words[0]) if words else math.nan
             except ValueError:
                 value = math.nan
-            if math.isfinite(value):
+            if 0 <= value < _BEYOND:
                 yield value
         at = text.find(wanted, start)
 
