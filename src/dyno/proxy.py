@@ -42,7 +42,7 @@ def named(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | No
     # The value itself isn't repeated: it may hold a password.
     if not proxy or "@" in parts.path + parts.query + parts.fragment or not re.fullmatch(r"[!-~]+", value):
         raise UsageError(
-            f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, "
+            f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT (with USER:PASSWORD@ before HOST if it wants a login), "
             "and odd characters of the password as %40."
         )
     login = None
@@ -84,4 +84,8 @@ def granted(answer: bytes) -> bool:
 
 
 def login_wanted(status: int) -> str:
-    return ": it wants http://USER:PASSWORD@HOST:PORT in the variable that names it" if status == 407 else ""
+    return (
+        ": it wants a login. Write USER:PASSWORD@ before the host in the variable that names it"
+        if status == 407
+        else ""
+    )

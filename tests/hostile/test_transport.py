@@ -290,7 +290,7 @@ def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(scripted:
 @pytest.mark.parametrize("url", ["http://engine.test", "https://engine.test"])
 def test_a_proxy_that_wants_a_password_or_is_not_there_is_told(scripted: Serve, url: str) -> None:
     via = Transport(proxy=Forwarding(scripted, 9, LOGIN).url)
-    with pytest.raises(TargetError, match=r"proxy.*answers 407.*USER:PASSWORD@HOST:PORT"):
+    with pytest.raises(TargetError, match=r"proxy.*answers 407.*USER:PASSWORD@"):
         call(Url(url), {}, via)
     if url.startswith("https"):
         with pytest.raises(TargetError, match=r"proxy answers 407 to CONNECT"):
