@@ -18,7 +18,6 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.engines import engine
 from dyno.engines import model as own_model
 from dyno.engines.process import free_port
 from dyno.errors import EngineError, UsageError

@@ -6,6 +6,7 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
+from dyno import limits
 from dyno.errors import TargetError, UsageError
 
 
@@ -118,6 +119,8 @@ class Client:
 
 
 def unreachable(url: Url, error: Exception) -> str:
+    if own := limits.advice(error):
+        return f"dyno couldn't open a connection to {url} ({getattr(error, 'strerror', None) or error}). {own}"
     if isinstance(error, ConnectionRefusedError):
         return f"Nothing listens at {url}. Start the server, or give its address with --base-url or --host/--port."
     if isinstance(error, TimeoutError):

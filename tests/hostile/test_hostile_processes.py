@@ -2,6 +2,8 @@
 left behind, nothing is lost, and no key goes astray."""
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import random
@@ -22,6 +24,8 @@ from typing import Any
 import psutil
 import pytest
 
+from conftest import Scripted, StartFake, answer, drive, receive_request, requests
+from dyno import limits
 from dyno.engines import port as ports
 from dyno.engines.process import EngineProcess, free_port
 from dyno.errors import EngineError
@@ -29,7 +33,11 @@ from dyno.experiment import fleet
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
+from dyno.http import Url, unreachable
+from dyno.load import connection, pool
+from dyno.load.wire import REFUSED_PAUSE_NS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
 
@@ -453,6 +461,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
 
 def test_too_many_open_files_at_the_start_are_told_and_leave_none(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = sorted(Path("/proc/self/fd").iterdir())
     held = os.dup(0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (held + 3, hard))  # too few for two pipes
     try:
@@ -461,9 +470,70 @@ def test_too_many_open_files_at_the_start_are_told_and_leave_none(tmp_path: Path
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.close(held)
-    again = os.dup(0)
-    os.close(again)
-    assert again == held, "no file stays open"
+    assert sorted(Path("/proc/self/fd").iterdir()) == before, "no file stays open"
+
+
+def limited(tmp_path: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """`dyno bench serve` by a client that may open 40 files."""
+    command = ["prlimit", "--nofile=40:40", sys.executable, "-m", "dyno", "bench", "serve", "--base-url", url, "--json"]
+    asked = ["--num-prompts", "100", "--input-len", "4", "--output-len", "4", *words]
+    return subprocess.run([*command, *asked], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_files_that_run_out_under_load_are_the_client_s_failure_and_not_the_server_s(
+    tmp_path: Path, fake: StartFake
+) -> None:
+    done = limited(tmp_path, fake(first_ms=3000.0).base_url, "--request-rate", "30")
+    told = json.loads(done.stdout)
+    assert told["completed"] + told["failed"] == 100 and told["completed"] and told["failed"]
+    assert told["dyno"]["failures"] == {"client": told["failed"]}
+    codes = {finding["code"]: finding for finding in told["dyno"]["findings"]}
+    assert "requests.failed" not in codes
+    assert "ulimit -n" in codes["client.limits"]["advice"]
+    (records,) = tmp_path.glob("runs/*/records.jsonl")
+    assert "Too many open files" in records.read_text()
+
+
+def test_files_that_run_out_before_the_load_are_told_as_the_client_s_limit(tmp_path: Path, fake: StartFake) -> None:
+    done = limited(tmp_path, fake(first_ms=50.0).base_url, "--request-rate", "1000")
+    assert done.returncode == 1
+    assert "couldn't open a connection" in done.stderr and "ulimit -n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_client_without_files_does_not_burn_its_requests(
+    scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a closed loop each failure would be followed by the next request at once."""
+
+    def once(sock: Any, _: int) -> None:
+        if receive_request(sock):
+            sock.sendall(answer(2).replace(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"))
+
+    begun, calls = pool.begin, itertools.count()
+
+    def begin(replica: Any) -> Any:
+        if 10 <= next(calls) < 20:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return begun(replica)
+
+    monkeypatch.setattr(pool, "begin", begin)
+    began = time.monotonic()
+    driven = drive([scripted(once).base_url for _ in range(2)], requests(60), LoadSpec(max_concurrency=2))
+    errors = [record.error for record in driven.records]
+    assert set(errors) == {None, "client"} and errors.count("client") <= 10
+    assert time.monotonic() - began > errors.count("client") / 2 * REFUSED_PAUSE_NS / 1e9, "each was paused for"
+    served = {record.replica for record in driven.records if record.error is None}
+    assert len(served) == 2, "and no replica is blamed"
+
+
+@pytest.mark.parametrize("number", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "EADDRNOTAVAIL"])
+def test_each_limit_of_the_machine_is_the_client_s(number: str) -> None:
+    error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+    assert connection.failure(error) == f"client: {error.strerror}"
+    assert "127.0.0.1:8000" in unreachable(Url("http://127.0.0.1:8000"), error)
+    assert str(limits.advice(error)) in unreachable(Url("http://127.0.0.1:8000"), error)
+    assert connection.failure(ConnectionRefusedError(111, "Connection refused")).startswith("refused")
 
 
 # ---- kills at any moment ----
@@ -507,7 +577,7 @@ def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_n
         with (tmp_path / "out").open("wb") as out:
             process = subprocess.Popen(words, cwd=tmp_path, stdout=out, stderr=out)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(rng.uniform(0.2, 4.0))
+            process.wait(rng.uniform(0.5, 4.0))
         process.send_signal(rng.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
         process.wait(120)
         assert b"Traceback" not in (tmp_path / "out").read_bytes(), f"seed {seed}"

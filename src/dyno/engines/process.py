@@ -65,9 +65,12 @@ class EngineProcess:
         self._stopped = self._asked = False
         self._heard = self._told = b""
         with contextlib.ExitStack() as its:
-            orders, told = _pipe(its, 0), _pipe(its, 1)
-            # Closed with this object, also where an exception loses it: the keeper takes that for dyno's end.
-            self._orders, self._status = FileIO(orders[1], "w"), FileIO(told[0])
+            mine = its.enter_context(contextlib.ExitStack())  # closed here only where the start fails
+            # As files: closed with this object where an exception loses it, which the keeper takes for dyno's end.
+            orders = _pipe(its, 0)
+            self._orders = mine.enter_context(FileIO(orders[1], "w"))
+            told = _pipe(its, 1)
+            self._status = mine.enter_context(FileIO(told[0]))
             out = its.enter_context(log.open("ab"))
             self._log_start = out.tell()  # what an earlier engine left there is not this one's
             lists = [cleanup or [], after or [], command]
@@ -92,6 +95,7 @@ class EngineProcess:
                 pass_fds=[orders[0], told[1]],
                 start_new_session=True,  # Ctrl-C reaches dyno, and neither the keeper nor the engine
             )
+            mine.pop_all()
 
     def say(self, line: bytes) -> None:
         """To one that talks."""

@@ -239,7 +239,7 @@ def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine
             launch.argv, env, log, cleanup=cleanup or None, secrets=plan.secrets,
             after=_after(plan, index), talks=plan.batch is not None, nice=nice, cores=cores,
         )  # fmt: skip
-    except OSError as e:
+    except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
     return Engine(process, url, plan.program.version or "", title, contained=plan.spec.container is not None)

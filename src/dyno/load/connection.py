@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Callable
 
+from dyno import limits
 from dyno.clock import now_ns
 from dyno.load import http1
 from dyno.load.poller import IN
@@ -109,6 +110,8 @@ def failure(error: Exception) -> str:
 
 
 def _kind(error: Exception) -> str:
+    if limits.advice(error):
+        return "client"
     if isinstance(error, ssl.SSLError):
         return "tls"
     if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", 0) == errno.ECONNREFUSED:

@@ -42,6 +42,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.streams,
     load.repeated_prompts,
     load.replicas,
+    client.limits,
     client.unseen_chunks,
     client.clock_set,
     client.late_sends,
