@@ -49,9 +49,16 @@ class Engine:
 
     def owns_port(self) -> bool | None:
         """What listens there is this engine. None: nothing does, or it can't be told."""
-        if not self.base_url or self._contained:
+        if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
             return None
-        return port.belongs(Url(self.base_url).port, (process.pid for process in self.process.processes()))
+        return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
+
+    def listens(self) -> bool:
+        """Something listens, and as far as can be told nobody else: it may be asked. Raises where somebody else does."""
+        if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
+            return False
+        self.check_port()
+        return True
 
     def check_port(self) -> None:
         """Before a request with a key goes out."""

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _LOOPBACK = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
@@ -33,12 +33,11 @@ def holder(port: int) -> str:
     return "another program"
 
 
-def belongs(port: int, pids: Iterable[int]) -> bool | None:
+def belongs(port: int, pids: Collection[int]) -> bool | None:
     """A connection to it reaches one of these processes. None: nobody listens, or it can't be told."""
     found = listeners(port)
     if not found:
         return None
-    pids = list(pids)
     if found <= {inode for pid in pids for inode in _sockets(pid)}:
         return True
     return None if any(_closed(pid) for pid in pids) else False

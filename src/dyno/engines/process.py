@@ -6,6 +6,7 @@ in. It ends them all when dyno asks for that, or when dyno is gone.
 """
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -458,12 +459,23 @@ def _signal(session: int, number: int) -> None:
             os.killpg(session, number)
     for pid in _pids():
         with contextlib.suppress(OSError):
-            held = os.pidfd_open(pid)  # first: what is seen then is of the process that is signalled, or it is dead
+            held = _pidfd(pid)  # first: what is seen then is of the process that is signalled, or it is dead
             try:
                 if _stat(pid)[3:] == [str(session)]:
-                    signal.pidfd_send_signal(held, number)
+                    os.kill(pid, number) if held is None else signal.pidfd_send_signal(held, number)
             finally:
-                os.close(held)
+                if held is not None:
+                    os.close(held)
+
+
+def _pidfd(pid: int) -> int | None:
+    """None: the kernel is older than 5.3."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as e:
+        if e.errno == errno.ENOSYS:
+            return None
+        raise
 
 
 def _prctl(option: int, value: int) -> None:

@@ -133,7 +133,7 @@ def running(
                 if by := port.in_use(launch.port):
                     raise EngineError(f"Port {launch.port} is in use by {by}: {port.ADVICE}")
             if plan.spec.container and headers:
-                say("Whether a port is the container's own can't be checked: what listens there gets the key")
+                say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
             for i, launch in enumerate(plan.launches):
                 engines.append(start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
             ready = [_wait_ready(e, plan, headers, engines, say) for e in engines]
@@ -281,11 +281,11 @@ def _wait_ready(
 
     while (left := limit - engine.process.age_s) > 0:
         waiting()
-        engine.check_port()
-        asked = _Asked(Url(engine.base_url), headers, protocol.path, body, left)
-        while (answer := asked.answer(_LOOK_S)) is None:
-            waiting()
-        last = answer
+        if engine.listens():
+            asked = _Asked(Url(engine.base_url), headers, protocol.path, body, left)
+            while (answer := asked.answer(_LOOK_S)) is None:
+                waiting()
+            last = answer
         if last.completed:
             engine.ready = True
             return engine.process.age_s
