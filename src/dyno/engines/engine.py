@@ -54,7 +54,7 @@ class Engine:
         return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
 
     def listens(self) -> bool:
-        """Something listens, and as far as can be told nobody else: it may be asked. Raises where somebody else does."""
+        """It may be asked: it listens, and as far as can be told nobody else does. Raises where somebody else does."""
         if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
             return False
         self.check_port()
