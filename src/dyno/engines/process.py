@@ -28,7 +28,8 @@ _CLEANUP_S = 60.0  # a container's daemon may be slow to let go of a big one
 _TERM, _KILL = b"t", b"k"  # dyno's orders to the keeper
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 _PIECE_BYTES = 1 << 20  # of a log, which may have gigabytes
-_TEXT_BYTES = 16 << 20
+_PART_BYTES = 8 << 20
+_LINE_BYTES = 256 << 20  # of one that talks
 _TROUBLE = re.compile(
     r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
 )
@@ -64,7 +65,7 @@ class EngineProcess:
         self._secrets = secrets
         self._started = time.monotonic()
         self._stopped = self._asked = False
-        self._heard = self._told = b""
+        self._heard, self._told = bytearray(), b""
         with contextlib.ExitStack() as its:
             mine = its.enter_context(contextlib.ExitStack())  # closed here only where the start fails
             # As files: closed with this object where an exception loses it, which the keeper takes for dyno's end.
@@ -107,10 +108,12 @@ class EngineProcess:
                 rest = rest[self._keeper.stdin.write(rest) or 0 :]
 
     def hear(self, timeout_s: float) -> bytes | None:
-        """Its next line; None: none yet, or none any more."""
+        """Its next line, or what there is of one that is too long; None: none yet, or none any more."""
         assert self._keeper.stdout is not None
         out, deadline = self._keeper.stdout.fileno(), time.monotonic() + timeout_s
-        while b"\n" not in self._heard:
+        searched = 0
+        while (end := self._heard.find(b"\n", searched)) < 0 and len(self._heard) < _LINE_BYTES:
+            searched = len(self._heard)
             left = deadline - time.monotonic()
             if left <= 0 or not _readable(out, left):
                 return None
@@ -119,7 +122,8 @@ class EngineProcess:
                 time.sleep(min(0.05, max(deadline - time.monotonic(), 0)))  # its end is near: it is waited for outside
                 return None
             self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+        line = bytes(self._heard[: end if end >= 0 else None])
+        del self._heard[: len(line) + 1]
         return line
 
     @property
@@ -238,17 +242,27 @@ class EngineProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def text(self) -> str:
-        """What it has written since it began; of a flood the first part, where it tells of its start."""
+        """What it has written since it began."""
         scrub(self.log, self._secrets)
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read(_TEXT_BYTES).decode("utf-8", "replace")
+        return excerpt(self.log, self._log_start)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
+    """What a log says from `start` to `end`; of a flood its first and its last part."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(start)
+        if (left_out := end - start - 2 * _PART_BYTES) <= 0:
+            return file.read(max(end - start, 0)).decode("utf-8", "replace")
+        first = file.read(_PART_BYTES).decode("utf-8", "replace")
+        file.seek(end - _PART_BYTES)
+        return f"{first}\n… {left_out:,} bytes are left out …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
 
 
 def scrub(log: Path, secrets: Sequence[str]) -> None:
