@@ -18,7 +18,6 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.engines import engine
 from dyno.engines import model as own_model
 from dyno.engines.process import free_port
 from dyno.errors import EngineError, UsageError
@@ -209,20 +208,19 @@ def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> No
         assert "engine.not_as_said" not in {f.code for f in right.result.findings}
 
 
-def test_a_server_that_took_the_port_is_not_taken_for_the_engine(
-    tmp_path: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_CLOSED_WITHIN_S", 0.5)  # it never will be
-    thief = fake(model="m")
-    binary = script(tmp_path / "vllm", "import time\ntime.sleep(60)\n")
-    plan = EnginePlan(EngineSpec("vllm", model="m", binary=binary), RIG, port=Url(thief.base_url).port)
+def test_a_port_in_use_is_told_before_the_start_with_who_has_it(tmp_path: Path, fake: StartFake) -> None:
+    other = fake(model="m")
+    port = Url(other.base_url).port
+    binary = script(tmp_path / "vllm", f"from pathlib import Path\nPath({str(tmp_path / 'started')!r}).touch()\n")
+    plan = EnginePlan(EngineSpec("vllm", model="m", binary=binary), RIG, port=port)
     (tmp_path / "e").mkdir()
     with (
-        pytest.raises(EngineError, match="another program answers there"),
+        pytest.raises(EngineError, match=rf"Port {port} is in use by python.* \(pid {other.process.pid}\): stop it"),
         running(plan, tmp_path / "e", {}, lambda _: None, lambda _: None),
     ):
         pass
-    assert thief.process.alive()
+    assert other.process.alive()
+    assert not (tmp_path / "started").exists()
 
 
 # ---- it doesn't come up ----

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from dyno import proxy, secrets, tls
+from dyno import limits, proxy, secrets, tls
 from dyno.errors import TargetError, UsageError
 from dyno.transport import DIRECT, Transport
 
@@ -99,6 +99,8 @@ class Route:
 
     def unreachable(self, error: Exception, within_s: float | None = None) -> str:
         at = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
+        if own := limits.advice(error):
+            return f"dyno couldn't open a connection to {at} ({getattr(error, 'strerror', None) or error}). {own}"
         if isinstance(error, ssl.SSLError):
             return f"{self.url}: {tls.words(error)}"
         if isinstance(error, proxy.ProxyRefused):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli.terminal import draw
 from dyno.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None
     rows, safe = [], 0
     for streams in levels:
         if sys.stderr.isatty():
-            print(f"{streams} streams …", end="\r", file=sys.stderr, flush=True)
+            draw("", f"{streams} streams …", "\r")
         row = calibrate(Shape(streams, rounds=2), folder)
         rows.append({**msgspec.to_builtins(row), "busy": busy, "accurate": row.holds})
         a, b = row.reported, row.actual

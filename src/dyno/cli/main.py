@@ -4,17 +4,25 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
-from dyno import __version__, secrets
+from dyno import __version__, limits, secrets
 from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
+from dyno.cli.terminal import shown
 from dyno.errors import DynoError, UsageError
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    with shown():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
@@ -32,13 +40,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except DynoError as e:
-        print(f"dyno: {e}", file=sys.stderr)
+        # Further lines stand back: a server's words can't look like dyno's own.
+        print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         print("\ndyno: interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away: `dyno runs | head`
         sys.stderr.close()
+        return 1
+    except MemoryError:
+        print("dyno: memory ran out. Free some, raise the limit (`ulimit -v`), or ask for less.", file=sys.stderr)
+        return 1
+    except OSError as e:  # wherever it wasn't foreseen
+        print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
+        return 1
+    except Exception as e:  # a mistake of dyno's own: told with its place, and no page of frames
+        frames = traceback.extract_tb(e.__traceback__)
+        at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        print(f"dyno: a mistake of dyno's own at {at}: {type(e).__name__}: {e}", file=sys.stderr)
         return 1
 
 

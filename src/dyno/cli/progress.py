@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 
+from dyno.cli.terminal import draw
 from dyno.experiment.watcher import Watcher
 from dyno.load.progress import Progress
 from dyno.units import NS_PER_MS, seconds
@@ -92,8 +93,7 @@ class Line(Watcher):
         self._rates.see(now, p)
         if writable():
             self._drawn = True
-            sys.stderr.write("\r" + self._text(p, shutil.get_terminal_size().columns) + "\x1b[K")
-            sys.stderr.flush()
+            draw("\r", self._text(p, shutil.get_terminal_size().columns), "\x1b[K")
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
         now = time.monotonic()
@@ -104,14 +104,12 @@ class Line(Watcher):
             self._drawn = True
             share = done / (warmups + measured)
             text = f"{share:4.0%} {bar(share, 20)} {iteration_text(done, warmups, measured, took_s)}"
-            sys.stderr.write("\r" + text[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
-            sys.stderr.flush()
+            draw("\r", text[: shutil.get_terminal_size().columns - 1], "\x1b[K")
 
     def within(self, done: int, count: int) -> None:
         if self._bar and writable():
             self._drawn = True
-            sys.stderr.write(f"\r{bar(done / count, 20)} {done}/{count} requests of this iteration\x1b[K")
-            sys.stderr.flush()
+            draw("\r", f"{bar(done / count, 20)} {done}/{count} requests of this iteration", "\x1b[K")
 
     def _text(self, p: Progress, columns: int) -> str:
         text = self._rates.text(p)
@@ -122,6 +120,5 @@ class Line(Watcher):
 
     def _wipe(self) -> None:
         if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            draw("\r\x1b[K", "")
             self._drawn = False

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli.terminal import for_programs
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -85,9 +86,11 @@ def _tables(tables: "Tables") -> str:
 
 def _print(answer: "Answer", how: str | None) -> None:
     if how == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
+        from dyno.report.csv_table import guarded
+
+        writer = csv.writer(for_programs(), lineterminator="\n")
+        for row in itertools.chain([answer.columns], answer.rows):
+            writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
     elif how == "json":
         between = "["
         for row in answer.rows:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from dyno.cli.progress import Rates, bar, clock, iteration_text, share_done, writable
+from dyno.cli.terminal import draw
 from dyno.experiment.study import StudyWatcher, Told
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
@@ -17,6 +18,7 @@ from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.study.estimate import trial_s
+from dyno.visible import visible
 
 _EVERY_S = 0.4
 
@@ -119,14 +121,12 @@ class StudyView(StudyWatcher):
         ]
         columns = shutil.get_terminal_size().columns
         up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""  # in one piece with the rest: nothing flickers
-        sys.stderr.write(up + "".join(f"{line[: columns - 1]}\n" for line in lines))
-        sys.stderr.flush()
+        draw(up, "".join(f"{visible(' '.join(line.splitlines()))[: columns - 1]}\n" for line in lines))
         self._drawn = len(lines)
 
     def _wipe(self) -> None:
         if self._drawn:
-            sys.stderr.write(f"\x1b[{self._drawn}A\x1b[J")
-            sys.stderr.flush()
+            draw(f"\x1b[{self._drawn}A\x1b[J", "")
             self._drawn = 0
 
 

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dyno.engines.process import private
+from dyno.engines.process import excerpt, private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
 from dyno.secrets import shown
@@ -212,7 +212,7 @@ def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
             except OSError as e:
                 raise EngineError(f"{tool} can't be started: {e.strerror}.") from None
         if code != 0:
-            lines = log.read_bytes()[start:].decode("utf-8", "replace").strip().splitlines()[-3:]
+            lines = excerpt(log, start).strip().splitlines()[-3:]
             raise EngineError(
                 f'`{" ".join(command[:2])}` of {spec.image} ended with code {code}: "{" | ".join(lines)}". '
                 f"Read {log} for the rest."

@@ -5,7 +5,7 @@ import socket
 import time
 from typing import Self
 
-from dyno.engines import trouble
+from dyno.engines import port, trouble
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError
 from dyno.http import Url
@@ -14,7 +14,15 @@ _CLOSED_WITHIN_S = 10.0
 
 
 class Engine:
-    def __init__(self, process: EngineProcess, base_url: str, version: str, title: str = "The engine") -> None:
+    def __init__(
+        self,
+        process: EngineProcess,
+        base_url: str,
+        version: str,
+        title: str = "The engine",
+        contained: bool = False,
+    ) -> None:
+        self._contained = contained  # its sockets are another's children's
         self.process = process
         self.command = process.command  # what started it
         self.base_url = base_url
@@ -39,13 +47,32 @@ class Engine:
             return True
         return False
 
+    def owns_port(self) -> bool | None:
+        """What listens there is this engine. None: nothing does, or it can't be told."""
+        if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
+            return None
+        return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
+
+    def listens(self) -> bool:
+        """It may be asked: it listens, and as far as can be told nobody else does. Raises where somebody else does."""
+        if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
+            return False
+        self.check_port()
+        return True
+
+    def check_port(self) -> None:
+        """Before a request with a key goes out."""
+        if self.owns_port() is False:
+            number = Url(self.base_url).port
+            raise self.failed(f"doesn't have port {number}: {port.holder(number)} listens there, so nothing was sent")
+
     def failed(self, what: str) -> EngineError:
         """With its last useful lines, and advice where they are known."""
         lines = self.process.last_lines()
         said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
         known = trouble.advice([what, *lines, *self.process.last_lines(60)])
-        if not self.ready and self._taken():
-            known = f"Another program listens at {self.base_url}: choose another port, or stop that one."
+        if not self.ready and self.owns_port() is False:
+            known = f"{self.base_url} is held by {port.holder(Url(self.base_url).port)}: {port.ADVICE}"
         if known is None and self.process.exit_code == -9:
             known = "It was killed from outside: by the system where memory ran out, most often (`dmesg` tells)."
         parts = [f"{self.title} {what}{said}", known or "", f"Read {self.process.log} for the rest."]

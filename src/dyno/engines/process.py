@@ -1,9 +1,12 @@
-"""An engine's process: started in a session of its own, ended with everything it started.
+"""An engine's process: started by a keeper, ended with everything it started.
 
-This file is also run as a script, by path and without dyno on its path: it imports the standard library only.
+The keeper is this file, run as a script by its path and without dyno on it: so it imports the standard library only. It
+is the engine's parent, and Linux hands it every process that the engine's own leave behind, whatever session they are
+in. It ends them all when dyno asks for that, or when dyno is gone.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,12 +17,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-_WILL = "_DYNO_WILL"  # a variable of the watcher's: its arguments are for everybody to see, and commands may hold keys
+if TYPE_CHECKING:
+    import psutil
+
+_WILL = "_DYNO_WILL"  # a variable of the keeper's: its arguments are for everybody to see, and commands may hold keys
 _GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
 _CLEANUP_S = 60.0  # a container's daemon may be slow to let go of a big one
+_TERM, _KILL = b"t", b"k"  # dyno's orders to the keeper
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
+_PIECE_BYTES = 1 << 20  # of a log, which may have gigabytes
+_PART_BYTES = 8 << 20
+_LINE_BYTES = 256 << 20  # of one that talks
 _TROUBLE = re.compile(
     r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
 )
@@ -37,7 +49,7 @@ class EngineProcess:
         log: Path,
         cleanup: list[str] | None = None,
         secrets: Sequence[str] = (),
-        will: list[str] | None = None,
+        after: list[str] | None = None,
         talks: bool = False,
         nice: int = 0,
         cores: Collection[int] = (),
@@ -45,82 +57,104 @@ class EngineProcess:
         """`env` is the whole environment; None: dyno's own. The log is appended to. `talks`: by lines, over `stdin` and
         `stdout`; the log has its stderr then.
 
-        `cleanup` ends what is not in the engine's group, such as its container, whose parent is a daemon. It is run
-        once the group is dead: by `stop`, or by the watcher where dyno itself died. `secrets`: values that the engine
-        may write into its log, and that don't stay there. `will`: what the watcher runs instead of `cleanup`, where
-        dyno can't do any more what it would have done after the stop. `nice`: added to dyno's own. `cores`: those that
-        it may use; empty: dyno's own.
+        `cleanup` ends what is no descendant of the engine, such as its container, whose parent is a daemon. The keeper
+        runs it once the engine is dead. `secrets`: values that the engine may write into its log, and that don't stay
+        there. `after`: what the keeper runs last where dyno was killed, and so can't do any more what it would have
+        done after the stop. `nice`: added to dyno's own. `cores`: those that it may use; empty: dyno's own.
         """
         self.command = command
         self.log = log
-        self._env = env
-        self._cleanup = cleanup or []
         self._secrets = secrets
         self._started = time.monotonic()
-        watched, self._held = os.pipe()
-        try:
-            with open(log, "ab", opener=private) as out:
-                self._log_start = out.tell()  # what an earlier engine left there is not this one's
-                # A session of its own, so that Ctrl-C reaches dyno and not the engine.
-                self._child = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        __file__,
-                        str(watched),
-                        str(nice),
-                        ",".join(map(str, cores)),
-                        *command,
-                    ],
-                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if talks else out,
-                    stderr=out,
-                    env={**(os.environ if env is None else env), _WILL: json.dumps(will or self._cleanup)},
-                    bufsize=0,
-                    pass_fds=[watched],
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(self._held)
-            raise
-        finally:
-            os.close(watched)
         self._stopped = self._asked = False
-        self._heard = b""
+        self._heard, self._told = bytearray(), b""
+        with contextlib.ExitStack() as its:
+            mine = its.enter_context(contextlib.ExitStack())  # closed here only where the start fails
+            # As files: closed with this object where an exception loses it, which the keeper takes for dyno's end.
+            orders = _pipe(its, 0)
+            self._orders = mine.enter_context(FileIO(orders[1], "w"))
+            told = _pipe(its, 1)
+            self._status = mine.enter_context(FileIO(told[0]))
+            out = its.enter_context(log.open("ab"))
+            self._log_start = out.tell()  # what an earlier engine left there is not this one's
+            lists = [cleanup or [], after or [], command]
+            self._keeper = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    __file__,
+                    str(orders[0]),
+                    str(told[1]),
+                    str(nice),
+                    ",".join(map(str, cores)),
+                    *(str(len(words)) for words in lists[:2]),
+                    *(word for words in lists for word in words),
+                ],
+                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if talks else out,
+                stderr=out,
+                env=env,
+                bufsize=0,
+                pass_fds=[orders[0], told[1]],
+                start_new_session=True,  # Ctrl-C reaches dyno, and neither the keeper nor the engine
+            )
+            mine.pop_all()
 
     def say(self, line: bytes) -> None:
         """To one that talks."""
-        assert self._child.stdin is not None
+        assert self._keeper.stdin is not None
         rest = memoryview(line + b"\n")
         with contextlib.suppress(BrokenPipeError):  # it is dead: `hear` will tell
             while rest:
-                rest = rest[self._child.stdin.write(rest) or 0 :]
+                rest = rest[self._keeper.stdin.write(rest) or 0 :]
 
     def hear(self, timeout_s: float) -> bytes | None:
-        """Its next line; None: none yet, or none any more."""
-        assert self._child.stdout is not None
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._heard:
+        """Its next line, or what there is of one that is too long; None: none yet, or none any more."""
+        assert self._keeper.stdout is not None
+        out, deadline = self._keeper.stdout.fileno(), time.monotonic() + timeout_s
+        searched = 0
+        while (end := self._heard.find(b"\n", searched)) < 0 and len(self._heard) < _LINE_BYTES:
+            searched = len(self._heard)
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._child.stdout], [], [], left)[0]:
+            if left <= 0 or not _readable(out, left):
                 return None
-            piece = os.read(self._child.stdout.fileno(), 1 << 16)
+            piece = os.read(out, 1 << 16)
             if not piece:
                 time.sleep(min(0.05, max(deadline - time.monotonic(), 0)))  # its end is near: it is waited for outside
                 return None
             self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+        line = bytes(self._heard[: end if end >= 0 else None])
+        del self._heard[: len(line) + 1]
         return line
 
     @property
     def pid(self) -> int:
-        return self._child.pid
+        """The engine's, which is also its session and group."""
+        return (self._known(1, _GRACE_S) or [self._keeper.pid])[0]
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; −15 where a TERM ended it."""
-        return self._child.poll()
+        return self._exit_code(0)
+
+    def _exit_code(self, timeout_s: float) -> int | None:
+        known = self._known(2, timeout_s)
+        if len(known) > 1:
+            return known[1]
+        return self._keeper.poll() if self._status.closed else None  # the keeper was killed, and the engine with it
+
+    def _known(self, count: int, timeout_s: float) -> list[int]:
+        """Of what the keeper tells: the engine's pid, then its exit code."""
+        deadline = time.monotonic() + timeout_s
+        while len(known := self._told.split(b"\n")[:-1]) < count and not self._status.closed:
+            if not _readable(self._status.fileno(), max(deadline - time.monotonic(), 0)):
+                break
+            piece = os.read(self._status.fileno(), 64)
+            self._told += piece
+            if not piece:
+                self._status.close()
+        return [int(number) for number in known]
 
     @property
     def age_s(self) -> float:
@@ -129,84 +163,63 @@ class EngineProcess:
     def alive(self) -> bool:
         return self.exit_code is None
 
-    def listens(self, port: int) -> bool | None:
-        """A process of the group listens there. None: it can't be told here."""
+    def processes(self) -> "list[psutil.Process]":
+        """The engine and all that descends from it."""
         import psutil  # not at the top: see this file's first lines
 
-        known = False
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if self.pid in (os.getpgid(process.pid), os.getsid(process.pid)):
-                    known = True
-                    if any(
-                        c.laddr and c.laddr.port == port and c.status == "LISTEN" for c in process.net_connections()
-                    ):
-                        return True
-        return False if known else None
+        with contextlib.suppress(psutil.Error):
+            found: list[psutil.Process] = psutil.Process(self._keeper.pid).children(recursive=True)
+            return found
+        return []
 
     def cpu_s(self) -> float:
-        """That those of the session have used so far."""
+        """That its processes have used so far."""
         import psutil  # not at the top: see this file's first lines
 
         used = 0.0
-        for pid in _session(self.pid):
+        for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                times = psutil.Process(pid).cpu_times()
+                times = process.cpu_times()
                 used += times.user + times.system
         return used
 
     def resident_bytes(self) -> int:
-        """Memory that those of the session hold now; what they share is counted once, where the system tells."""
+        """Memory that its processes hold now; what they share is counted once, where the system tells."""
         import psutil  # not at the top: see this file's first lines
 
         held = 0
-        for pid in _session(self.pid):
+        for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                info = psutil.Process(pid).memory_full_info()
+                info = process.memory_full_info()
                 held += getattr(info, "pss", info.rss)
         return held
 
     def terminate(self) -> None:
-        """Ask the group to end, and don't wait: several engines then end at the same time."""
+        """Ask it to end, and don't wait: several engines then end at the same time."""
         if not self._stopped and not self._asked:  # llama-server takes a second one for impatience
             self._asked = True
-            _signal(self.pid, signal.SIGTERM)
+            self._order(_TERM)
 
     def stop(self, timeout: float = _GRACE_S) -> None:
-        """End the whole session and wait until it is gone. Also after a crash: its workers may still live."""
+        """End it with all that descends from it, and wait until they are gone. Also after a crash: workers may live."""
         if self._stopped:
             return
-        # The watcher is in the session until the last moment, so its number can't be another's by now.
         self.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout)
-        _signal(self.pid, signal.SIGKILL)
-        self._child.wait()
-        self._clean_up()
-        deadline = time.monotonic() + _GRACE_S
-        while _session(self.pid) and time.monotonic() < deadline:
-            _signal(self.pid, signal.SIGKILL)  # what was forked meanwhile
-            time.sleep(0.01)
-        os.close(self._held)
-        for pipe in (self._child.stdin, self._child.stdout):
+        self._exit_code(timeout)
+        self._order(_KILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that can't be killed: the keeper goes on trying
+            self._keeper.wait(_GRACE_S + _CLEANUP_S)
+        self._exit_code(0)  # before its pipe is closed
+        self._stopped = True
+        for pipe in (self._orders, self._status, self._keeper.stdin, self._keeper.stdout):
             if pipe is not None:
                 pipe.close()
-        self._stopped = True
         scrub(self.log, self._secrets)
 
-    def _clean_up(self) -> None:
-        if not self._cleanup:
-            return
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            # Not `run`, which kills what it waits for at Ctrl-C. Its output isn't the engine's: not for the log.
-            subprocess.Popen(
-                self._cleanup,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self._env,
-                start_new_session=True,
-            ).wait(_CLEANUP_S)
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the keeper was killed, and the engine with it
+            self._orders.write(order)
+        self._keeper.send_signal(signal.SIGCONT)
 
     def last_lines(self, count: int = 5) -> list[str]:
         """What the log says of trouble, or else its last lines."""
@@ -231,11 +244,9 @@ class EngineProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def text(self) -> str:
-        """All that it has written since it began."""
+        """What it has written since it began."""
         scrub(self.log, self._secrets)
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read().decode("utf-8", "replace")
+        return excerpt(self.log, self._log_start)
 
     def __enter__(self) -> Self:
         return self
@@ -249,42 +260,32 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
+    """What a log says from `start` to `end`; of a flood its first and its last part."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(start)
+        if (left_out := end - start - 2 * _PART_BYTES) <= 0:
+            return file.read(max(end - start, 0)).decode("utf-8", "replace")
+        first = file.read(_PART_BYTES).decode("utf-8", "replace")
+        file.seek(end - _PART_BYTES)
+        return f"{first}\n… {left_out:,} bytes are left out …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
+
+
 def scrub(log: Path, secrets: Sequence[str]) -> None:
     """Stars over the secrets, in place and of the same length: an engine may go on writing behind them."""
     if not secrets or not log.exists():
         return
+    overlap = max(len(secret.encode(errors="surrogateescape")) for secret in secrets)
     with log.open("r+b") as file:
-        data = file.read()
-        for secret in (s.encode(errors="surrogateescape") for s in secrets):
-            at = data.find(secret)
-            while at >= 0:
-                file.seek(at)
-                file.write(b"*" * len(secret))
-                at = data.find(secret, at + len(secret))
-
-
-def _session(leader: int) -> list[int]:
-    """Who lives in it. By session and not by group: TGI's launcher gives each shard a group of its own."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name in brackets may itself have brackets and spaces.
-            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            # The dead stay listed until process 1 takes note, which in a container may be never.
-            if int(session) == leader and state not in "ZX":
-                found.append(int(folder.name))
-    return found
-
-
-def _signal(leader: int, number: int) -> None:
-    """To all of a session but oneself, who may be its watcher."""
-    for pid in _session(leader):
-        if pid != os.getpid():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-    if not Path("/proc/self/stat").exists():  # not Linux
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, number)
+        start = 0
+        while data := os.pread(file.fileno(), _PIECE_BYTES + overlap, start):
+            for secret in (s.encode(errors="surrogateescape") for s in secrets):
+                at = data.find(secret)
+                while at >= 0:
+                    os.pwrite(file.fileno(), b"*" * len(secret), start + at)
+                    at = data.find(secret, at + len(secret))
+            start += _PIECE_BYTES
 
 
 def free_port() -> int:
@@ -292,6 +293,139 @@ def free_port() -> int:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
         return port
+
+
+def _pipe(its: contextlib.ExitStack, end: int) -> tuple[int, int]:
+    """Of which one end is the keeper's, and is closed here once it has it."""
+    pipe = os.pipe()
+    its.callback(os.close, pipe[end])
+    return pipe
+
+
+def _readable(fd: int, timeout_s: float) -> bool:
+    ready = select.poll()  # `select` takes no numbers above 1023
+    ready.register(fd, select.POLLIN)
+    return bool(ready.poll(timeout_s * 1000))
+
+
+# ---- the keeper ----
+
+
+class Keeper:
+    """Parent of the engine and of whatever its processes leave behind. Only what it has not yet waited for is
+    signalled, so that no number is another's by then."""
+
+    def __init__(self, orders: int, told: int) -> None:
+        self._orders, self._told = orders, told
+        self._dyno = os.getppid()
+        self._woken, waker = os.pipe()
+        for fd in (orders, told):
+            os.set_inheritable(fd, False)
+        for fd in (orders, self._woken, waker):
+            os.set_blocking(fd, False)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored wakes nobody
+        self._engine = 0
+        self._code: int | None = None
+
+    def start(self, command: list[str], nice: int, cores: set[int]) -> None:
+        me = os.getpid()
+        self._engine = os.fork()
+        if not self._engine:
+            _become(command, nice, cores, me)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)  # where the engine talks, the pipes are its own
+        os.write(self._told, b"%d\n" % self._engine)
+
+    def wait(self) -> bool:
+        """Until all are to be killed. False: dyno is gone, they were asked to end, and had their time for it."""
+        events = select.poll()
+        watched = [self._orders]
+        # The pipe alone would do, but a process that dyno forked would hold it open after dyno's death.
+        with contextlib.suppress(AttributeError, OSError):
+            watched.append(os.pidfd_open(self._dyno))
+        for fd in (self._woken, *watched):
+            events.register(fd, select.POLLIN)
+        deadline: float | None = None
+        while deadline is None or (time.monotonic() < deadline and self._others_live()):
+            ready = {fd for fd, _ in events.poll(None if deadline is None else 50)}
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+            self._look()
+            if ready.isdisjoint(watched):
+                continue
+            order = b""
+            with contextlib.suppress(BlockingIOError):
+                order = os.read(self._orders, 1)
+            if order == _KILL:
+                return True
+            _signal(self._engine, signal.SIGTERM)
+            if not order:
+                deadline = time.monotonic() + _GRACE_S
+                for fd in watched:
+                    events.unregister(fd)
+                watched = []
+        return False
+
+    def _others_live(self) -> bool:
+        return self._code is None or any(pid != self._engine for pid in _children())
+
+    def _look(self) -> None:
+        """Tells the engine's exit code once it has one. It stays a zombie: until the end its number and its session's
+        are no other's. The rest are waited for."""
+        if self._code is None and (code := _peek(self._engine)) is not None:
+            self._code = code
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._told, b"%d\n" % code)
+        for pid in _children():
+            if pid != self._engine:
+                os.waitpid(pid, os.WNOHANG)
+
+    def end(self, cleanup: list[str]) -> None:
+        """Returns when nobody is left."""
+        _signal(self._engine, signal.SIGKILL)
+        deadline = time.monotonic() + _GRACE_S
+        while self._code is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+            self._look()
+        if cleanup:
+            null = subprocess.DEVNULL  # its output isn't the engine's: not for the log
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.Popen(cleanup, stdin=null, stdout=null, stderr=null).wait(_CLEANUP_S)
+        pause_s = 0.001
+        while True:
+            # Whoever is killed leaves its children to this process, and they are killed in the next round.
+            for pid in _children():
+                with contextlib.suppress(PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    if (group := os.getpgid(pid)) != os.getpgrp():  # at one blow: none can fork out of it meanwhile
+                        os.killpg(group, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, 0.25)  # one may hang in a driver, and be killed only when that returns
+
+
+def _become(command: list[str], nice: int, cores: set[int], keeper: int) -> None:
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the keeper has one thread, so that is its death
+        if os.getppid() != keeper:
+            os._exit(127)
+        _make_room(nice, cores)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and an exec would hand that on
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except OSError as e:
+        print(f"{command[0]}: {e.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
 
 
 def _make_room(nice: int, cores: set[int]) -> None:
@@ -305,62 +439,85 @@ def _make_room(nice: int, cores: set[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _become(watched: int, cleanup: list[str], command: list[str]) -> None:
-    """Leave a watcher behind and turn into the engine, which so keeps the pid that dyno knows.
-
-    Not PR_SET_PDEATHSIG: it fires when the *thread* that started the engine ends, and misses grandchildren.
-    """
-    dyno, engine = os.getppid(), os.getpid()
-    if first := os.fork():
-        os.waitpid(first, 0)
-        os.close(watched)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an exec would hand that on
-        try:
-            os.execvp(command[0], command)
-        except OSError as e:
-            print(f"{command[0]}: {e.strerror}", file=sys.stderr, flush=True)
-            os._exit(127)
-    if os.fork():
-        os._exit(0)  # the watcher is no child of the engine, which may wait for all of its own
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    end = select.poll()
-    end.register(watched)
-    # The pipe alone would do, but a process that dyno forked would hold it open after dyno's death.
-    with contextlib.suppress(AttributeError, OSError):
-        end.register(os.pidfd_open(dyno))
-    end.poll()
-    _signal(engine, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_S
-    while time.monotonic() < deadline and len(_session(engine)) > 1:
-        time.sleep(0.05)
-    _signal(engine, signal.SIGKILL)
-    if cleanup:
-        _after_my_death(cleanup)
-    os.killpg(0, signal.SIGKILL)
+def _peek(child: int) -> int | None:
+    """The exit code of a dead child, which stays to be waited for."""
+    if not hasattr(os, "waitid"):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+    found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
-def _after_my_death(command: list[str]) -> None:
-    """Leave a process outside the group that runs `command` when the group, this one in it, is dead."""
-    death, mine = os.pipe()
-    outside, its = os.pipe()
-    if os.fork():
-        os.close(its)
-        os.read(outside, 1)  # it is out of the group, and `mine` is held here alone
-        return
-    os.close(mine)
-    os.setsid()
-    os.close(its)
-    os.read(death, 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def _children() -> list[int]:
+    """Of this process, the dead among them."""
+    me = os.getpid()
+    with contextlib.suppress(OSError):  # a kernel may be built without it
+        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    return [pid for pid in _pids() if _stat(pid)[1:2] == [str(me)]]
+
+
+def _pids() -> list[int]:
+    with contextlib.suppress(OSError):
+        names = (path.name for path in Path("/proc").iterdir())
+        return [int(name) for name in names if name.isdecimal()]
+    return []
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, group, session."""
+    with contextlib.suppress(OSError):
+        # The name in brackets may itself have brackets and spaces.
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:4]
+    return []
+
+
+def _signal(session: int, number: int) -> None:
+    """To all of a session. By session and not by group: TGI's launcher gives each shard a group of its own."""
+    if not _pids():  # not Linux
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, number)
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            held = _pidfd(pid)  # first: what is seen then is of the process that is signalled, or it is dead
+            try:
+                if _stat(pid)[3:] == [str(session)]:
+                    os.kill(pid, number) if held is None else signal.pidfd_send_signal(held, number)
+            finally:
+                if held is not None:
+                    os.close(held)
+
+
+def _pidfd(pid: int) -> int | None:
+    """None: the kernel is older than 5.3."""
     try:
-        os.execvp(command[0], command)
+        return os.pidfd_open(pid)
     except OSError as e:
-        print(f"{command[0]}: {e.strerror}", file=sys.stderr, flush=True)
-        os._exit(127)
+        if e.errno == errno.ENOSYS:
+            return None
+        raise
+
+
+def _prctl(option: int, value: int) -> None:
+    """Without it, on other systems, what leaves the engine's group lives on."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _main(orders: str, told: str, nice: str, cores: str, *command: str) -> None:
+    cleanup, after = json.loads(os.environ.pop(_WILL))
+    keeper = Keeper(int(orders), int(told))
+    keeper.start(list(command), int(nice), {int(core) for core in cores.split(",") if core})
+    asked = keeper.wait()
+    keeper.end(cleanup)
+    if after and not asked:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(after[0], after)
 
 
 if __name__ == "__main__":
-    _make_room(int(sys.argv[2]), {int(core) for core in sys.argv[3].split(",") if core})
-    _become(int(sys.argv[1]), json.loads(os.environ.pop(_WILL)), sys.argv[4:])
+    _main(*sys.argv[1:])

@@ -3,17 +3,18 @@
 import contextlib
 import math
 import os
-import shlex
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container
+from dyno.engines import container, port
 from dyno.engines.engine import Engine
 from dyno.engines.kinds.base import Kind, LogFacts
 from dyno.engines.launch import public
@@ -35,6 +36,7 @@ _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a d
 _MEMORY_BACK_S = 30.0
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_S = 600.0
+_LOOK_S = 0.1  # so soon a death is told
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
 CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
@@ -89,6 +91,11 @@ class Fleet:
                 return str(engine.failed(f"died with code {engine.process.exit_code} under load"))
         return None
 
+    def check_ports(self) -> None:
+        """Another program may have taken the port of a copy that died, and would be sent the key."""
+        for engine in self.engines:
+            engine.check_port()
+
     def empty_cache(self) -> bool:
         return empty_caches(self.plan.kind, self.urls, self.headers)
 
@@ -125,6 +132,11 @@ def running(
     with prepared(plan, folder, say, changed) as planned:
         try:
             say(f"Starting {what(plan)}")
+            for launch in plan.launches:
+                if by := port.in_use(launch.port):
+                    raise EngineError(f"Port {launch.port} is in use by {by}: {port.ADVICE}")
+            if plan.spec.container and headers:
+                say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
             for i, launch in enumerate(plan.launches):
                 engines.append(start(plan, launch, log if i == 0 else folder / f"engine-{i + 1}.log", i))
             ready = [_wait_ready(e, plan, headers, engines, say) for e in engines]
@@ -228,12 +240,12 @@ def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine
         nice, cores, _ = room(plan)
         process = EngineProcess(
             launch.argv, env, log, cleanup=cleanup or None, secrets=secrets.known(),
-            will=_will(plan, cleanup, index), talks=plan.batch is not None, nice=nice, cores=cores,
+            after=_after(plan, index), talks=plan.batch is not None, nice=nice, cores=cores,
         )  # fmt: skip
-    except OSError as e:
+    except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
-    return Engine(process, url, plan.program.version or "", title)
+    return Engine(process, url, plan.program.version or "", title, contained=plan.spec.container is not None)
 
 
 def room(plan: EnginePlan) -> tuple[int, list[int], int | None]:
@@ -246,11 +258,9 @@ def room(plan: EnginePlan) -> tuple[int, list[int], int | None]:
     return ENGINE_NICE, cores[:-1], cores[-1]
 
 
-def _will(plan: EnginePlan, cleanup: list[str], index: int) -> list[str] | None:
-    """Where dyno is killed: the first copy's watcher also runs the commands that come after."""
-    if index or not plan.spec.after:
-        return None
-    return ["sh", "-c", "; ".join([*([shlex.join(cleanup)] if cleanup else []), *plan.spec.after])]
+def _after(plan: EnginePlan, index: int) -> list[str] | None:
+    """Where dyno is killed: the first copy's keeper runs the commands that come after."""
+    return ["sh", "-c", "; ".join(plan.spec.after)] if plan.spec.after and not index else None
 
 
 def _wait_ready(
@@ -262,32 +272,58 @@ def _wait_ready(
     limit = plan.spec.ready_timeout_s
     last = server.Attempt(False, "it didn't listen")
     word_due_s = _WORD_EVERY_S
-    while (left := limit - engine.process.age_s) > 0:
+
+    def waiting() -> None:
+        nonlocal word_due_s
         if engine.process.age_s > word_due_s:
             word_due_s += _WORD_EVERY_S
             say(f"Still starting after {engine.process.age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
         for other in all_of_them:  # a copy that died is told at once, not when it is its turn
-            if not other.process.alive():
-                raise other.failed(f"exited with code {other.process.exit_code} after {other.process.age_s:.1f} s")
-        last = server.attempt(Url(engine.base_url), headers, protocol.path, body, left)
+            if (code := other.process.exit_code) is not None:
+                raise other.failed(f"exited with code {code} after {other.process.age_s:.1f} s")
+
+    while (left := limit - engine.process.age_s) > 0:
+        waiting()
+        if engine.listens():
+            asked = _Asked(Url(engine.base_url), headers, protocol.path, body, left)
+            while (answer := asked.answer(_LOOK_S)) is None:
+                waiting()
+            last = answer
         if last.completed:
-            took = engine.process.age_s
-            if plan.spec.container is None and engine.process.listens(Url(engine.base_url).port) is False:
-                raise engine.failed(
-                    f"doesn't listen at {engine.base_url}, and another program answers there: it took the port"
-                )
             engine.ready = True
-            return took
+            return engine.process.age_s
         if last.settled:
             raise engine.failed(f"can't answer a first request for one token: {last.said}")
-        time.sleep(min(0.1, max(left, 0)))
+        time.sleep(min(_LOOK_S, max(left, 0)))
     raise engine.failed(f"completed no generation within {limit:g} s ({last.said})")
+
+
+class _Asked:
+    """A first request, in a thread: its answer may take minutes, and the engine may die meanwhile."""
+
+    def __init__(self, *question: Any) -> None:
+        self._found: server.Attempt | BaseException | None = None
+        self._thread = threading.Thread(target=self._ask, args=question, daemon=True)
+        self._thread.start()
+
+    def _ask(self, *question: Any) -> None:
+        try:
+            self._found = server.attempt(*question)
+        except BaseException as e:  # it is raised where it is waited for
+            self._found = e
+
+    def answer(self, timeout_s: float) -> server.Attempt | None:
+        self._thread.join(timeout_s)
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
 
 
 def _verified(plan: EnginePlan, engines: list[Engine], headers: dict[str, str]) -> TargetFacts:
     """What each copy says of itself, held against the setting. Raises where it serves something else."""
     found: list[TargetFacts] = []
     for engine in engines:
+        engine.check_port()
         facts = looked_at(plan, engine.base_url, headers)
         # What its routes say goes before its log of the start, and that before what the setting implies.
         found.append(verified(plan, engine, facts))
@@ -331,14 +367,19 @@ def verified(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFact
 
 
 def stop(engines: list[Engine]) -> None:
-    for engine in engines:
-        engine.process.terminate()  # all at once, then wait for each
-    for engine in engines:
-        try:
-            engine.stop(_GRACE_S)
-        except KeyboardInterrupt:  # no patience: no grace
-            engine.stop(0.0)
-            raise
+    with contextlib.ExitStack() as all_of_them:  # whatever goes wrong with one
+        for engine in reversed(engines):
+            all_of_them.callback(_stop, engine)
+        for engine in engines:
+            engine.process.terminate()  # all at once, then wait for each
+
+
+def _stop(engine: Engine) -> None:
+    try:
+        engine.stop(_GRACE_S)
+    except BaseException:  # Ctrl-C: no patience, no grace
+        engine.stop(0.0)
+        raise
 
 
 def _held(devices: Sequence[int], before: dict[int, int]) -> int:

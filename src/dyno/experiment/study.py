@@ -18,7 +18,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines.kinds import kind_of
-from dyno.engines.process import scrub
+from dyno.engines.process import excerpt, scrub
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, running
@@ -261,7 +261,7 @@ class Conductor:
         finally:
             log = worker.engine.process.log
             if log.exists():
-                write(run.path / log.name, worker.plan.clean(log.read_text(errors="replace")).encode())
+                write(run.path / log.name, worker.plan.clean(excerpt(log)).encode())
         return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
@@ -345,9 +345,5 @@ def _sizes(folder: Path) -> dict[str, int]:
 def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int], fleet: Fleet) -> None:
     """What the engine said when it came up, and what it said during this trial: its folder is whole by itself."""
     for name, size in before.items():
-        with (start / name).open("rb") as log:
-            head = log.read(ready.get(name, 0))
-            log.seek(size)
-            own = log.read()
-        text = (head + own).decode("utf-8", "replace")
+        text = excerpt(start / name, end=ready.get(name, 0)) + excerpt(start / name, size)
         write(run.path / name, fleet.plan.clean(text).encode())

@@ -124,6 +124,7 @@ def on_fleet(
     place: Place | None = None,
 ) -> Tokenizer | None:
     """One of the trials on an engine that dyno has started."""
+    fleet.check_ports()
     trial = aimed(trial, fleet)
     work = work or fitting(trial, fleet.target, headers, watcher)
     check_context(work.lengths, fleet.target)

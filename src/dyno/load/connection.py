@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from dyno import proxy
+from dyno import limits, proxy
 from dyno.clock import now_ns
 from dyno.http import connect_unix
 from dyno.load import http1
@@ -164,6 +164,8 @@ def failure(error: Exception) -> str:
 
 
 def _kind(error: Exception) -> str:
+    if limits.advice(error):
+        return "client"
     if isinstance(error, ssl.SSLError):
         return "tls"
     if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", 0) == errno.ECONNREFUSED:

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from dyno import tls
+from dyno import limits, tls
 from dyno.clock import now_ns
 from dyno.errors import TargetError, UsageError
 from dyno.http import Route, Url
@@ -48,11 +48,13 @@ class Pool:
         self._in_turn.append(chosen)
         return chosen
 
-    def hold(self, replica: Replica) -> None:
+    def hold(self, replica: Replica, error: Exception | None = None) -> None:
         """After a request that got no answer, or 429 or 5xx. A dead replica fails at once, so it always has the least
         in flight and would be sent everything: it is sent nothing until a connection to it opens, unless all are held.
+        Not where the `error` is a limit of the client's own.
         """
-        replica.held = self.only is None
+        if error is None or not limits.advice(error):
+            replica.held = self.only is None
 
     def try_held(self) -> None:
         """By a connection, not by a request: to find out costs no failure."""
@@ -143,7 +145,7 @@ class Pool:
 
     def _not_reached(self, replica: Replica, error: Exception) -> None:
         self._error = replica.route.unreachable(error)
-        self.hold(replica)
+        self.hold(replica, error)
 
     def take(self, replica: Replica) -> Connection | None:
         now, idle = now_ns(), replica.idle

@@ -308,7 +308,7 @@ class Wire:
             try:
                 stream = pool.open(replica)
             except OSError as e:
-                pool.hold(replica)
+                pool.hold(replica, e)
                 self._failed(exchange, replica, failure(e), unsent_due=due)
                 return
         stream.exchange, stream.due_ns = exchange, due
@@ -442,15 +442,15 @@ class Wire:
         self._note(END, exchange, now, NO_STAMP, reason.encode()[:1000])
         self.progress.ended += 1
         self.progress.failed += 1
-        self._slot_free(replica, now, refused=reason.startswith("refused"))
+        self._slot_free(replica, now, refused=reason.startswith("refused"), pause=reason.startswith("client"))
 
-    def _slot_free(self, replica: Replica, now: int, refused: bool = False) -> None:
+    def _slot_free(self, replica: Replica, now: int, refused: bool = False, pause: bool = False) -> None:
         replica.in_flight -= 1
         self.progress.in_flight -= 1
         if refused:
             replica.refused += 1
         if self._plan.due_ns is None:
-            if refused:
+            if refused or pause:
                 self._paused.append(now + REFUSED_PAUSE_NS)
             else:
                 self._free.append(now)

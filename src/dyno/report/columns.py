@@ -2,16 +2,15 @@
 
 from collections.abc import Collection, Sequence
 
+from dyno.visible import visible
+
 Rows = Sequence[Sequence[str]]
-
-
-# What a terminal would obey: names and messages may come from an archive of somebody else's.
-_CONTROL = dict.fromkeys((*range(32), 127, *range(128, 160)), " ")
+_ONE_LINE = dict.fromkeys(map(ord, "\t\n\r"), " ")
 
 
 def aligned(rows: Rows, right: Collection[int] = ()) -> list[str]:
     """`right`: the columns of numbers."""
-    rows = [[cell.translate(_CONTROL) for cell in row] for row in rows]
+    rows = _cells(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     columns = range(len(widths))
     return [
@@ -20,8 +19,13 @@ def aligned(rows: Rows, right: Collection[int] = ()) -> list[str]:
     ]
 
 
+def _cells(rows: Rows) -> list[list[str]]:
+    """Each in one line, and as wide as it looks: names and messages may be somebody else's."""
+    return [[visible(cell.translate(_ONE_LINE)) for cell in row] for row in rows]
+
+
 def markdown(rows: Rows, right: Collection[int] = ()) -> list[str]:
     """The first row holds the titles."""
-    titles, *rest = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    titles, *rest = [[cell.replace("|", "\\|") for cell in row] for row in _cells(rows)]
     rule = ["---:" if i in right else "---" for i in range(len(titles))]
     return [f"| {' | '.join(row)} |" for row in (titles, rule, *rest)]

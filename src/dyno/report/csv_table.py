@@ -21,15 +21,14 @@ def csv(report: Report) -> str:
     names = [name for name in _columns(report) if name in told]
     out = io.StringIO()
     writer = commas.writer(out, lineterminator="\n")
-    writer.writerow([guarded(name) for name in names])
+    writer.writerow([guarded(line(name)) for name in names])
     writer.writerows([[held.get(name, "") for name in names] for held in lines])
     return out.getvalue()
 
 
 def guarded(words: str) -> str:
-    """A spreadsheet would reckon what begins so. Numbers may."""
-    words = line(words)
-    return f"'{words}" if words[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
+    """Prevents CSV formula injection; numbers pass."""
+    return f"'{words}" if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
 
 
 def _columns(report: Report) -> list[str]:
@@ -75,7 +74,7 @@ def _line(e: Entry) -> dict[str, str]:
 
 def _text(value: Scalar) -> str:
     if isinstance(value, str):
-        return guarded(value)
+        return guarded(line(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(int(value)) if value == value // 1 and abs(value) < 1e15 else repr(value)

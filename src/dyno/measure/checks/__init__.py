@@ -46,6 +46,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     load.repeated_prompts,
     load.replicas,
     client.proxy,
+    client.limits,
     client.unseen_chunks,
     client.clock_set,
     client.late_sends,

@@ -45,6 +45,20 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     )
 
 
+def limits(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if count := s.failures.get("client", 0):
+        share = count / s.sent
+        yield Finding(
+            "client.limits",
+            "void" if share >= 0.5 or not s.completed else "doubt",
+            f"{count} of {s.sent} requests ({share:.1%}) failed at a limit of the client's own machine: open files, "
+            "local ports or memory. The server never answered for them, and the load was lower than planned.",
+            "Raise the limit that error_detail in records.jsonl names (`ulimit -n`, net.ipv4.ip_local_port_range, "
+            "`ulimit -v`), or lower the load.",
+        )
+
+
 def _unknown(s: Summary) -> list[str]:
     """Figures that are known only within bounds, in words: of each latency its mean, else its first."""
     found = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]

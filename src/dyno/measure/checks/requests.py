@@ -8,8 +8,10 @@ from dyno.measure.evidence import Evidence
 
 def failed(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    # Those in flight when a run was stopped are no failures.
-    yield from failures(s.failed - s.failures.get("interrupted", 0), s.sent, s.completed, _kinds(s.failures))
+    # Those in flight when a run was stopped are no failures; those of the client are told by `client.limits`.
+    count = s.failed - s.failures.get("interrupted", 0) - s.failures.get("client", 0)
+    if count or not s.failures.get("client"):
+        yield from failures(count, s.sent, s.completed, _kinds(s.failures))
 
 
 def failures(count: int, sent: int, completed: int, told: str) -> Iterator[Finding]:
