@@ -72,7 +72,7 @@ class EnginePlan:
         vendor = _vendor_of(rig) or self.assumed
         port = port or spec.port
         ports = [port + i if port else 8000 + i if dry else free_port() for i in range(spec.replicas)]
-        if ports[-1] > 65535:
+        if max(ports, default=0) > 65535:
             raise UsageError(
                 f"port = {port}: the last of {spec.replicas} copies would have {ports[-1]}, which is no port."
             )
