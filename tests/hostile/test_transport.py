@@ -42,6 +42,17 @@ def call(*how: Any) -> tuple[int, Any]:
         client.close()
 
 
+def relay(sock: Any, out: socket.socket, change: Callable[[bytes], bytes] = bytes) -> None:
+    """Hands on what comes, until one of them closes."""
+    while True:
+        held = isinstance(sock, ssl.SSLSocket) and sock.pending()
+        for ready in [sock] if held else select.select([sock, out], [], [])[0]:
+            data = ready.recv(65_536)
+            if not data:
+                return
+            (out if ready is sock else sock).sendall(change(data) if ready is sock else data)
+
+
 def answer_json(sock: Any, _: int) -> None:
     while sock.recv(65_536):
         sock.sendall(OK)
@@ -128,12 +139,7 @@ def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
 
     def pass_on(sock: ssl.SSLSocket, _: int) -> None:
         with socket.create_connection(("127.0.0.1", port)) as out:
-            while True:
-                for ready in [sock] if sock.pending() else select.select([sock, out], [], [])[0]:
-                    data = ready.recv(65_536)
-                    if not data:
-                        return
-                    (out if ready is sock else sock).sendall(data)
+            relay(sock, out)
 
     url = files.server(scripted, pass_on, ssl.TLSVersion.TLSv1_3).base_url
     words = ["bench", "serve", "--base-url", url, "--cacert", files.ca, "--cert", files.cert, "--key", files.key]
@@ -202,20 +208,16 @@ class Forwarding:
             if first.startswith(b"CONNECT "):
                 sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
-                out.sendall(self._plain(first))
-            while True:
-                for ready in select.select([sock, out], [], [])[0]:
-                    data = ready.recv(65_536)
-                    if not data:
-                        return
-                    if ready is sock and not first.startswith(b"CONNECT "):
-                        self.asked.append(data)
-                        data = self._plain(data)
-                    (out if ready is sock else sock).sendall(data)
+                out.sendall(without_host(first))
+            relay(sock, out, bytes if first.startswith(b"CONNECT ") else self._plain)
 
-    @staticmethod
-    def _plain(data: bytes) -> bytes:
-        return re.sub(rb"^(\w+) http://[^/]+/", rb"\1 /", data)
+    def _plain(self, data: bytes) -> bytes:
+        self.asked.append(data)
+        return without_host(data)
+
+
+def without_host(request: bytes) -> bytes:
+    return re.sub(rb"^(\w+) http://[^/]+/", rb"\1 /", request)
 
 
 LOGIN = b"bWU6aHVudGVyIDIy"  # me:hunter 22
@@ -393,6 +395,22 @@ def test_a_unix_socket_is_driven_like_any_other(unix: Callable[..., str]) -> Non
     assert [(r.error, r.text) for r in driven.records] == [(None, " tok" * 5)] * 12
     assert not driven.client.kernel_stamps
     assert b"host: localhost\r\n" in heads[-1]
+
+
+def test_a_whole_run_over_a_unix_socket(unix: Callable[..., str], fake: StartFake, tmp_path: Path) -> None:
+    port = Url(fake().base_url).port
+
+    def talk(sock: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as out:
+            relay(sock, out)
+
+    words = ["bench", "serve", "--base-url", f"unix://{unix(talk)}", "--num-prompts", "4", "--max-concurrency", "2"]
+    words += ["--random-input-len", "5", "--random-output-len", "4", "--runs", str(tmp_path), "--disable-tqdm"]
+    assert main(words) == 0
+    (manifest,) = tmp_path.glob("*/trial.json")
+    assert msgspec.json.decode(manifest.read_bytes())["trial"]["target"]["base_url"] == words[3]
+    assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()
+    assert main(["runs", "show", str(manifest.parent)]) == 0
 
 
 def test_open_files_that_come_with_the_data_are_not_taken(unix: Callable[..., str]) -> None:
