@@ -42,8 +42,8 @@ def named(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | No
     # The value itself isn't repeated: it may hold a password.
     if not proxy or "@" in parts.path + parts.query + parts.fragment or not re.fullmatch(r"[!-~]+", value):
         raise UsageError(
-            f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST if "
-            "it wants a login, and odd characters of the password as %40."
+            f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST "
+            "if it wants a login, and odd characters of the password as %40."
         )
     login = None
     if parts.username is not None:

@@ -75,9 +75,9 @@ class EngineProcess:
             self._orders = mine.enter_context(FileIO(orders[1], "w"))
             told = _pipe(its, 1)
             self._status = mine.enter_context(FileIO(told[0]))
-            out = its.enter_context(log.open("ab"))
+            out = its.enter_context(open(log, "ab", opener=private))
             self._log_start = out.tell()  # what an earlier engine left there is not this one's
-            lists = [cleanup or [], after or [], command]
+            will = json.dumps([cleanup or [], after or []])
             self._keeper = subprocess.Popen(
                 [
                     sys.executable,
@@ -88,13 +88,12 @@ class EngineProcess:
                     str(told[1]),
                     str(nice),
                     ",".join(map(str, cores)),
-                    *(str(len(words)) for words in lists[:2]),
-                    *(word for words in lists for word in words),
+                    *command,
                 ],
                 stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if talks else out,
                 stderr=out,
-                env=env,
+                env={**(os.environ if env is None else env), _WILL: will},
                 bufsize=0,
                 pass_fds=[orders[0], told[1]],
                 start_new_session=True,  # Ctrl-C reaches dyno, and neither the keeper nor the engine
