@@ -121,8 +121,9 @@ SERVE = ["bench", "serve", "--num-prompts", "4", "--max-concurrency", "2", "--in
 
 def test_a_server_s_names_and_answers(quiet: Check, scripted: Callable[..., Scripted]) -> None:
     url = scripted(speaking()).base_url
-    quiet(*SERVE, "--base-url", url)
-    quiet(*SERVE, "--base-url", url, "--json")
+    quiet(*SERVE, "--base-url", url, code=1)  # no name there that dyno would ask for
+    quiet(*SERVE, "--base-url", url, "--model", "m")
+    quiet(*SERVE, "--base-url", url, "--model", "m", "--json")
     run = str(next(Path("runs").glob("*serve-*")))
     for words in (["runs"], ["runs", "list", "--json"], ["runs", "show", run], ["runs", "show", run, "--json"]):
         quiet(*words)
