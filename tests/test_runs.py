@@ -351,9 +351,12 @@ def test_raw_bytes_are_packed_only_where_they_were_decoded(home: Path, say: Say)
     *_, cut = sorted((home / "runs/tp/trials").iterdir())
     (cut / "summary.json").unlink(missing_ok=True)
     (cut / "exchanges.spool").touch()
+    (cut / "engine.log").touch()
+    (cut / ".unscrubbed").touch()  # dyno was killed while the engine ran
     code, _, err = say("runs", "pack", "1111", "tp", "-o", "both.tar.zst")
-    assert code == 0 and err.count("since it holds raw bytes") == 2
-    assert [name for name in names_in(home / "both.tar.zst") if name.endswith(".spool")] == [
+    assert code == 0 and err.count("since a key may be in it") == 3
+    raw = (".spool", "unscrubbed", f"{cut.name}/engine.log")
+    assert [name for name in names_in(home / "both.tar.zst") if name.endswith(raw)] == [
         "20260101-serve-a-1111/exchanges.spool"
     ]
 

@@ -477,6 +477,35 @@ def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(
     assert leaks(tmp_path / "runs") == {}
 
 
+def test_the_log_of_an_engine_whose_dyno_was_killed_is_not_sent(dyno: Dyno, tmp_path: Path) -> None:
+    binary = script(tmp_path / "vllm", f"import time\nprint('key is {KEY}', flush=True)\ntime.sleep(600)\n")
+    words = [
+        "bench",
+        "serve",
+        "--engine",
+        "vllm",
+        "--model",
+        "m",
+        "--engine-binary",
+        binary,
+        "--engine-env",
+        f"A_KEY={KEY}",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dyno", *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: [p for p in tmp_path.glob("runs/*/engine.log") if re.search(rf"{KEY}|\*{{9}}", p.read_text())])
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    [run] = (tmp_path / "runs").iterdir()
+    wait_for(lambda: not [p for p in psutil.process_iter() if binary in _cmdline(p)])
+    packed = dyno("runs", "pack", run.name, "-o", "sent.tar.zst")
+    assert (packed.code, "since a key may be in it" in packed.text) == (0, True)
+    assert dyno("runs", "unpack", "sent.tar.zst", "--runs", "copy").code == 0
+    assert (tmp_path / "copy" / run.name / "engine.json").exists()
+    assert leaks(tmp_path / "copy") == {}
+
+
 def _of(process: psutil.Process, top: int) -> bool:
     """Started by it, or by what it started: the watcher of an engine is nobody's child."""
     try:

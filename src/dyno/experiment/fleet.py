@@ -30,6 +30,7 @@ from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.measure.agreement import differences
 from dyno.probe import accelerators, llama_build, server, software
+from dyno.store.run import UNSCRUBBED
 from dyno.transport import DIRECT, Transport
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
@@ -181,7 +182,8 @@ def prepared(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[Engine
     held_before = accelerator_memory(plan)
     # TERM and HUP end this as Ctrl-C does: the engine is stopped, and the commands after it are run.
     with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
-        last.callback(_scrub_all, folder)
+        (folder / UNSCRUBBED).touch(mode=0o600)
+        last.callback(scrub_all, folder)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         _commands(plan, plan.spec.before, log, "before", say)
         image = None
@@ -218,10 +220,11 @@ def _used(plan: EnginePlan) -> list[int]:
     return sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
 
 
-def _scrub_all(folder: Path) -> None:
+def scrub_all(folder: Path) -> None:
     """What commands and pulls have written, too."""
     for log in folder.glob("engine*.log"):
         scrub(log, secrets.known())
+    (folder / UNSCRUBBED).unlink(missing_ok=True)
 
 
 def what(plan: EnginePlan) -> str:

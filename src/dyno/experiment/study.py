@@ -18,10 +18,10 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines.kinds import kind_of
-from dyno.engines.process import excerpt, scrub
+from dyno.engines.process import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Fleet, running
+from dyno.experiment.fleet import Fleet, running, scrub_all
 from dyno.experiment.idle import until_idle
 from dyno.experiment.offline import OfflineOutcome, alike, plan_of
 from dyno.experiment.offline import finish as finish_offline
@@ -36,7 +36,7 @@ from dyno.facts.study import PlannedTrial, Study
 from dyno.load.progress import Stop
 from dyno.measure.saturation import level_of, saturated
 from dyno.probe import rig
-from dyno.store.run import Run, make_folder, write
+from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import Tokenizer, choose
@@ -98,8 +98,8 @@ class Conductor:
 
     def _scrub(self) -> None:
         """A dyno that was killed couldn't take secrets out of the logs that its engine wrote."""
-        for log in self.folder.engines_path.glob("*/engine*.log"):
-            scrub(log, secrets.known())
+        for mark in self.folder.engines_path.glob(f"*/{UNSCRUBBED}"):
+            scrub_all(mark.parent)
 
     def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
         ids = {p.place.id for p in wanted} - self.folder.done()

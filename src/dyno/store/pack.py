@@ -12,7 +12,7 @@ from typing import IO, Any
 import msgspec
 
 from dyno.errors import StoreError, UsageError
-from dyno.store.run import Run, make_folder, private
+from dyno.store.run import UNSCRUBBED, Run, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
 
 _LEVEL = 9
@@ -56,11 +56,13 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
 
 
 def _passing(path: Path) -> bool:
-    return path.name == ".lock" or path.suffix == ".partial"
+    return path.name in (".lock", UNSCRUBBED) or path.suffix == ".partial"
 
 
 def _is_raw(path: Path) -> bool:
-    """Bytes that nobody has looked through yet: a key that a server sent back may be in them."""
+    """Bytes that nobody has looked through yet: a key that a server sent back, or an engine told, may be in them."""
+    if path.suffix == ".log":
+        return (path.parent / UNSCRUBBED).exists()
     return path.suffix == ".spool" and not (path.name == "exchanges.spool" and Run(path.parent).whole)
 
 

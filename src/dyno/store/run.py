@@ -29,6 +29,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import CountedBy
 
 T = TypeVar("T")
+UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
 
 
 class Lengths(msgspec.Struct):
