@@ -10,7 +10,7 @@ import dyno
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
-    {"units", "clock", "errors", "http", "secrets"},
+    {"units", "clock", "errors", "files", "http", "secrets"},
     {"facts"},
     {"measure"},
     {"study", "workload", "load", "engines", "probe", "imports", "store"},

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import secrets, workload
+from dyno import files, secrets, workload
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.launch import spec_secrets
 from dyno.errors import StoreError, UsageError
@@ -43,7 +43,8 @@ def known() -> Known:
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
     """The study, and its text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark at the beginning
+        data = files.read(path, files.TEXT, pipes=True)
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")  # some editors put a mark at the beginning
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8. Save it as that"
         raise UsageError(f"The study {path} can't be read: {why}.") from None

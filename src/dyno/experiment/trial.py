@@ -13,7 +13,7 @@ import dyno
 from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
-from dyno.errors import Interrupted, TargetError, UsageError
+from dyno.errors import Interrupted, StoreError, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, empty_caches, room, running
 from dyno.experiment.prompts import Prompts, check_context, fitting, longest, prompts
@@ -365,7 +365,10 @@ def _records(
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
     start = None if client is None else client.start_ns
-    for record in decode.records(run.spool_path, run.lengths(), protocol, start):
+    lengths = run.lengths()
+    if not lengths:
+        raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    for record in decode.records(run.spool_path, lengths, protocol, start):
         if record.error_detail:  # redacted before it is cut: half a key is a leak too
             record.error_detail = redacted(record.error_detail, headers)[:300]
         if record.error is None and record.output_tokens is None:

@@ -19,7 +19,9 @@ class Document:
         self.text, self.name, self._so = text, name, so
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as e:
+        except RecursionError:
+            raise UsageError(f"{name} is nested too deep: no table of it needs that.") from None
+        except ValueError as e:  # also of a number with thousands of digits
             raise UsageError(f"{name} is no TOML: {e}.") from None
         self._lines = _lines(text)
         self._mistakes: list[tuple[int, str]] = []

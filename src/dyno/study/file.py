@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.errors import UsageError
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
@@ -277,10 +277,10 @@ def _fingerprint(path: str | None) -> str | None:
 @functools.cache
 def _ends(path: str, size: int, _: int) -> str:
     """Its size and both of its ends; once for all the trials that use it."""
-    with FilePath(path).open("rb") as file:
+    with files.opened(FilePath(path)) as file:
         data = file.read(1 << 20)
         file.seek(max(size - (1 << 20), 0))
-        return f"{size} {hashlib.sha256(data + file.read()).hexdigest()[:16]}"
+        return f"{size} {hashlib.sha256(data + file.read(1 << 20)).hexdigest()[:16]}"
 
 
 def _canonical(value: Any) -> Any:
@@ -312,7 +312,7 @@ def _value(text: str) -> Any:
     """As TOML would read it; a plain word is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except files.BROKEN:
         return text
 
 
