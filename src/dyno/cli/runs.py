@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli.values import sized
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
     v.add_argument("file", type=Path, metavar="FILE")
+    v.add_argument(
+        "--max-size", type=sized, metavar="SIZE",
+        help="bytes, or 20G, 500M: so much may come out, at any ratio. Default: 64G, and 500 times the archive",
+    )  # fmt: skip
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
@@ -368,6 +373,6 @@ def pack(options: argparse.Namespace) -> int:
 def unpack(options: argparse.Namespace) -> int:
     from dyno.store import pack as packing
 
-    for path in packing.unpack(options.file, options.runs):
+    for path in packing.unpack(options.file, options.runs, options.max_size):
         print(path)
     return 0
