@@ -136,10 +136,10 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
     told: dict[str, list[PlannedTrial]] = {}
     for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
         named = planned.trial.tokenizer
-        files = {"path": planned.trial.workload.path, "tokenizer": named if named and looks_local(named) else None}
-        for key, path in files.items():
-            if path and not Path(path).expanduser().exists():
-                told.setdefault(f"{key} = {path!r}: there is no such file.", []).append(planned)
+        named = named if named and looks_local(named) else None
+        for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
+            if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
+                told.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
     for setting in plans:
         if setting.refused:
             told.setdefault(setting.refused, []).extend(setting.trials)
@@ -152,6 +152,18 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
         f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
         for text, mine in told.items()
     ]
+
+
+def _missing(path: Path, folders: bool) -> str | None:
+    try:
+        files.opened(path, pipes=True).close()
+    except FileNotFoundError:
+        return "there is no such file"
+    except IsADirectoryError as e:
+        return None if folders else e.strerror
+    except OSError as e:
+        return e.strerror
+    return None
 
 
 def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:

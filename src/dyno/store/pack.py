@@ -169,6 +169,7 @@ class _Bound:
 def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
     """All of it or nothing. What an archive may bring is plain files in folders of runs, and nothing that is there is
     overwritten. `most`: bytes; unsaid, a bound that an honest archive doesn't reach."""
+    there = runs.exists()
     try:
         runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as text:
@@ -177,6 +178,10 @@ def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
             return _put(folder, runs, archive)
     except OSError as e:
         raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
+    finally:
+        if not there:
+            with contextlib.suppress(OSError):  # it holds what was unpacked
+                runs.rmdir()
 
 
 def _extract(archive: Path, folder: Path, most: int | None) -> None:
