@@ -232,7 +232,7 @@ def _studies(sources: "Sequence[Source]") -> Any:
     from dyno.store.study import StudyFolder
 
     folders = [StudyFolder(path) for s in sources for path in s.studies]
-    return [(f.toml_path.read_text() if f.toml_path.exists() else "", f.study()) for f in folders]
+    return [(f.text(), f.study()) for f in folders]
 
 
 def _unfinished(sources: "Sequence[Source]") -> int:

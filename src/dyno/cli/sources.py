@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from dyno import files
 from dyno.errors import StoreError, UsageError
 from dyno.facts.entry import Moment
 from dyno.facts.finding import Verdict
@@ -56,7 +57,11 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
     if word == "-":
         from dyno.imports.document import read_bytes
 
-        document = read_bytes("stdin", sys.stdin.buffer.read())
+        try:
+            data = files.taken(sys.stdin.buffer, files.DATA, "stdin")
+        except OSError as e:
+            raise UsageError(f"Standard input can't be read: {e.strerror}.") from None
+        document = read_bytes("stdin", data)
         return Source(word, Path("stdin"), document, [_foreign(row) for row in document.rows])
     if Path(word).is_file() or Path(word).is_fifo():
         return _of_file(word)
@@ -89,7 +94,7 @@ def _foreign(row: Row) -> Measured:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             return file.read(64)
     except OSError as e:
         raise StoreError(f"{path} can't be read: {e.strerror}.") from None
