@@ -97,7 +97,12 @@ def list_(options: argparse.Namespace) -> int:
     opened |= {Path(s.study) for s in studies} if options.all else set()
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
-    imported = [look_at_import(path) for path in shelf.imports] if not options.tag else []
+    imported = []
+    for path in shelf.imports if not options.tag else []:
+        try:
+            imported.append(look_at_import(path))
+        except StoreError as e:
+            print(f"dyno: {e}", file=sys.stderr)
     if options.json:
         print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0

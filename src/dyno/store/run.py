@@ -201,12 +201,12 @@ def listed(runs: Path) -> list[Run]:
 def locked(path: Path) -> bool:
     """A live process holds the file."""
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # it isn't there, or is no file
+        return False
     return False
 
 
