@@ -82,6 +82,35 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+FILES = {
+    "bad": [
+        "trial.json",
+        "summary.json",
+        "records.jsonl",
+        "client.json",
+        "telemetry.jsonl",
+        "requests.jsonl",
+        "tags.json",
+        "engine.log",
+        "engine.json",
+        "failed.json",
+        "first_failure.json",
+        "iterations.jsonl",
+    ],
+    "cut": ["trial.json", "exchanges.spool", "requests.jsonl", "client.json", "telemetry.jsonl"],
+    "tp": [
+        "study.json",
+        "study.toml",
+        "skipped.json",
+        "tags.json",
+        ".lock",
+        "trials",
+        "trials/fast-short-l1-id1/failed.json",
+        "trials/fast-short-l0-id0/summary.json",
+    ],
+}
+
+
 @pytest.fixture
 def shelf(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two runs, one that was cut off, a study with one trial done, one failed, one skipped, and an import."""
@@ -103,35 +132,6 @@ def shelf(tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return runs
 
 
-FILES = [
-    *(
-        f"bad/{name}"
-        for name in (
-            "trial.json",
-            "summary.json",
-            "records.jsonl",
-            "client.json",
-            "telemetry.jsonl",
-            "requests.jsonl",
-            "tags.json",
-            "engine.log",
-        )
-    ),
-    *(f"cut/{name}" for name in ("trial.json", "exchanges.spool", "requests.jsonl", "client.json", "telemetry.jsonl")),
-    "bad/engine.json",
-    "bad/failed.json",
-    "bad/first_failure.json",
-    "bad/iterations.jsonl",
-    "tp/study.json",
-    "tp/study.toml",
-    "tp/skipped.json",
-    "tp/tags.json",
-    "tp/.lock",
-    "tp/trials",
-    "tp/trials/fast-short-l1-id1/failed.json",
-    "tp/trials/fast-short-l0-id0/summary.json",
-    "imports/vllm-0.32-serve.json.json",
-]
 DEEP = b'{"a":' + b"[" * 100_000
 
 
@@ -169,51 +169,49 @@ KINDS: dict[str, Callable[[Path], object]] = {
 def test_whatever_lies_where_a_file_belongs_is_told_and_the_other_runs_are_listed(
     shelf: Path, say: Say, kind: str
 ) -> None:
+    """Each of a run's and a study's files in turn, in a copy of its own beside the others."""
     wrong: list[str] = []
 
     def told(*words: str) -> str:
-        """What a command prints. What else comes of it than a sentence is told at the end, with all the others."""
         try:
             return say(*words)[1]
         except Exception as e:
             last = traceback.extract_tb(e.__traceback__)[-1]
-            wrong.append(f"{name} is {kind}: {' '.join(words)}: {e!r:.200} ({last.filename}:{last.lineno})")
+            wrong.append(f"{kind}: {' '.join(words)}: {e!r:.200} ({last.filename}:{last.lineno})")
             return ""
 
-    for name in FILES:
-        path, aside = shelf / name, shelf.parent / "aside"
+    spoiled = [Path("runs/imports/vllm-0.32-serve.json.json")]
+    for folder, names in FILES.items():
+        spoiled += [
+            shutil.copytree(shelf / folder, Path("runs") / f"{folder}-{name.replace('/', '-')}") / name
+            for name in names
+        ]
+    for path in spoiled:
         data = path.read_bytes() if path.is_file() else b""
-        if path.exists():
-            path.rename(aside)
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
         if kind in KINDS:
-            KINDS[kind](path)
+            KINDS[kind](path.absolute())
         else:
             path.write_bytes(data[: len(data) // 2])
-        folder = "runs/" + name.partition("/")[0]
-        if "runs/good" not in told("runs", "list", "--all") or "runs/good" not in told("runs", "list", "--json"):
-            wrong.append(f"{name} is {kind}: runs/good is not listed")
-        if json.loads(told("sql", "select completed from trials where run = 'runs/good'", "--json") or "0") != [
-            {"completed": 6}
-        ]:
-            wrong.append(f"{name} is {kind}: runs/good is not among the trials")
-        told(
-            "sql", "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)"
-        )
-        word = "runs/" + (name if folder == "runs/imports" else name.rpartition("/")[0])
-        told("runs", "show", word)
-        told("compare", "runs/good", word)
-        told("report", "runs", "-o", "x.md")
+    assert "runs/good" in told("runs", "list", "--all")
+    assert "runs/good" in told("runs", "list", "--json")
+    out = told("sql", "select completed from trials where run = 'runs/good'", "--json")
+    assert json.loads(out) == [{"completed": 6}]
+    told("sql", "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)")
+    code, _, err = say("report", "runs", "-o", "x.md")
+    assert code == 0, err
+    told("runs", "show", str(spoiled[0]))
+    told("audit", str(spoiled[0]))
+    for path in spoiled[1:]:
+        folder = "/".join(path.parts[:2])
+        told("runs", "show", folder)
+        told("compare", "runs/good", folder)
         told("runs", "pack", folder, "-o", "y.tar.zst", "--no-prompts")
         told("runs", "tag", folder, "--add", "x")
         told("runs", "delete", folder)  # without --yes: nothing goes
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        if aside.exists():
-            aside.rename(path)
-        for made in ("runs/cut/summary.json", "runs/cut/records.jsonl", "x.md", "x.tar.zst", "y.tar.zst"):
-            Path(made).unlink(missing_ok=True)
+        Path("y.tar.zst").unlink(missing_ok=True)
     assert not wrong, "\n".join(wrong)
 
 

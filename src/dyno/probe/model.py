@@ -15,6 +15,7 @@ from dyno.files import BROKEN, TEXT
 from dyno.files import read as read_file
 from dyno.probe import gguf, safetensors, weights
 
+_COUNT_MAX = 1 << 50  # of layers, values and the like: a file may claim anything
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # GGUF's general.file_type, as llama.cpp counts them (ggml-org/llama.cpp, llama_ftype).
 _FILE_TYPES = {
@@ -90,7 +91,7 @@ def _folder(path: Path) -> ModelShape:
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
-    return value if type(value) is int and value > 0 else None
+    return value if type(value) is int and 0 < value < _COUNT_MAX else None
 
 
 def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:
