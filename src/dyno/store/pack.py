@@ -109,7 +109,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                 # The engine's last words may quote what it was asked.
                 value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as e:
+        except (*files.BROKEN, KeyError, TypeError, AttributeError) as e:
             raise StoreError(f"{path} can't be read, so its texts can't be taken out: {e}.") from None
         yield out
 
