@@ -1,6 +1,7 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import errno
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,12 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DynoError as e:
         print(f"dyno: {e}", file=sys.stderr)
         return e.exit_code
-    except KeyboardInterrupt:
-        print("\ndyno: interrupted.", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output went away: `dyno runs | head`
         sys.stderr.close()
         return 1
+    except OSError as e:
+        if e.errno != errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
+            raise
+        print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
+        return UsageError.exit_code
+    except KeyboardInterrupt:
+        print("\ndyno: interrupted.", file=sys.stderr)
+        return 130
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
