@@ -95,6 +95,40 @@ def test_a_spool_cut_at_any_byte_gives_the_finished_and_the_open_as_interrupted(
             assert (" tok" * 3).startswith(r.text)  # whole events only, in order
 
 
+TAILS = {
+    "zeros, as after a power loss": bytes(5000),
+    "zeros in the middle": bytes(64) + frame(END, 3, 3300),
+    "a frame of a kind that there is not": frame(9, 3, 3300) + frame(END, 3, 3300),
+    "a read of an exchange that was not sent": frame(READ, 77, 3300, payload=b"x") + frame(END, 3, 3300),
+    "the end of one that was not sent": frame(END, 77, 3300) + frame(END, 3, 3300),
+    "the place of a read that was not there": frame(SENT, 77, 3300) + frame(SINCE, 77, 3300) + frame(END, 3, 3300),
+    "something else": bytes(range(7, 255)) * 3,
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_spool_ends_where_a_crash_has_left_something_else(whole: tuple[Path, bytes], tail: str) -> None:
+    path, data = whole
+    expected = decoded(path)
+    path.write_bytes(data + TAILS[tail])
+    assert [r for r in decoded(path) if r.index != 77] == expected
+
+
+@pytest.mark.parametrize("bound", [1, 3, 5, 9, 14, 17])
+def test_a_spool_whose_last_blocks_are_zeros_is_one_that_was_cut(whole: tuple[Path, bytes], bound: int) -> None:
+    path, data = whole
+    at = sum(map(len, spooled()[:bound]))
+    path.write_bytes(data[:at])
+    expected = decoded(path)
+    path.write_bytes(data[:at] + bytes(len(data) - at))
+    assert decoded(path) == expected
+
+
+def test_a_spool_that_is_a_folder_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="it is a folder"):
+        decoded(tmp_path)
+
+
 def test_an_answer_that_came_whole_before_the_crash_is_completed(whole: tuple[Path, bytes]) -> None:
     path, data = whole
     path.write_bytes(data[: data.index(frame(END, 1, 3201))])

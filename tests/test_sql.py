@@ -26,6 +26,7 @@ from dyno.facts.study import Place, PlannedTrial, Study
 from dyno.facts.summary import Summary
 from dyno.measure import timing
 from dyno.report.result_json import build
+from dyno.store import sql
 from dyno.store.run import Run
 from dyno.store.sql import TABLES, Tables
 from dyno.store.study import Failure, StudyFolder, write_failure
@@ -199,11 +200,13 @@ def test_the_rooflines_shares_are_columns(ask: Ask, home: Path) -> None:
     assert set(rows[1].values()) == {None}
 
 
-def test_counting_trials_reads_no_record(ask: Ask, home: Path) -> None:
+def test_counting_trials_reads_no_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in home.glob("runs/**/records.jsonl"):
         path.write_text("{ not read")
-    assert ask("select count(*) as n from trials") == [{"n": 3}]
-    assert main(["sql", "select count(ttft_ms) from requests"]) == 2
+    assert main(["sql", "select count(*) from trials"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["sql", "select count(*) from requests"]) == 0
+    assert capsys.readouterr().err.count("left out: Malformed JSON in file") == 2
 
 
 def test_no_runs_are_empty_tables_with_all_their_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,3 +334,75 @@ def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path)
     before = time.process_time()
     assert list(Tables(home / "many").ask("select count(*) from trials").rows) == [(300,)]
     assert time.process_time() - before < 3
+
+
+# ---- long files and hostile ones ----
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    for i in range(10):
+        (tmp_path / f"r{i}").mkdir()
+        (tmp_path / f"r{i}/trial.json").write_text('{"dyno": "0", "started": "2026-01-01T00:00:00"}')
+        lines = [msgspec.json.encode(Record(k, 1, 2, 9, 3, 4, chunk_ns=[5, 6], output_tokens=2)) for k in range(20)]
+        (tmp_path / f"r{i}/records.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    return tmp_path
+
+
+def test_requests_of_small_runs_fit_into_a_small_memory_whatever_the_threads(ten: Path) -> None:
+    for threads, memory in ((8, "1GB"), (64, "1GB"), (64, "200MB")):
+        tables = Tables(ten)
+        tables._db.execute(f"SET threads = {threads}")
+        tables._db.execute(f"SET memory_limit = '{memory}'")
+        assert list(tables.ask("select count(*), max(ttft_ms) from requests").rows) == [(200, 3e-6)]
+
+
+def test_a_record_of_many_megabytes_is_read(ten: Path) -> None:
+    long = Record(0, 1, 2, 9, 3, 4, text="x" * (40 << 20))
+    with (ten / "r3/records.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(long) + b"\n")
+    assert list(Tables(ten).ask("select max(length(text)) from requests").rows) == [(40 << 20,)]
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 5, 1, 1, 9, 2], [9, 1, 1, 1], [1] * 50, [3, 3, 3, 8]])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_the_longest_line_is_found_without_reading_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], end: str
+) -> None:
+    monkeypatch.setattr(sql, "_OBJECT", 4)
+    (tmp_path / "a").write_text("\n".join("x" * n for n in sizes) + end)
+    found = sql._longest_line(tmp_path / "a")
+    assert found >= min(max(sizes), 4)
+    assert max(sizes) <= found <= max(4, max(sizes) + 1)
+
+
+def test_a_file_that_is_damaged_is_left_out_and_the_others_answer(ten: Path) -> None:
+    (ten / "r1/records.jsonl").write_bytes(b'{"index": 1}\n{"ind')
+    (ten / "r2/records.jsonl").write_bytes(bytes(100))
+    (ten / "r3/records.jsonl").unlink()
+    (ten / "r3/records.jsonl").mkdir()
+    (ten / "r4/telemetry.jsonl").write_text('{"at_ns": 1, "source": "host", "values": {"a": 1}}\n{"at_ns": 2, "val')
+    tables = Tables(ten)
+    assert list(tables.ask("select count(*) from requests").rows) == [(140,)]
+    assert [str(ten / name / "records.jsonl") in " ".join(tables.unreadable) for name in ("r1", "r2", "r3")] == [
+        True
+    ] * 3
+    assert len(tables.unreadable) == 3
+    assert list(Tables(ten).ask("select count(*) from telemetry").rows) == [(1,)]
+
+
+@pytest.mark.parametrize("how", [[], ["--csv"], ["--json"], ["--markdown"]])
+@pytest.mark.parametrize(
+    "value", ["now()", "[now()]", "{'a': now()}", "map {1: now()}", "timestamptz '2026-01-02 03:04:05+00'"]
+)
+def test_times_with_a_zone_need_no_other_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str, how: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    query = f"select 1 as a, {value} as t, 2 as a from range(3) order by 1 -- a remark\n;"
+    assert main(["sql", query, *how, "--runs", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("2026" if "timestamptz" in value else "20") >= 3
+    assert told.count(":") >= 6
+    if how == ["--json"]:
+        assert [list(row) for row in json.loads(told)] == [["a", "t", "a_1"]] * 3

@@ -1,6 +1,7 @@
 """`dyno`: a table of contents of the commands, and the one place that catches errors."""
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -43,9 +44,6 @@ def _run(argv: Sequence[str] | None) -> int:
         # Further lines stand back: a server's words can't look like dyno's own.
         print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
-    except KeyboardInterrupt:
-        print("\ndyno: interrupted.", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output went away: `dyno runs | head`
         sys.stderr.close()
         return 1
@@ -53,6 +51,9 @@ def _run(argv: Sequence[str] | None) -> int:
         print("dyno: memory ran out. Free some, raise the limit (`ulimit -v`), or ask for less.", file=sys.stderr)
         return 1
     except OSError as e:  # wherever it wasn't foreseen
+        if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
+            print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
+            return UsageError.exit_code
         print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
     except Exception as e:  # a mistake of dyno's own: told with its place, and no page of frames

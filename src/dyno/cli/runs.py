@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno.cli.values import sized
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
     v.add_argument("file", type=Path, metavar="FILE")
+    v.add_argument(
+        "--max-size", type=sized, metavar="SIZE",
+        help="bytes, or 20G, 500M: so much may come out, at any ratio. Default: 64G, and 500 times the archive",
+    )  # fmt: skip
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
@@ -92,7 +97,12 @@ def list_(options: argparse.Namespace) -> int:
     opened |= {Path(s.study) for s in studies} if options.all else set()
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
-    imported = [look_at_import(path) for path in shelf.imports] if not options.tag else []
+    imported = []
+    for path in shelf.imports if not options.tag else []:
+        try:
+            imported.append(look_at_import(path))
+        except StoreError as e:
+            print(f"dyno: {e}", file=sys.stderr)
     if options.json:
         print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0
@@ -369,6 +379,6 @@ def pack(options: argparse.Namespace) -> int:
 def unpack(options: argparse.Namespace) -> int:
     from dyno.store import pack as packing
 
-    for path in packing.unpack(options.file, options.runs):
+    for path in packing.unpack(options.file, options.runs, options.max_size):
         print(path)
     return 0

@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from dyno import files
 from dyno.errors import StoreError, UsageError
 from dyno.facts.entry import Moment
 from dyno.facts.finding import Verdict
@@ -15,6 +16,7 @@ from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.measured import Measured
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial
 from dyno.http import Url
 from dyno.measure.rows import row_of, row_without
 from dyno.measure.timeline import Detail, bars_of_records, bars_of_samples, moments
@@ -56,7 +58,11 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
     if word == "-":
         from dyno.imports.document import read_bytes
 
-        document = read_bytes("stdin", sys.stdin.buffer.read())
+        try:
+            data = files.taken(sys.stdin.buffer, files.DATA, "stdin")
+        except OSError as e:
+            raise UsageError(f"Standard input can't be read: {e.strerror}.") from None
+        document = read_bytes("stdin", data)
         return Source(word, Path("stdin"), document, [_foreign(row) for row in document.rows])
     if Path(word).is_file() or Path(word).is_fifo():
         return _of_file(word)
@@ -89,7 +95,7 @@ def _foreign(row: Row) -> Measured:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             return file.read(64)
     except OSError as e:
         raise StoreError(f"{path} can't be read: {e.strerror}.") from None
@@ -140,23 +146,34 @@ def _source(
     word: str, path: Path, folders: list[Path], kind: str, samples: bool, whole: bool = False,
     studies: Sequence[Path] = (),
 ) -> Source:  # fmt: skip
-    planned = {p.place.id: p for study in studies for p in StudyFolder(study).study().trials}
+    planned: dict[str, PlannedTrial] = {}
+    damaged, readable = [], []
+    for study in studies:
+        try:
+            planned |= {p.place.id: p for p in StudyFolder(study).study().trials}
+            StudyFolder(study).skipped()
+            readable.append(study)
+        except StoreError as e:
+            if kind == "study":
+                raise
+            damaged.append(str(e))  # its trials tell of themselves
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
-    measured, unread, missing, damaged = [], [], [], []
+    measured, missing = [], []
+    unread = [Unread(0, why) for why in damaged]
     for folder in folders:
         run = Run(folder)
         try:
             if run.whole:
                 measured.append(of_run(run, samples))
                 continue
+            failure = failure_of(run)
         except StoreError as e:
             if whole:
                 raise
             unread.append(Unread(0, str(e)))
             damaged.append(str(e))
         else:
-            failure = failure_of(run)
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
             if failure is not None and (p := planned.get(folder.name.rpartition("-")[2])) is not None:
                 row = row_without(p.trial, p.place, str(folder))
@@ -165,7 +182,7 @@ def _source(
         told = unread[0].why if unread else f"{path} holds no trial."
         raise StoreError(f"{told} {'`dyno runs show` tells more.' if whole else ''}".strip())
     document = Document(str(path), f"dyno {kind}", rows=[m.row for m in measured], unread=unread)
-    return Source(word, path, document, measured, missing, list(studies), damaged)
+    return Source(word, path, document, measured, missing, readable, damaged)
 
 
 def of_run(run: Run, samples: bool = True) -> Measured:

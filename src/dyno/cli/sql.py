@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno import files
 from dyno.cli.terminal import for_programs
 from dyno.errors import StoreError, UsageError
 
@@ -51,14 +52,15 @@ def run(options: argparse.Namespace) -> int:
     from dyno.store.sql import Tables
 
     tables = Tables(options.runs)
-    for words in tables.unreadable:
-        print(f"dyno: left out: {words}", file=sys.stderr)
-    if query is None:
-        print(_tables(tables))
-        return 0
     # Python hears of a Ctrl-C when DuckDB is done. Nothing is written, so the process may end on the spot.
     with lent((signal.SIGINT,), signal.SIG_DFL):
-        _print(tables.ask(query), options.how)
+        answer = tables.ask(query) if query is not None else None
+        for words in tables.unreadable:
+            print(f"dyno: left out: {words}", file=sys.stderr)
+        if answer is None:
+            print(_tables(tables))
+        else:
+            _print(answer, options.how)
     return 0
 
 
@@ -67,10 +69,12 @@ def _query(options: argparse.Namespace) -> str | None:
         if options.query is not None:
             raise UsageError("A query and --file: give one of them.")
         try:
-            return str(options.file.read_text())
-        except (OSError, UnicodeDecodeError) as e:
-            raise StoreError(f"{options.file} can't be read: {e}.") from None
-    return sys.stdin.read() if options.query == "-" else options.query
+            return files.read(options.file, files.TEXT, pipes=True).decode()
+        except OSError as e:
+            raise StoreError(f"{options.file} can't be read: {e.strerror}.") from None
+        except UnicodeDecodeError:
+            raise StoreError(f"{options.file} is not UTF-8. Save it as that.") from None
+    return sys.stdin.read(files.TEXT) if options.query == "-" else options.query
 
 
 def _tables(tables: "Tables") -> str:

@@ -1,5 +1,6 @@
 """What stands after a flag, read and checked: pairs, lists, ratios, JSON."""
 
+import argparse
 import json
 import re
 from typing import Any
@@ -19,6 +20,18 @@ def check_headers(headers: dict[str, str]) -> None:
                 f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends and for letters "
                 "beyond ASCII."
             )
+
+
+def sized(text: str) -> int:
+    """For argparse: 500M, 20G, or bytes."""
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        size = int(float(number) * 1024 ** ("", "K", "M", "G", "T").index(unit))
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 500M, 20G.")
+    return size
 
 
 def metrics(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import secrets, workload
+from dyno import files, secrets, workload
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
@@ -45,7 +45,8 @@ def known() -> Known:
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
     """The study, and its text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark at the beginning
+        data = files.read(path, files.TEXT, pipes=True)
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")  # some editors put a mark at the beginning
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8. Save it as that"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
@@ -137,10 +138,10 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
     told: dict[str, list[PlannedTrial]] = {}
     for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
         named = planned.trial.tokenizer
-        files = {"path": planned.trial.workload.path, "tokenizer": named if named and looks_local(named) else None}
-        for key, path in files.items():
-            if path and not Path(path).expanduser().exists():
-                told.setdefault(f"{key} = {path!r}: there is no such file.", []).append(planned)
+        named = named if named and looks_local(named) else None
+        for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
+            if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
+                told.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
     for setting in plans:
         if setting.refused:
             told.setdefault(setting.refused, []).extend(setting.trials)
@@ -153,6 +154,18 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
         f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
         for text, mine in told.items()
     ]
+
+
+def _missing(path: Path, folders: bool) -> str | None:
+    try:
+        files.opened(path, pipes=True).close()
+    except FileNotFoundError:
+        return "there is no such file"
+    except IsADirectoryError as e:
+        return None if folders else e.strerror
+    except OSError as e:
+        return e.strerror
+    return None
 
 
 def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:

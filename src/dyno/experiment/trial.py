@@ -14,7 +14,7 @@ import dyno
 from dyno import secrets
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec, spec_secrets
-from dyno.errors import DynoError, Interrupted, NotSummedUp, TargetError, UsageError
+from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import Fleet, empty_caches, room, running
 from dyno.experiment.prompts import Prompts, check_context, fitting, longest, prompts
@@ -421,7 +421,10 @@ def _records(
     unasked = () if client is None else client.unasked
     sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
     settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
-    for record in decode.records(run.spool_path, run.lengths(), protocol, start, unasked):
+    lengths = run.lengths()
+    if not lengths:
+        raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    for record in decode.records(run.spool_path, lengths, protocol, start, unasked):
         settling.settle(record)
         if wordless:
             record.text, record.error_detail = "", ""

@@ -14,7 +14,7 @@ from dyno.imports.printed import printed
 from dyno.imports.tools import llama_bench
 from dyno.secrets import HIDDEN, is_secret, shown
 
-_CELLS: Final = 500_000  # of a larger file, the first of them
+_CELLS: Final = 100_000  # of a larger file, the first of them: some seconds
 _LOOKED_AT: Final = 20  # lines that tell what it is
 _COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
 

@@ -2,15 +2,17 @@
 
 import mmap
 import os
+import stat
 from pathlib import Path
 
+from dyno import files
 from dyno.errors import ImportFailed
 from dyno.facts.imported import Document, Unread
 from dyno.imports import structured
 from dyno.imports.lines import decoded, holds_numbers, lines
 from dyno.imports.text import Walk
+from dyno.units import human_bytes
 
-LARGEST = 2 << 30
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
@@ -29,31 +31,23 @@ def read(path: Path) -> Document:
     """What is in it; what couldn't be read is told in the document."""
     file = path.name
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise ImportFailed(f"{path} is a folder. Name the files in it.")
-        if path.is_fifo():
-            return read_bytes(file, _piped(path))
-        if not path.is_file():
-            raise ImportFailed(f"{path} is not a file.")
-        if size > LARGEST:
-            raise ImportFailed(
-                f"{path} has {size / (1 << 30):.1f} GiB; up to {LARGEST >> 30} are read. Cut it in parts."
-            )
-        if size == 0:
-            return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
-        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _read(file, data)
+        with files.opened(path, pipes=True) as opened:
+            found = os.fstat(opened.fileno())
+            if stat.S_ISFIFO(found.st_mode):
+                return read_bytes(file, files.taken(opened, files.DATA, path))
+            if found.st_size > files.DATA:
+                raise ImportFailed(
+                    f"{path} has {human_bytes(found.st_size)}; up to {human_bytes(files.DATA)} are read. "
+                    "Cut it in parts."
+                )
+            if found.st_size == 0:
+                return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _read(file, data)
+    except IsADirectoryError:
+        raise ImportFailed(f"{path} is a folder. Name the files in it.") from None
     except OSError as e:
         raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
-
-
-def _piped(path: Path) -> bytes:
-    """What a program writes into a pipe; nothing where none does: opening it would wait for one."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(handle, True)
-    with os.fdopen(handle, "rb") as opened:
-        return opened.read(LARGEST)
 
 
 def read_bytes(file: str, data: bytes) -> Document:

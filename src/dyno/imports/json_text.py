@@ -17,19 +17,23 @@ _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _AT: Final = re.compile(r"\(byte (\d+)\)")
 _NAN: Final = re.compile(rb"(?<=[:,\[\s])NaN(?=\s*[,\]}])")
 _INFINITE: Final = re.compile(rb"(?<=[:,\[\s])(-?)Infinity(?=\s*[,\]}])")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
-_COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|,', re.DOTALL)
+# A text that isn't closed is one piece to the end: else each quote in it would be tried anew.
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|,', re.DOTALL)
 _OPENING: Final = re.compile(rb'\{\s*(?:"|\}|\Z)|\[\s*(?:[{\["\]\-\d]|\Z)')
+_NEXT: Final = re.compile(rb"\n[{\[]")
 _MENDED: Final = 128 << 20  # bytes of the largest value that is mended
 _DEEPEST: Final = 500
 _TOO_DEEP: Final = -1
 _BROKEN: Final = 200  # pieces after which the rest is left
+_MENDED_MOST: Final = 10_000  # likewise, of those that could be mended
 
 
 class Found(msgspec.Struct):
     values: list[Value]
     unread: list[Unread]
     broken: int  # pieces of which nothing could be kept
+    mended: int = 0
 
 
 def values(data: bytes) -> Found | None:
@@ -48,12 +52,13 @@ def values(data: bytes) -> Found | None:
             continue
         if not found.values and not found.unread and not _begins(data, start):
             return None
-        if found.broken > _BROKEN:
+        if found.broken > _BROKEN or found.mended >= _MENDED_MOST:
             found.unread.append(
                 Unread(lines.of(start), "too much is broken; the rest of the file was left unread", "lines")
             )
             break
         following = _next(data, start)
+        found.mended += 1
         _mend(data[start:following], at, lines.of(start), found)
         start = _skip(data, following)
     return found
@@ -90,8 +95,8 @@ def _skip(data: bytes, start: int) -> int:
 
 def _next(data: bytes, start: int) -> int:
     """Where the next value may begin: a line that opens one."""
-    places = [at for at in (data.find(b"\n{", start + 1), data.find(b"\n[", start + 1)) if at >= 0]
-    return min(places, default=len(data))
+    found = _NEXT.search(data, start + 1)  # one search: a bracket that never comes is not looked for at every line
+    return found.start() if found else len(data)
 
 
 def _begins(data: bytes, start: int) -> bool:

@@ -97,6 +97,7 @@ def records(
     looked = 1 << 62  # newer spools say it where it matters (SINCE)
     spoiled_ns = None  # stamps of reads since then are of two wall clocks
     open_: dict[int, _Exchange] = {}
+    known = open_.get
     ended: list[tuple[int, _Exchange, int, str]] = []  # since the last clock frame: the next may show a step
     is_read, late_from, second = READ, LATE_NS, NS_PER_S  # near at hand: this loop turns once for each chunk
 
@@ -112,7 +113,9 @@ def records(
 
     for exchange, kind, read_ns, a, b, payload in frames(spool):
         if kind == is_read:
-            raw = open_[exchange]
+            raw = known(exchange)
+            if raw is None:  # this frame, and so what follows, is what a crash has left there
+                break
             raw.add_piece(payload)
             raw.add_read(read_ns)
             raw.add_time(a * second + b - offset if a else read_ns)
@@ -136,10 +139,14 @@ def records(
             replica = int.from_bytes(payload, "little")
             open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica)
         elif kind == SINCE:
-            raw = open_[exchange]
+            raw = known(exchange)
+            if raw is None or not raw.reads:
+                break
             if raw.reads[-1] - a > late_from:
                 raw.late[len(raw.reads) - 1] = a
         elif kind == END:
+            if exchange not in open_:
+                break
             ended.append((exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace")))
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dyno import files
 from dyno.errors import StoreError
 
 READ, SENT, END, CLOCK, TURN, SINCE = range(6)
@@ -78,15 +79,21 @@ def responses(path: Path) -> Iterator[bytes]:
 
 
 def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
-    """The spool's frames in order. A last frame that was cut by a crash is left out."""
+    """The spool's frames in order, to the first that a crash has cut, or left as zeros or as something else."""
     unpack, header = _FRAME.unpack_from, _FRAME.size
-    with path.open("rb", buffering=0) as file:
+    try:
+        opened = files.opened(path)
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
+    with opened as file:
         data = b""
         while more := file.read(block):
             data = data + more if data else more
             position, size = 0, len(data)
             while position + header <= size:
                 exchange, kind, length, read_ns, a, b = unpack(data, position)
+                if kind > SINCE or not (kind or read_ns):  # a READ has its time
+                    return
                 end = position + header + length
                 if end > size:
                     break

@@ -14,6 +14,7 @@ from dyno.measure.points import point
 
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
 _TELLING, _TELLING_OF_ANOTHER = 5e2, 5e4
+_ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it tells nothing
 _EXACT = 1e-9  # of a figure of which nobody says how it was rounded
 
 
@@ -22,16 +23,19 @@ def once(measured: Sequence[Measured]) -> list[Measured]:
     whole = {id(row) for row in without_copies([m.row for m in measured])}
     often = Counter(m.row.series for m in measured)
     out: list[Measured] = []
-    places: dict[tuple[object, ...], list[int]] = {}
+    places: dict[tuple[object, ...], dict[str, list[int]]] = {}  # by speed, and by file
     for m in measured:
         if id(m.row) not in whole:
             continue
         at = [(m.row.kind, point(m.row), *speed) for speed in _near(m.row)]
-        near = dict.fromkeys(i for key in at for i in places.get(key, ()))
+        near = dict.fromkeys(
+            i for key in at for file, some in places.get(key, {}).items() if file != m.row.file for i in some
+        )
         index = next((i for i in near if _same(out[i].row, m.row)), None)
         if index is None:
             for key in at:
-                places.setdefault(key, []).append(len(out))
+                some = places.setdefault(key, {}).setdefault(m.row.file, [])
+                some += [len(out)] * (len(some) < _ALIKE)
             out.append(m)
         else:
             out[index] = _both(out[index], m, often)

@@ -7,14 +7,16 @@ The `gguf` package's reader builds an array for every token of the vocabulary (s
 import math
 import struct
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
+from dyno import files
 from dyno.probe.tensor import Tensor
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _SMALL = 4096  # arrays up to this length are kept: head counts by layer are, vocabularies aren't
-_TEXT_MAX = 1 << 26  # bytes; a chat template is some kilobytes
+_TEXT_MAX = 1 << 26  # bytes of all texts that are kept; a chat template is some kilobytes
+_MANY = 10_000_000  # entries, tensors or words: no vocabulary has as many
 _DIMENSIONS_MAX = 8  # ggml has 4
 # ggml's types: values in a block, and its bytes (ggml-org/llama.cpp, gguf-py/gguf/constants.py).
 _TYPES = {
@@ -32,15 +34,15 @@ _TYPES = {
 def head(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     """ValueError where the file is no GGUF, or is cut."""
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             return _Reader(file).head()
     except (struct.error, OverflowError, MemoryError, RecursionError):
         raise ValueError(f"{path} ends before its metadata does") from None
 
 
 class _Reader:
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._texts, self._counted = file, 0, 0
 
     def head(self) -> tuple[dict[str, Any], list[Tensor]]:
         if self._file.read(4) != b"GGUF":
@@ -48,8 +50,15 @@ class _Reader:
         version, tensors, entries = self._take("IQQ")
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version}")
+        self._check(entries, tensors)
         metadata = {self._string(): self._value(self._take("I")[0]) for _ in range(entries)}
         return metadata, [self._tensor() for _ in range(tensors)]
+
+    def _check(self, *counts: int) -> None:
+        """A file may claim anything, and be as long as that without holding it."""
+        self._counted += sum(counts)
+        if self._counted > _MANY:
+            raise ValueError(f"{self._counted} entries in the head")
 
     def _tensor(self) -> Tensor:
         name, dimensions = self._string(), self._take("I")[0]
@@ -67,7 +76,8 @@ class _Reader:
 
     def _string(self) -> str:
         length = self._take("Q")[0]
-        if length > _TEXT_MAX:
+        self._texts += length
+        if self._texts > _TEXT_MAX:
             raise ValueError(f"a text of {length} bytes in the metadata")
         return self._file.read(length).decode("utf-8", "replace")
 
@@ -89,6 +99,7 @@ class _Reader:
                 self._file.seek(size * length, 1)
                 return None
             return list(self._take(f"{length}{_SCALARS[of]}"))
+        self._check(length)
         for _ in range(length):
             if of == _STRING:
                 self._skip_string()

@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 
 from dyno.facts.model import ModelShape
+from dyno.files import BROKEN, TEXT
+from dyno.files import read as read_file
 from dyno.probe import gguf, safetensors, weights
 
+_COUNT_MAX = 1 << 50  # of layers, values and the like: a file may claim anything
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # GGUF's general.file_type, as llama.cpp counts them (ggml-org/llama.cpp, llama_ftype).
 _FILE_TYPES = {
@@ -32,7 +35,7 @@ def read(path: Path) -> ModelShape | None:
             return _folder(path)
         files = sorted(path.glob("*.gguf")) if path.is_dir() else []
         return _gguf(files[0]) if files else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # a config may hold anything
+    except (OSError, ArithmeticError, *BROKEN, LookupError, TypeError, AttributeError):  # it may hold anything
         return None
 
 
@@ -46,14 +49,14 @@ def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | N
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{name.replace('/', '--')}"
     try:
-        snapshots = [folder / "snapshots" / (folder / "refs" / "main").read_text().strip()]
+        snapshots = [folder / "snapshots" / read_file(folder / "refs" / "main", 4096).decode().strip()]
     except (OSError, ValueError):  # fetched by a revision: the only one there
         snapshots = list(folder.glob("snapshots/*"))
     return read(snapshots[0]) if len(snapshots) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
 
 
 def _folder(path: Path) -> ModelShape:
-    outer: dict[str, Any] = json.loads((path / "config.json").read_text())
+    outer: dict[str, Any] = json.loads(read_file(path / "config.json", TEXT))
     config = outer.get("text_config") or outer
     heads, hidden, layers = (_count(config, key) for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     dtype = str(config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or "")
@@ -88,7 +91,7 @@ def _folder(path: Path) -> ModelShape:
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
-    return value if type(value) is int and value > 0 else None
+    return value if type(value) is int and 0 < value < _COUNT_MAX else None
 
 
 def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:

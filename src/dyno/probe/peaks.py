@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dyno import files
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks
@@ -258,9 +259,9 @@ def _key(rig: Rig, features: frozenset[str]) -> str:
 
 def _kept(path: Path) -> dict[str, Tested | TestedAccelerator]:
     try:
-        raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
+        raw = msgspec.json.decode(files.read(path, files.TEXT), type=dict[str, dict[str, Any]])
         return {key: _read(value) for key, value in raw.items()}
-    except (OSError, msgspec.MsgspecError):  # none yet, or another version's
+    except (OSError, *files.BROKEN):  # none yet, or another version's
         return {}
 
 

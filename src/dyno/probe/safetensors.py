@@ -1,11 +1,13 @@
 """The head of a safetensors file: its tensors. The weights themselves aren't read."""
 
+import os
 import struct
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
 
+from dyno import files
 from dyno.probe.tensor import Tensor
 
 _HEAD_MAX = 100_000_000  # bytes; safetensors itself takes no longer one
@@ -13,8 +15,8 @@ _HEAD_MAX = 100_000_000  # bytes; safetensors itself takes no longer one
 
 def tensors(path: Path) -> list[Tensor]:
     """ValueError where it is none, or is cut."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= min(_HEAD_MAX, size - 8):
@@ -22,7 +24,7 @@ def tensors(path: Path) -> list[Tensor]:
         text = file.read(length)
     try:
         head = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
-    except msgspec.MsgspecError:
+    except files.BROKEN:
         raise ValueError(f"{path} has a head that can't be read") from None
     return [_tensor(name, about, size - 8 - length) for name, about in head.items() if name != "__metadata__"]
 

@@ -1,23 +1,30 @@
 """Packing: runs and studies as one archive that can be sent, and back. Both ways stream: memory doesn't grow."""
 
 import contextlib
+import io
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 import msgspec
 
+from dyno import files
 from dyno.errors import StoreError, UsageError
 from dyno.store.run import UNSCRUBBED, Run, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
+from dyno.units import human_bytes
 
 _LEVEL = 9
 # What may hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
 _WORDS = (".spool", ".log")
+# What is unpacked unasked: JSON and streams of tokens shrink to a tenth or a hundredth, a bomb to a ten-thousandth.
+_LARGEST, _RATIO, _SMALL = 64 << 30, 500, 64 << 20  # bytes; times the archive's size; bytes that need no ratio
+_FILE = 4096  # bytes that even an empty file counts for
+_DEEPEST, _HEADER = 8, 1 << 20  # folders inside one another; bytes of a member's extended header
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -110,7 +117,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                 # The engine's last words may quote what it was asked.
                 value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as e:
+        except (*files.BROKEN, KeyError, TypeError, AttributeError) as e:
             raise StoreError(f"{path} can't be read, so its texts can't be taken out: {e}.") from None
         yield out
 
@@ -118,30 +125,90 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 _WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
 
 
-def unpack(archive: Path, runs: Path) -> list[Path]:
+class _Member(tarfile.TarInfo):
+    """tarfile reads extended headers whole: names and comments of gigabytes too."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in tarfile.REGULAR_TYPES and self.size > _HEADER:
+            raise tarfile.ReadError(f"{self.name[:60]!r} has a header of {human_bytes(self.size)}")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
+
+
+class _Counted(io.RawIOBase):
+    """A stream that counts what is read of it, and tells that to `told`."""
+
+    def __init__(self, inner: IO[bytes], told: Callable[[], None] = lambda: None) -> None:
+        self._inner, self._told, self.count = inner, told, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        got = self._inner.readinto(room)  # type: ignore[attr-defined]
+        self.count += got
+        self._told()
+        return int(got)
+
+
+class _Bound:
+    """What may come out of an archive. `most`: as the user allows, whatever the archive's own size is."""
+
+    def __init__(self, archive: Path, packed: IO[bytes], most: int | None) -> None:
+        self._archive, self._most, self._files = archive, most, 0
+        self._packed = _Counted(packed)
+        self.data = _Counted(_decompressed(self._packed), self.check)
+
+    def file(self) -> None:
+        self._files += 1
+        self.check()
+
+    def check(self) -> None:
+        got, most = self.data.count + _FILE * self._files, self._most or _LARGEST
+        ratio = self._most is None and got > max(_SMALL, _RATIO * self._packed.count)
+        if ratio or got > most:
+            bound = f"{_RATIO} times its own size" if ratio else human_bytes(most)
+            raise StoreError(
+                f"{self._archive} holds more than {bound}: it may be made to fill the disk. Nothing was unpacked. "
+                f"If you trust it, allow it more with --max-size {max(2 * got >> 30, 1)}G."
+            )
+
+
+def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
     """All of it or nothing. What an archive may bring is plain files in folders of runs, and nothing that is there is
-    overwritten."""
+    overwritten. `most`: bytes; unsaid, a bound that an honest archive doesn't reach."""
+    there = runs.exists()
     try:
         make_folder(runs)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as text:
             folder = Path(text)
-            _extract(archive, folder)
+            _extract(archive, folder, most)
             return _put(folder, runs, archive)
     except OSError as e:
         raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
+    finally:
+        if not there:
+            with contextlib.suppress(OSError):  # it holds what was unpacked
+                runs.rmdir()
 
 
-def _extract(archive: Path, folder: Path) -> None:
+def _extract(archive: Path, folder: Path, most: int | None) -> None:
     try:
-        with _decompressed(archive) as data, tarfile.open(fileobj=data, mode="r|") as tar:
-            for member in tar:
+        with contextlib.ExitStack() as stack:
+            packed = stack.enter_context(files.opened(archive, pipes=True))
+            bound = _Bound(archive, packed, most)
+            tar = stack.enter_context(tarfile.open(fileobj=bound.data, mode="r|", tarinfo=_Member))
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                bound.file()
                 if member.isdir():
                     continue
                 parts = PurePosixPath(member.name).parts
-                if not member.isreg() or len(parts) < 2 or parts[0] == "/" or ".." in parts:
+                plain = member.isreg() and not member.issparse()
+                if not plain or not 2 <= len(parts) <= _DEEPEST or parts[0] == "/" or ".." in parts:
                     raise StoreError(
-                        f"{archive} holds {member.name!r}, which `dyno runs pack` would not have written (a link, or a "
-                        "path that leads elsewhere). Nothing was unpacked."
+                        f"{archive} holds {member.name[:200]!r}, which `dyno runs pack` would not have written (a "
+                        "link, or a path that leads elsewhere). Nothing was unpacked."
                     )
                 source = tar.extractfile(member)
                 assert source is not None  # of a regular file
@@ -149,7 +216,7 @@ def _extract(archive: Path, folder: Path) -> None:
                 make_folder(path.parent)
                 with open(path, "xb", opener=private) as out:
                     shutil.copyfileobj(source, out, 1 << 20)
-    except (tarfile.TarError, EOFError, _zstd_error()) as e:
+    except (tarfile.TarError, EOFError, ValueError, _zstd_error()) as e:
         raise StoreError(f"{archive} is damaged, or not an archive by `dyno runs pack`: {e}.") from None
     except FileExistsError as e:
         raise StoreError(f"{archive} holds {e.filename!r} twice. Nothing was unpacked.") from None
@@ -175,8 +242,8 @@ if sys.version_info >= (3, 14):
     def _compressed(path: Path) -> IO[bytes]:
         return zstd.open(path, "wb", level=_LEVEL)
 
-    def _decompressed(path: Path) -> IO[bytes]:
-        return zstd.open(path, "rb")
+    def _decompressed(packed: io.RawIOBase) -> IO[bytes]:
+        return zstd.open(packed, "rb")
 
     def _zstd_error() -> type[Exception]:
         return zstd.ZstdError
@@ -187,8 +254,8 @@ else:
         file: IO[bytes] = zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=_LEVEL))
         return file
 
-    def _decompressed(path: Path) -> IO[bytes]:
-        file: IO[bytes] = zstandard.open(path, "rb")
+    def _decompressed(packed: io.RawIOBase) -> IO[bytes]:
+        file: IO[bytes] = zstandard.open(cast(BinaryIO, packed), "rb")
         return file
 
     def _zstd_error() -> type[Exception]:

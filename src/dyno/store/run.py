@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.errors import StoreError
 from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
@@ -87,9 +87,7 @@ class Run:
 
     def lengths(self) -> list[Lengths]:
         """Of the requests, without their prompts."""
-        decoder = msgspec.json.Decoder(Lengths)
-        with self.requests_path.open("rb") as file:
-            return [decoder.decode(line) for line in file]
+        return list(_lines(self.requests_path, Lengths))
 
     def running(self) -> bool:
         """A live process holds what it writes."""
@@ -131,15 +129,11 @@ class Run:
             partial.replace(self.records_path)
         except OSError as e:
             raise _unwritable(self.records_path, e) from None
+        except OverflowError:
+            raise StoreError(f"{self.spool_path} holds times that can't be: it is damaged.") from None
 
     def records(self) -> Iterator[Record]:
-        decoder = msgspec.json.Decoder(Record)
-        with self.records_path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.MsgspecError as e:
-                    raise StoreError(f"{self.records_path}, line {number}, is damaged: {e}.") from None
+        return _lines(self.records_path, Record)
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[Callable[[Iteration], None]]:
@@ -159,13 +153,7 @@ class Run:
 
     def iterations(self) -> Iterator[Iteration]:
         """Of an offline trial. One that was cut in the middle of a line is left out."""
-        if not self.iterations_path.exists():
-            return
-        decoder = msgspec.json.Decoder(Iteration)
-        with self.iterations_path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield decoder.decode(line)
+        return _lines(self.iterations_path, Iteration, cut=True) if self.iterations_path.exists() else iter(())
 
     def write_result(self, result: Result) -> None:
         write(self.summary_path, pretty(result))
@@ -227,12 +215,12 @@ def listed(runs: Path) -> list[Run]:
 def locked(path: Path) -> bool:
     """A live process holds the file."""
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # it isn't there, or is no file
+        return False
     return False
 
 
@@ -257,15 +245,29 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another place.")
 
 
-def _bytes(path: Path) -> bytes:
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} can't be read: {error.strerror}. Is this a dyno run folder?")
+
+
+def _lines(path: Path, kind: type[T], cut: bool = False) -> Iterator[T]:
+    """`cut`: the last line may have been cut by a crash, and is left out."""
+    decoder = msgspec.json.Decoder(kind)
     try:
-        return path.read_bytes()
+        for number, line in enumerate(files.lines(path), 1):
+            if cut and not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line)
+            except files.BROKEN as e:
+                raise StoreError(f"{path}, line {number}, is damaged: {e}.") from None
     except OSError as e:
-        raise StoreError(f"{path} can't be read: {e.strerror}. Is this a dyno run folder?") from None
+        raise _unreadable(path, e) from None
 
 
 def read(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(_bytes(path), type=kind)
-    except msgspec.MsgspecError as e:
+        return msgspec.json.decode(files.read(path), type=kind)
+    except OSError as e:
+        raise _unreadable(path, e) from None
+    except files.BROKEN as e:
         raise StoreError(f"{path} is not what this version of dyno writes: {e}.") from None

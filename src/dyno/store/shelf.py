@@ -177,14 +177,13 @@ def look_at_study(path: Path) -> StudyLine:
     running = study_runs(path)
     try:
         plan = read(folder.json_path, _Plan)
-        tags = tags_of(path)
+        tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
         return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
     there = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
     # Of a study for several machines, those that were begun.
     rigs = {t.place.rig for t in plan.trials if t.place.id in there} or {t.place.rig for t in plan.trials}
     planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs}
-    skipped = folder.skipped()
 
     def line(place: Place) -> RunLine:
         if place.id in there:

@@ -2,6 +2,8 @@
 telemetry) by the query itself where it asks for them. A query reads these tables and nothing else, and can't write."""
 
 import functools
+import mmap
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
+from dyno.files import opened
 from dyno.store import imports
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
@@ -96,6 +99,15 @@ _REQUESTS = """
     CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
+# Long files, by the table that is made of their lines.
+_LONG = {"requests": "records.jsonl", "iterations": "iterations.jsonl", "telemetry": "telemetry.jsonl"}
+_RECORDS: dict[str, tuple[type, str]] = {
+    "requests": (Record, _REQUESTS),
+    "iterations": (Iteration, "(end_ns - start_ns) / 1e6 AS latency_ms"),
+}
+_OBJECT, _OBJECT_MAX = 16 << 20, 1 << 30  # bytes of the longest line: below the first, DuckDB takes as much room
+_ZONED = "TIMESTAMP WITH TIME ZONE"
+_IN_FILE = re.compile(r'in file "(.+?)", (?:at byte|in line)')
 _FINDINGS = {"run": "VARCHAR", "code": "VARCHAR", "level": "VARCHAR", "text": "VARCHAR", "advice": "VARCHAR"}
 _TELEMETRY = {
     "at_ns": "BIGINT",
@@ -251,31 +263,82 @@ class Tables:
         )
         self._fill(folders)
         self._insert("imported", _IMPORTED, [row for path in shelf.imports for row in self._imported(path)])
-        names = ("records.jsonl", "iterations.jsonl", "telemetry.jsonl")
-        long = [f / name for f in folders for name in names if (f / name).exists()]
-        self._view_requests([p for p in long if p.name == "records.jsonl"])
-        self._view_iterations([p for p in long if p.name == "iterations.jsonl"])
-        self._view_telemetry([p for p in long if p.name == "telemetry.jsonl"])
-        self._db.execute("SET allowed_paths = $paths", {"paths": [str(p.absolute()) for p in long]})
+        self._sizes: dict[str, int] = {}
+        self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
+        for table, paths in self._long.items():
+            self._view(table, paths, _OBJECT)
+        every = [str(p.absolute()) for paths in self._long.values() for p in paths]
+        self._db.execute("SET allowed_paths = $paths", {"paths": every})
         self._db.execute("SET enable_external_access = false")
-        self._db.execute("SET lock_configuration = true")
 
     def ask(self, query: str) -> Answer:
+        """A file that turns out to be damaged is left out, and the question asked again."""
+        named = [table for table in self._long if table in query.lower()]
         try:
-            statements = self._db.extract_statements(query)
-            if len(statements) != 1:
-                raise UsageError(f"One query at a time, please: this is {len(statements)}.")
-            # Files that may be read may be written too, as far as DuckDB's own settings go.
-            if statements[0].type != duckdb.StatementType.SELECT:
-                raise UsageError(
-                    f"A query may only read (select, describe, summarize); this is {statements[0].type.name.lower()}. "
-                    "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
-                )
-            result = self._db.execute(statements[0])
+            self._fit(named)
+            self._db.execute("SET lock_configuration = true")
+            while True:
+                try:
+                    return self._answer(query)
+                except duckdb.Error as e:
+                    if not self._left_out(e):
+                        raise
         except duckdb.Error as e:
             raise UsageError(f"The query can't be answered. {e}") from None
-        numbers = {i for i, d in enumerate(result.description) if str(d[1]).startswith(_NUMBERS)}
-        return Answer(_distinct([d[0] for d in result.description]), numbers, _rows(result))
+
+    def _answer(self, query: str) -> Answer:
+        statements = self._db.extract_statements(query)
+        if len(statements) != 1:
+            raise UsageError(f"One query at a time, please: this is {len(statements)}.")
+        # Files that may be read may be written too, as far as DuckDB's own settings go.
+        if statements[0].type != duckdb.StatementType.SELECT:
+            raise UsageError(
+                f"A query may only read (select, describe, summarize); this is {statements[0].type.name.lower()}. "
+                "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
+            )
+        result = self._db.execute(statements[0])
+        columns, kinds = _distinct([d[0] for d in result.description]), [str(d[1]) for d in result.description]
+        if any(_ZONED in kind for kind in kinds):  # Python's values of them need pytz: as text they need nothing
+            cells = ", ".join(f"c{i}::VARCHAR" if _ZONED in kind else f"c{i}" for i, kind in enumerate(kinds))
+            names = ", ".join(f"c{i}" for i in range(len(kinds)))
+            inner = statements[0].query.strip().rstrip(";")
+            result = self._db.execute(f"SELECT {cells} FROM ({inner}\n) AS t({names})")
+        numbers = {i for i, kind in enumerate(kinds) if kind.startswith(_NUMBERS)}
+        return Answer(columns, numbers, _rows(result))
+
+    def _files(self, folders: list[Path], name: str) -> list[Path]:
+        there = []
+        for path in (folder / name for folder in folders if (folder / name).exists()):
+            try:
+                opened(path).close()
+                there.append(path)
+            except OSError as e:
+                self.unreadable.append(f"{path} can't be read: {e.strerror}.")
+        return there
+
+    def _fit(self, tables: list[str]) -> None:
+        """DuckDB takes twice the longest line for each thread: as much room as these files need, and no more threads
+        than there is room for."""
+        longest = {table: max((_longest_line(path) for path in self._long[table]), default=0) for table in tables}
+        for table, size in longest.items():
+            self._view(table, self._long[table], min(max(size, _OBJECT), _OBJECT_MAX))
+        room = 2 * sum(max(size, _OBJECT) for size in longest.values())
+        (limit, threads) = self._db.execute(
+            "SELECT current_setting('memory_limit'), current_setting('threads')"
+        ).fetchall()[0]
+        if room:
+            self._db.execute(f"SET threads = {max(1, min(int(threads), _bytes(limit) // 2 // room))}")
+
+    def _left_out(self, error: duckdb.Error) -> bool:
+        """A file that the error names, from now on."""
+        named = _IN_FILE.search(str(error))
+        for table, paths in self._long.items():
+            if named and (rest := [p for p in paths if str(p) != named[1]]) != paths:
+                self._long[table] = rest
+                self._view(table, rest, self._sizes[table])
+                self.unreadable.append(str(error).partition(": ")[2].partition("\n")[0].strip())
+                return True
+        return False
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
         """(table, column, type, meaning), in order."""
@@ -336,28 +399,22 @@ class Tables:
             {"rows": msgspec.json.encode(rows).decode(), "shape": msgspec.json.encode(columns).decode()},
         )
 
-    def _view_requests(self, files: list[Path]) -> None:
-        columns = {f.encode_name: _sql_type(f.type) for f in _fields(Record)}
-        own = ", ".join(f'"{name}"' for name in columns)
-        source = _lines(files, columns)
-        run = _folder("records.jsonl")
-        self._db.execute(f"CREATE VIEW requests AS SELECT {run} AS run, {own}, {_REQUESTS} FROM {source}")
-
-    def _view_iterations(self, files: list[Path]) -> None:
-        columns = {f.encode_name: _sql_type(f.type) for f in _fields(Iteration)}
-        own = ", ".join(f'"{name}"' for name in columns)
-        self._db.execute(
-            f"CREATE VIEW iterations AS SELECT {_folder('iterations.jsonl')} AS run, {own}, "
-            f"(end_ns - start_ns) / 1e6 AS latency_ms FROM {_lines(files, columns)}"
-        )
-
-    def _view_telemetry(self, files: list[Path]) -> None:
-        # Lines without values, such as the sampler's own facts, give no row.
-        self._db.execute(
-            f"CREATE VIEW telemetry AS SELECT * EXCLUDE (entry), entry.key AS name, entry.value AS value "
-            f"FROM (SELECT {_folder('telemetry.jsonl')} AS run, at_ns, source, index, throttle, "
-            f"unnest(map_entries(values)) AS entry FROM {_lines(files, _TELEMETRY)})"
-        )
+    def _view(self, table: str, paths: list[Path], largest: int) -> None:
+        self._sizes[table] = largest
+        run = f"left(filename, length(filename) - {len(_LONG[table]) + 1}) AS run"
+        if table == "telemetry":
+            # Lines without values, such as the sampler's own facts, give no row; nor does one that its death has cut.
+            lines = _lines(paths, _TELEMETRY, largest, cut=True)
+            body = (
+                f"SELECT * EXCLUDE (entry), entry.key AS name, entry.value AS value FROM (SELECT {run}, at_ns, source, "
+                f"index, throttle, unnest(map_entries(values)) AS entry FROM {lines})"
+            )
+        else:
+            kind, derived = _RECORDS[table]
+            columns = {f.encode_name: _sql_type(f.type) for f in _fields(kind)}
+            own = ", ".join(f'"{name}"' for name in columns)
+            body = f"SELECT {run}, {own}, {derived} FROM {_lines(paths, columns, largest)}"
+        self._db.execute(f"CREATE OR REPLACE VIEW {table} AS {body}")
 
 
 _NUMBERS = ("BIGINT", "DOUBLE", "HUGEINT", "INTEGER", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT", "TINYINT", "UINTEGER")
@@ -492,18 +549,39 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _lines(files: list[Path], columns: dict[str, str]) -> str:
-    """The files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for."""
-    if not files:
+def _lines(paths: list[Path], columns: dict[str, str], largest: int, cut: bool = False) -> str:
+    """The files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for. `cut`:
+    lines that can't be read are empty."""
+    if not paths:
         nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
         return f"(SELECT {nothing}, NULL::VARCHAR AS filename WHERE false)"
-    names = ", ".join(_quoted(str(f)) for f in files)
+    names = ", ".join(_quoted(str(path)) for path in paths)
     types = ", ".join(f"{_quoted(name)}: {_quoted(kind)}" for name, kind in columns.items())
     return (
-        f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, "
-        "filename = true, maximum_object_size = 1073741824)"
+        f"read_json([{names}], format = 'newline_delimited', columns = {{{types}}}, filename = true, "
+        f"ignore_errors = {str(cut).lower()}, maximum_object_size = {largest})"
     )
 
 
-def _folder(name: str) -> str:
-    return f"left(filename, length(filename) - {len(name) + 1})"
+def _longest_line(path: Path) -> int:
+    """Roughly: not above what a small file has, and of a large one without reading it. From one line's end, the next
+    that lies as far as the longest so far could reach is looked for from behind."""
+    size = path.stat().st_size
+    longest = min(size, _OBJECT)
+    if size <= _OBJECT:
+        return longest
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = 0
+        while at + longest < len(data):
+            end = data.rfind(b"\n", at, at + longest) + 1
+            if not end:
+                end = data.find(b"\n", at + longest) + 1 or len(data)
+                longest = end - at
+            at = end
+    return longest
+
+
+def _bytes(told: str) -> int:
+    """DuckDB's '18.6 GiB'."""
+    number, _, unit = told.partition(" ")
+    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import files
 from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
 from dyno.store.run import Run, make_folder, pretty, read, slug, write
@@ -55,6 +56,13 @@ class StudyFolder:
 
     def study(self) -> Study:
         return read(self.json_path, Study)
+
+    def text(self) -> str:
+        """Its file, as it was; nothing where it can't be read."""
+        try:
+            return files.read(self.toml_path, files.TEXT).decode(errors="replace")
+        except OSError:
+            return ""
 
     def write(self, study: Study, text: str) -> None:
         try:

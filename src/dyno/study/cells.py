@@ -58,6 +58,13 @@ _LEAST: dict[str, float] = {
     "replicas": 1, "max_model_len": 1, "max_num_seqs": 1, "max_batched_tokens": 1, "draft_tokens": 1, "repeats": 1,
     "seed": 0, "machine_accelerators": 1,
 }  # fmt: skip
+# More than this would fill the memory, or take years: a slip of the pen.
+MOST: dict[str, float] = {
+    **dict.fromkeys(("num_prompts", "num_warmups", "max_concurrency", "batch_size", "iterations"), 10_000_000),
+    **dict.fromkeys(("input_len", "output_len", "prefix_len", "depth"), 100_000_000),
+    **dict.fromkeys(("duration_s", "timeout_s", "request_timeout_s", "ready_timeout_s"), 1e8),
+    **dict.fromkeys(("ramp_start_rps", "ramp_end_rps", "request_rate_rps", "requests_per_stream"), 1e7),
+}
 _ABOVE_ZERO = (
     "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "response_bytes_max", "ramp_end_rps",
     "requests_per_stream", "memory_fraction", "ready_timeout_s", "timeout_s", "connect_timeout_s", "read_timeout_s",
@@ -84,6 +91,9 @@ def _takes_list(hint: Any) -> bool:
 def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
     """The value as the key's type; what is wrong with it is a mistake at the path."""
     name = str(path[-1])
+    if _too_large(value):
+        document.mistake(path, "holds a whole number beyond 64 bits.")
+        return None
     try:
         value = msgspec.convert(_as_text(hint, value), type=hint)
     except msgspec.ValidationError as e:
@@ -94,6 +104,9 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         if name in _LEAST and value < _LEAST[name] and not (name == "output_len" and value == -1):
             document.mistake(path, f"must be at least {_LEAST[name]:g}, and is {value:g}.")
+        if name in MOST and value > MOST[name] and (name, value) != ("request_rate_rps", math.inf):
+            document.mistake(path, f"must be at most {MOST[name]:,.0f}, and is {value:,}.")
+            return None
         if name in _ABOVE_ZERO and not value > 0:
             document.mistake(path, f"must be above 0, and is {value:g}.")
         if name in ("range_ratio_input", "range_ratio_output") and not 0 <= value < 1:
@@ -105,6 +118,13 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
         if name == "memory_fraction" and value > 1:
             document.mistake(path, f"is a share, at most 1, and is {value:g}.")
     return value
+
+
+def _too_large(value: Any) -> bool:
+    """JSON and DuckDB take no more, and Python doesn't print thousands of digits."""
+    if isinstance(value, list | dict):
+        return any(map(_too_large, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
 
 
 def _as_text(hint: Any, value: Any) -> Any:

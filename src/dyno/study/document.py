@@ -10,6 +10,11 @@ from dyno.errors import UsageError
 
 Path = tuple[str | int, ...]
 
+_MISTAKES, _LONGEST = 100, 2000  # that are told; characters of one
+_DOTTED = re.compile(  # tomllib takes the square of a dotted key's length
+    r"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50}"""
+)
+
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
@@ -18,15 +23,18 @@ class Document:
     def __init__(self, text: str, name: str, so: str = ", and nothing was started") -> None:
         """`so`: what follows from a mistake, for the sentence that tells of it."""
         self.text, self.name, self._so = text, name, so
+        if deep := _DOTTED.search(text):
+            line = 1 + text.count("\n", 0, deep.start())
+            raise UsageError(f"{name}, line {line}: a name of more than fifty parts. No table of it needs that.")
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
             secrets.learn(secrets.within(self.tree))  # a mistake is told with the words of the file
-        except tomllib.TOMLDecodeError as e:
-            raise UsageError(f"{name} is no TOML: {e}.") from None
         except RecursionError:
-            raise UsageError(f"{name} can't be read: its lists or tables are nested too deep.") from None
+            raise UsageError(f"{name} is nested too deep: no table of it needs that.") from None
+        except ValueError as e:  # also of a number with thousands of digits
+            raise UsageError(f"{name} is no TOML: {e}.") from None
         self._lines = _lines(text)
-        self._mistakes: list[tuple[int, str]] = []
+        self._mistakes: dict[tuple[int, str], None] = {}
 
     def line(self, path: Path) -> int:
         """Of the path, or of the nearest thing around it."""
@@ -37,9 +45,11 @@ class Document:
     def mistake(self, path: Path, text: str) -> None:
         """Kept until `check`: all of them are told at once."""
         where = ".".join(f"#{p + 1}" if isinstance(p, int) else p for p in path)
+        text = text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
         entry = (self.line(path), f"{where}: {text}" if where else text)
-        if entry not in self._mistakes:  # the same cell is met in many trials
-            self._mistakes.append(entry)
+        self._mistakes[entry] = None  # once: the same cell is met in many trials
+        if len(self._mistakes) >= _MISTAKES:
+            self.check()
 
     def unknown(self, path: Path, known: list[str], what: str = "setting") -> None:
         word = str(path[-1])

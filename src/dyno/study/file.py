@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.errors import UsageError
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.study.cells import CELLS, converted
 from dyno.study.document import Document
-from dyno.study.grid import Cell, Section, expand, used
+from dyno.study.grid import Cell, Room, Section, expand, used
 from dyno.study.tables import Parts, Tables
 from dyno.study.trials import Known, Trials
 
@@ -31,7 +31,7 @@ _TOP: dict[str, Any] = {
     "on_failure": Literal["carry_on", "retry", "stop"],
 }
 _TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
-_MANY = 100_000  # trials: more is a slip of the pen
+_DEEPEST = 20  # variables that name one another
 
 
 def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
@@ -53,16 +53,14 @@ class _Reader:
         name = str(top.get("name") or stem)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             self.doc.mistake(("name",), f"{name[:120]!r} names a folder: up to 100 letters, digits, '.', '_' and '-'.")
+        seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
+        self.room = Room(self.doc, repeats)
         variables = self._variables(given)
         rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
         stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
         parts = self.tables.parts(list(rigs))
-        seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid(parts, variables, rigs):
-            if len(trials) + repeats > _MANY:
-                self.doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list, or repeats, is too long?")
-                break
             for repeat in range(1, repeats + 1):
                 planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
@@ -101,8 +99,11 @@ class _Reader:
             is_text = isinstance(variables[name], str) and not isinstance(value, list)
             variables = {**variables, name: text if is_text else value}
         out = dict(variables)
-        for _ in range(len(out)):  # one may name another
-            out = {k: _from_others(v, out) for k, v in out.items()}
+        for _ in range(_DEEPEST):  # one may name another
+            plain = {k: v for k, v in out.items() if isinstance(v, str | int | float)}
+            before, out = out, {k: v if k in used(v) else self.room.filled(v, plain) for k, v in out.items()}
+            if out == before:
+                break
         for name, value in out.items():
             for other in used(value):
                 if other not in out:
@@ -154,7 +155,7 @@ class _Reader:
             _merged(parts.trial, own["trial"]),
         ]
         sections = [_merged(s, extra[s.part]) if extra and s.part in extra else s for s in sections]
-        for cell in expand(self.doc, sections, variables):
+        for cell in expand(self.doc, sections, variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
                 price = rigs[rig].price if rig else None
@@ -277,17 +278,17 @@ def _fingerprint(path: str | None) -> str | None:
     try:
         found = FilePath(path or "").stat()
         return _ends(path or "", found.st_size, found.st_mtime_ns)
-    except OSError:  # told by those who read it
+    except (OSError, ValueError):  # told by those who read it
         return None
 
 
 @functools.cache
 def _ends(path: str, size: int, _: int) -> str:
     """Its size and both of its ends; once for all the trials that use it."""
-    with FilePath(path).open("rb") as file:
+    with files.opened(FilePath(path)) as file:
         data = file.read(1 << 20)
         file.seek(max(size - (1 << 20), 0))
-        return f"{size} {hashlib.sha256(data + file.read()).hexdigest()[:16]}"
+        return f"{size} {hashlib.sha256(data + file.read(1 << 20)).hexdigest()[:16]}"
 
 
 def _canonical(value: Any) -> Any:
@@ -315,18 +316,5 @@ def _value(text: str) -> Any:
     """As TOML would read it; a plain word is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except files.BROKEN:
         return text
-
-
-def _from_others(value: Any, variables: Mapping[str, Any]) -> Any:
-    if isinstance(value, list):
-        return [_from_others(v, variables) for v in value]
-    if not isinstance(value, str):
-        return value
-    for name, other in variables.items():
-        if isinstance(other, str | int | float) and other is not value:
-            value = other if value == f"${{{name}}}" else value.replace(f"${{{name}}}", str(other))
-            if not isinstance(value, str):
-                break
-    return value

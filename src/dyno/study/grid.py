@@ -5,6 +5,7 @@ that use one variable whose value is a list.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 from dyno.study.cells import CELLS, choices
 from dyno.study.document import Document, Path
 
+_MANY = 100_000  # trials: more is a slip of the pen
+_FILLED_MOST = 64 << 20  # characters that variables stand for, in all trials together
 _VARIABLE = re.compile(r"\$\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 
@@ -31,7 +34,44 @@ class Cell(NamedTuple):
     varying: dict[str, Any]  # 'engine.tensor_parallel' → 4: what tells it from its neighbours
 
 
-def expand(document: Document, sections: list[Section], variables: Mapping[str, Any]) -> Iterator[Cell]:
+class Room:
+    """How large a study may grow. A line of lists spans millions of trials, and a few names may stand for gigabytes,
+    each for others that stand for others: so both are counted before they are made."""
+
+    def __init__(self, document: Document, repeats: int) -> None:
+        self._doc, self._repeats, self._trials, self._made = document, repeats, 0, 0
+
+    def trials(self, count: int) -> None:
+        """Those that are excluded later, too."""
+        self._trials += count * self._repeats
+        if self._trials > _MANY:
+            self._doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list, or repeats, is too long?")
+            self._doc.check()
+
+    def filled(self, value: Any, variables: Mapping[str, Any]) -> Any:
+        """With what its variables stand for. One that isn't there stays as it is written."""
+        if isinstance(value, list):
+            return [self.filled(v, variables) for v in value]
+        if isinstance(value, dict):
+            return {k: self.filled(v, variables) for k, v in value.items()}
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if whole := _VARIABLE.fullmatch(value):
+            return variables.get(whole[1], value)
+        return _VARIABLE.sub(lambda found: self._counted(str(variables.get(found[1], found[0]))), value)
+
+    def _counted(self, text: str) -> str:
+        self._made += len(text)
+        if self._made > _FILLED_MOST:
+            self._doc.mistake(
+                ("variables",), f"stand for more than {_FILLED_MOST >> 20} million characters in all trials. Does one "
+                "name others that name others? Shorten them.",
+            )  # fmt: skip
+            self._doc.check()
+        return text
+
+
+def expand(document: Document, sections: list[Section], variables: Mapping[str, Any], room: Room) -> Iterator[Cell]:
     """One for each point of the grid that these sections span."""
     axes: dict[str, int] = {}  # its name → how many choices
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
@@ -53,6 +93,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 _add(document, axes, axis, len(several), section.paths[key])
     if 0 in axes.values():
         return  # told
+    room.trials(math.prod(axes.values()))
     for point in itertools.product(*(range(n) for n in axes.values())):
         at = dict(zip(axes, point, strict=True))
         chosen = {name: v[at[f"${{{name}}}"]] if f"${{{name}}}" in at else v for name, v in variables.items()}
@@ -63,7 +104,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
             for key, value in section.cells.items():
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
-                cells[key] = _filled(plain[at[picked_by]] if picked_by else plain, chosen)
+                cells[key] = room.filled(plain[at[picked_by]] if picked_by else plain, chosen)
                 names = [name for name in used(value) if isinstance(variables[name], list)]
                 # How many are sent goes with how they are sent: it tells no trial from another.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
@@ -98,16 +139,4 @@ def _plain(value: Any, variables: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and (whole := _VARIABLE.fullmatch(value)) and whole[1] in variables:
         named = variables[whole[1]]
         return value if isinstance(named, list) else named
-    return value
-
-
-def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
-    if isinstance(value, str):
-        if whole := _VARIABLE.fullmatch(value):
-            return variables[whole[1]]
-        return _VARIABLE.sub(lambda m: str(variables[m[1]]), value)
-    if isinstance(value, list):
-        return [_filled(v, variables) for v in value]
-    if isinstance(value, dict):
-        return {k: _filled(v, variables) for k, v in value.items()}
     return value

@@ -4,6 +4,7 @@ import typing
 from pathlib import Path as FilePath
 from typing import Any
 
+from dyno import files
 from dyno.errors import UsageError
 from dyno.facts.price import Price, PriceRule
 from dyno.study.cells import converted
@@ -20,7 +21,7 @@ def read(path: FilePath) -> list[PriceRule]:
 
 def text_of(path: FilePath) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return files.read(path, files.TEXT, pipes=True).decode("utf-8-sig")
     except OSError as e:
         raise UsageError(f"{path} can't be read: {e.strerror or e}.") from None
     except UnicodeDecodeError:

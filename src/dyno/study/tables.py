@@ -12,6 +12,7 @@ from dyno.study.grid import Section
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_LIKE = 20  # engines that one is like, each like the next
 _OF_ENGINE = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
 
 
@@ -86,6 +87,9 @@ class Tables:
                 break
             if like in chain:
                 self.doc.mistake(("engines", name, "like"), f"goes round in a circle: {' → '.join([*chain, like])}.")
+                break
+            if len(chain) == _LIKE:
+                self.doc.mistake(("engines", name, "like"), f"leads through more than {_LIKE} engines.")
                 break
             chain.append(like)
         table: dict[str, Any] = {}

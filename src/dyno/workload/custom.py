@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.request import Request
 from dyno.facts.workload import WorkloadSpec
@@ -38,7 +39,7 @@ def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[int], int]:
     try:
         line = msgspec.json.decode(raw, type=Line, strict=False)
-    except msgspec.DecodeError as e:
+    except files.BROKEN as e:
         raise WorkloadError(
             f'{where}: {e}. Each line must be an object like {{"prompt": "text or list of ids", "output_tokens": 128}}.'
         ) from None

@@ -5,6 +5,7 @@ from random import Random
 
 import msgspec
 
+from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.request import Request
 from dyno.facts.workload import WorkloadSpec
@@ -33,7 +34,7 @@ def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
     try:
         entries = msgspec.json.decode(read(spec.path), type=list[Conversation])
-    except msgspec.DecodeError as e:
+    except files.BROKEN as e:
         raise WorkloadError(
             f"{spec.path} is not ShareGPT's JSON, a list of "
             f'{{"conversations": [{{"value": "…"}}, …]}}: {e}. '

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from dyno import files
 from dyno.errors import TargetError, WorkloadError
 from dyno.facts.workload import CountedBy
 from dyno.http import Client
 
+_LARGEST = 256 << 20  # bytes of a tokenizer.json; those of large vocabularies have 30 MB
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _LETTERS_A_TOKEN = 64  # on average: a server that answers with more doesn't detokenize
 T = TypeVar("T")
@@ -55,7 +57,9 @@ class LocalTokenizer:
 
         self.name = name
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(files.read(file, _LARGEST))
+        except OSError as e:
+            raise WorkloadError(f"{file} can't be read: {e.strerror}. Check --tokenizer.") from None
         except Exception as e:  # tokenizers raises the bare class for whatever the file holds
             raise WorkloadError(
                 f"{file} is no tokenizer.json that can be read ({e}). "

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import files
 from dyno.clock import now_ns
+from dyno.errors import StoreError
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
 
 _READY_S = 10.0  # to import, open NVML and ask each server once
@@ -121,11 +123,11 @@ class Sampler:
 def read(path: Path) -> tuple[list[Sample], SamplerFacts | None]:
     """What a sampler has written, and its last word. A line that was cut off by its death is passed over."""
     samples, facts, absent, notes = [], None, [], []
-    with path.open("rb") as file:
-        for line in file:
+    try:
+        for line in files.lines(path):
             try:
                 found = _decode(line)
-            except msgspec.MsgspecError:
+            except files.BROKEN:
                 continue
             if isinstance(found, Sample):
                 samples.append(found)
@@ -133,4 +135,6 @@ def read(path: Path) -> tuple[list[Sample], SamplerFacts | None]:
                 facts = found
                 absent += [a for a in found.absent if a not in absent]
                 notes += [n for n in found.notes if n not in notes]
+    except OSError as e:
+        raise StoreError(f"{path} can't be read: {e.strerror}.") from None
     return samples, facts and msgspec.structs.replace(facts, absent=absent, notes=notes)
