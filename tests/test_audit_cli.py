@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dyno.cli.main import main
-from dyno.store.imports import kept
+from dyno.facts.imported import Document, Figure, Row
+from dyno.store.imports import keep, kept
 
 BLOCK = """
 ============ Serving Benchmark Result ============
@@ -254,3 +255,14 @@ def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureF
     assert main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
     (row,) = kept(here / "kept/sound.log.json").rows
     assert row.settings["model"].value == model and row.settings["model"].by != "user"
+
+
+@pytest.mark.parametrize("command", [["audit"], ["audit", "--json"], ["report", "-o", "x.md"]])
+def test_a_definition_that_this_version_does_not_know_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    figures = {n: Figure(1.5, 1, definition="later.ttft") for n in ("mean_ttft_ms", "output_throughput")}
+    row = Row("serve", "vllm", "json", "f", 1, 1, figures)
+    path = keep(Document("f", "json", rows=[row]), tmp_path / "kept")
+    assert main([command[0], str(path), *command[1:]]) in (0, 3)

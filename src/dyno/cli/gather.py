@@ -107,7 +107,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
         rigs=sheets.rigs(of, documents),
         engines=sheets.engines(of),
         commands=sheets.commands(of, documents, [(study.name, text) for text, study in studies]),
-        definitions={k: DEFINITIONS[k] for k in _defined(shown)},
+        definitions={k: DEFINITIONS[k] for k in _defined(shown) if k in DEFINITIONS},
         again=_again(options),
     )
 

@@ -190,7 +190,7 @@ def _numbers(table: list[list[str]]) -> list[int]:
 
 
 def _definitions(rows: Sequence[Normal]) -> list[str]:
-    return sorted({d for r in rows for _, d in r.latencies.values() if d})
+    return sorted({d for r in rows for _, d in r.latencies.values() if d in DEFINITIONS})
 
 
 def _legend(rows: Sequence[Normal]) -> str:
