@@ -1,5 +1,6 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -27,6 +28,9 @@ from dyno.transport import Transport
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A mistake of dyno's own fails the test that met it: one line on stderr might pass for a user's mistake.
+os.environ["DYNO_TRACEBACK"] = "1"
 
 # Files whose tests start processes, use sockets, build a model or take long. `make test-fast` runs all the others.
 REAL = {

@@ -235,6 +235,7 @@ def test_arguments_are_told_back_and_not_obeyed(quiet: Check) -> None:
 
 
 def test_a_mistake_of_dyno_s_own_is_one_line(quiet: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DYNO_TRACEBACK")
     for error in (ValueError(BAD), MemoryError(), OSError(24, "Too many open files", NAME), RecursionError(BAD)):
 
         def raising(_: object, error: Exception = error) -> int:

@@ -29,7 +29,7 @@ _Bytes = mmap.mmap | bytes
 
 def read(path: Path) -> Document:
     """What is in it; what couldn't be read is told in the document."""
-    file = path.name
+    file = os.fsencode(path.name).decode("utf-8", "replace")  # it goes into files and pages
     try:
         with files.opened(path, pipes=True) as opened:
             found = os.fstat(opened.fileno())
