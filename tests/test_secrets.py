@@ -167,7 +167,8 @@ def test_a_choice_of_dynos_own_stays_whatever_a_secret_is() -> None:
 def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
     secrets.learn(["password-123"])
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
-    with pytest.raises(UsageError, match=r"^'ftp://\[redacted\]@host' is not a URL"):
+    assert str(UsageError("ftp://me:pw@host is not a URL")) == f"ftp://{HIDDEN}@host is not a URL"
+    with pytest.raises(UsageError, match=r"^The URL holds a user name or password"):
         Url("ftp://me:pw@host")
 
 

@@ -44,6 +44,9 @@ def _run(argv: Sequence[str] | None) -> int:
         # Further lines stand back: a server's words can't look like dyno's own.
         print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
+    except KeyboardInterrupt:
+        print("\ndyno: interrupted.", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output went away: `dyno runs | head`
         sys.stderr.close()
         return 1
