@@ -80,15 +80,6 @@ class Connection:
             self.ready = True
         return self.ready
 
-    def early_bytes(self) -> bytes:
-        """What has come before anything was asked. Of a connection with TLS it can't be told."""
-        if self.tls is not None:
-            return b""
-        try:
-            return self.socket.recv(16, socket.MSG_PEEK)
-        except OSError:  # nothing is there, as usual; or it is broken, which the sending will meet
-            return b""
-
     def _tunnelled(self, event: int) -> bool:
         """Through the proxy."""
         if self.tunnel:

@@ -223,7 +223,7 @@ class Wire:
 
     def _read(self, events: list[tuple[int, int]]) -> None:
         streams, parts, clock = self._pool.connections, self._parts, now_ns
-        append = parts.append
+        append, frame = parts.append, FRAME_BYTES
         size = reads = 0
         for fd, event in events:
             stream = streams.get(fd)
@@ -249,7 +249,7 @@ class Wire:
             append(data)
             size += length
             reads += 1
-            stream.room -= length + FRAME_BYTES
+            stream.room = room = stream.room - length - frame
             try:
                 if held := take(data):  # not ONE
                     self._note_since(stream)
@@ -257,7 +257,7 @@ class Wire:
                         self._ended(stream, data, stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
-            if stream.room < 0:
+            if room < 0:
                 self._too_large(stream)
             if length == READ_BYTES:
                 self._left_over = True
@@ -300,10 +300,6 @@ class Wire:
         replica = pool.only or pool.choose()
         replica.in_flight += 1
         stream = pool.take(replica)
-        if stream is not None and stream.carried and (early := stream.early_bytes()):
-            self._out_of_turn(stream, early)
-            pool.drop(stream)
-            stream = None
         if stream is None:
             try:
                 stream = pool.open(replica)
@@ -422,7 +418,7 @@ class Wire:
             self._unasked.extend(stream.history)
 
     def _too_large(self, stream: Connection) -> None:
-        if stream.exchange >= 0:
+        if stream.exchange >= 0 and stream.room < 0:  # else it ended with these bytes, and the next one has begun
             self._fail(stream, f"too_large: it was not over after {self._response_max} bytes")
 
     def _fail(self, stream: Connection, reason: str) -> None:
