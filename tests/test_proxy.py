@@ -74,7 +74,7 @@ def test_user_and_password_become_a_header_and_are_in_no_url() -> None:
     [
         "socks://me:hunter22@p:1", "socks5://p:1", "socks5h://p:1", "https://p:1", "http://", "http://me:hunt/er22@p:1",
         "http://me:hunter22@p:port", "http://me:hunter22@p:99999", "http://me:hunter 22@p:1", "http://me:12/hunter22@p",
-        "http://p\r\n:1", "://hunter22",
+        "http://p\r\n:1", "://hunter22", "http://[", "http://me:hunter22@[p",
     ],
 )  # fmt: skip
 def test_what_is_no_http_proxy_is_refused_in_one_sentence_without_its_password(value: str) -> None:

@@ -33,7 +33,7 @@ def named(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | No
         parts = urlsplit(value)
         proxy, at = parts.hostname, parts.port or 80
     except ValueError:
-        proxy, at = None, 0
+        parts, proxy, at = urlsplit("http:"), None, 0
     if parts.scheme != "http" and re.fullmatch(r"\w{1,10}", parts.scheme):
         raise UsageError(
             f"{name} names a proxy that is spoken to by {parts.scheme}://. dyno knows http:// proxies only. Set "
