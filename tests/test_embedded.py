@@ -333,7 +333,7 @@ def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> Non
 
 # A dyno of its own that starts the engine, tells its pid, and does what the test says with a signal.
 PARENT = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 from dyno.experiment.engine_plan import EnginePlan
 from dyno.experiment.fleet import running
@@ -343,9 +343,11 @@ from dyno.http import Client, Url
 spec = EngineSpec("llamacpp", model=sys.argv[1], max_num_seqs=1, max_model_len=512)
 up = running(EnginePlan(spec, Rig("test", "0", "any", "cpu", 2)), Path(sys.argv[2]), {}, lambda _: None, lambda _: None)
 engine = up.__enter__().engines[0]
+before = signal.signal(signal.SIGINT, signal.SIG_IGN)
 if os.fork() == 0:  # a process that holds all that dyno holds, and lives on
     time.sleep(30)
     os._exit(0)
+signal.signal(signal.SIGINT, before)
 try:
     print(json.dumps({"pid": engine.process.pid}), flush=True)
     time.sleep(60)
