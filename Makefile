@@ -22,13 +22,13 @@ test-fast: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not real"
 
 # Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once; and
-# the shipped studies' twins on the embedded engine, which take a minute.
+# the demo and the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
 
 # Servers that lie, files that bite, kills at any moment, keys that must not show, 100,000 mutated answers. Minutes.
 test-hostile: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal -m hostile tests/hostile
+	$(BIN)/pytest -n 2 --dist worksteal -m hostile
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev

@@ -107,7 +107,9 @@ def test_a_run_against_another_says_that_single_runs_say_little(runs: Path, caps
     assert compare(str(one), other.name, "--markdown") == 0
     out = capsys.readouterr().out
     assert "| output tokens/s |" in out and "`comparability.single_runs`" in out
-    assert "- Not known how sure: p99 TTFT" in out and "500 would do" in out
+    # Beside other processes one of them may not know its p99: then it isn't compared.
+    known = all(Run(run).result().served.ttft.percentiles["99"] is not None for run in (one, other))
+    assert ("- Not known how sure: p99 TTFT" in out and "500 would do" in out) is known
 
 
 def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
