@@ -378,6 +378,7 @@ def test_a_key_reaches_no_file_and_no_output(dyno: Callable[..., Done], fake: Fa
     assert trial["trial"]["target"]["header_names"] == ["Authorization", "X-Api-Key"]
 
 
+@pytest.mark.hostile
 def test_a_key_that_the_server_sends_back_in_its_complaint_is_not_repeated(
     dyno: Callable[..., Done], scripted: Callable[..., Scripted], tmp_path: Path
 ) -> None:
@@ -500,6 +501,7 @@ def test_the_demo_compares_prints_and_leaves_no_process(dyno: Callable[..., Done
     assert engines_of(11) == []
 
 
+@pytest.mark.engines
 def test_ctrl_c_in_the_demo_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
     env = {**os.environ, "DYNO_TEST": "12"}
     process = subprocess.Popen(

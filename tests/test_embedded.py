@@ -316,6 +316,7 @@ def test_a_cleanup_that_does_not_exist_or_fails_hinders_nothing(tmp_path: Path) 
         assert group(process.pid) == []
 
 
+@pytest.mark.hostile
 def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> None:
     script = "import json, sys, time; from pathlib import Path; from dyno.engines.process import EngineProcess\n"
     script += "p = EngineProcess(*[json.loads(a) for a in sys.argv[1:3]], Path(sys.argv[3]), json.loads(sys.argv[4]))\n"
@@ -375,12 +376,14 @@ def parent(cache: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str],
         os.killpg(dyno.pid, signal.SIGKILL)
 
 
+@pytest.mark.hostile
 def test_a_killed_parent_leaves_no_engine_behind(parent: tuple[subprocess.Popen[str], int]) -> None:
     dyno, pid = parent
     dyno.kill()
     await_true(lambda: group(pid) == [])
 
 
+@pytest.mark.hostile
 def test_a_terminated_parent_leaves_no_engine_behind(parent: tuple[subprocess.Popen[str], int]) -> None:
     dyno, pid = parent
     dyno.terminate()

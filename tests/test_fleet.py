@@ -613,6 +613,7 @@ def killed(tmp_path: Path) -> Iterator[Callable[[list[str], str, signal.Signals]
     yield run
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("stage", ["Starting", "Making", "Measuring"])
 def test_an_engine_dies_with_a_dyno_that_is_killed(
     stage: str, tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
@@ -623,6 +624,7 @@ def test_an_engine_dies_with_a_dyno_that_is_killed(
     wait_for(lambda: not descendants_of(name))
 
 
+@pytest.mark.hostile
 def test_the_commands_after_are_run_by_the_watcher_of_a_dyno_that_is_killed(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:
@@ -662,6 +664,7 @@ def test_a_slow_start_is_ended_too_when_dyno_is_killed(
     wait_for(lambda: not descendants_of(marker))
 
 
+@pytest.mark.hostile
 def test_an_engine_that_hangs_on_stop_dies_with_a_dyno_that_is_killed_meanwhile(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:

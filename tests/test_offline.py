@@ -433,6 +433,7 @@ def test_ctrl_c_keeps_the_iterations_that_are_done(tmp_path: Path) -> None:
     assert run.whole and not run.running() and workers(tmp_path) == []
 
 
+@pytest.mark.hostile
 def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

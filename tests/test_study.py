@@ -456,6 +456,7 @@ max_concurrency = [1, 2]
         assert not path.is_file() or b"very-secret" not in path.read_bytes()
 
 
+@pytest.mark.hostile
 def test_a_secret_in_a_setting_reaches_no_file_and_no_screen(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ["hf_abcdefghijklmnop", "hf_qrstuvwxyzabcdef"]
     small = STUDY.replace("repeats = 2", "repeats = 1")
