@@ -59,12 +59,12 @@ def _run(argv: Sequence[str] | None) -> int:
             return UsageError.exit_code
         print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
-    except Exception as e:  # a mistake of dyno's own: told with its place, and no page of frames
+    except Exception as e:  # a bug: one line with its place, no page of frames
         if os.environ.get("DYNO_TRACEBACK"):
             raise
         frames = traceback.extract_tb(e.__traceback__)
         at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        print(f"dyno: a mistake of dyno's own at {at}: {type(e).__name__}: {e}. Please report it, with what it prints "
+        print(f"dyno: this is a bug in dyno, at {at}: {type(e).__name__}: {e}. Please report it, with what it prints "
             "if DYNO_TRACEBACK=1 is set.", file=sys.stderr)  # fmt: skip
         return 1
 

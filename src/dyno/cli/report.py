@@ -101,9 +101,7 @@ def of_study(study: Path, runs: Path) -> Path | None:
         return None
     except Exception as e:  # hours of measuring must not end in a traceback because of a picture of them
         why = secrets.clean(repr(e))
-        print(
-            f"dyno: there is no page of it, by a mistake of dyno's own: {why}. `dyno report {study}`.", file=sys.stderr
-        )
+        print(f"dyno: there is no page of it, because of a bug in dyno: {why}. `dyno report {study}`.", file=sys.stderr)
         return None
     return output
 

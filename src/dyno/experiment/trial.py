@@ -317,7 +317,7 @@ def finish(
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
         raise NotSummedUp(
-            f"{run.path} is measured and can't be summed up ({type(e).__name__}: {e}). That is a mistake in dyno: "
+            f"{run.path} is measured and can't be summed up ({type(e).__name__}: {e}). That is a bug in dyno: "
             "please report it. The folder keeps what was measured, and `dyno runs show` tries again."
         ) from e
 

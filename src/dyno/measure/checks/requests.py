@@ -72,7 +72,7 @@ def unasked(e: Evidence) -> Iterator[Finding]:
             "requests.unasked",
             "doubt",
             f"The server sent more answers than it was asked for, on connections that carried {count} requests; these "
-            "count as failed, because nobody can say whose answers they got.",
+            "count as failed, because it is unknown which answer belongs to which request.",
             "A proxy mixes up its connections, or the server sends some answers twice. Look there first.",
         )
 

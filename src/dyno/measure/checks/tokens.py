@@ -49,13 +49,14 @@ def output_long(e: Evidence) -> Iterator[Finding]:
 
 def believed(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    by = "by its tokenizer" if s.tokens_by.get("tokenizer") else "by chunks"
+    by = "with the tokenizer" if s.tokens_by.get("tokenizer") else "by chunks"
     if (c := s.impossible) is not None:
         yield Finding(
             "tokens.impossible",
             "doubt",
-            f"For {c.requests} of {s.completed} answers the server counts {c.claimed} output tokens. That can't be: it "
-            f"is less than nothing, or more than was asked for and than came. dyno counted {c.counted} {by}.",
+            f"For {c.requests} of {s.completed} answers the server counts {c.claimed} output tokens. That is "
+            "impossible: it is negative, or more than was asked for and more than arrived. "
+            f"dyno counted {c.counted} {by}.",
             "All figures go by dyno's count. Look at what fills in the answers' usage: the engine, or a gateway.",
         )
     if s.odd_prompts:
@@ -63,7 +64,7 @@ def believed(e: Evidence) -> Iterator[Finding]:
             "tokens.impossible",
             "doubt",
             f"For {s.odd_prompts} of {s.completed} answers the server's count of prompt tokens, or of those found in "
-            "its cache, can't be.",
+            "its cache, is impossible.",
             "All figures go by dyno's count of these prompts. Look at what fills in the answers' usage.",
         )
     if (c := s.miscounted) is not None:
@@ -102,20 +103,20 @@ def input_length(e: Evidence) -> Iterator[Finding]:
 
 def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
-    told = e.summary.impossible.requests if e.summary.impossible else 0  # of these another finding speaks
-    if (count := by.get("tokenizer", 0)) > told:
+    explained = e.summary.impossible.requests if e.summary.impossible else 0  # by `believed`
+    if (count := by.get("tokenizer", 0)) > explained:
         yield Finding(
             "tokens.by_tokenizer",
             "note",
-            f"The server gave no usage for {count - told} answers; their text was tokenized here.",
+            f"The server gave no usage for {count - explained} answers; their text was tokenized here.",
             "Counts may differ from the server's by a few tokens an answer.",
         )
-    if (count := by.get("chunks", 0)) > told:
+    if (count := by.get("chunks", 0)) > explained:
         yield Finding(
             "tokens.by_chunks",
             "doubt",
-            f"The server gave no usage for {count - told} answers and there was no tokenizer: each chunk was taken for "
-            "one token.",
+            f"The server gave no usage for {count - explained} answers and there was no tokenizer: each chunk was "
+            "taken for one token.",
             "Where chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer.",
         )
 
