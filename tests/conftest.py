@@ -96,7 +96,7 @@ def drive(
     insecure: bool = False,
     **options: Any,
 ) -> Driven:
-    """A load on one server or on copies of it, as experiment/trial.py drives it. One request at a time unless `load`
+    """A load on one server or on copies of it, as conduct/trial.py drives it. One request at a time unless `load`
     says otherwise."""
     protocol = PROTOCOLS[backend]
     options = {"via": Transport(insecure=insecure), **options}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from dyno.cli.main import main
-from dyno.cli.sources import Source, of_run, read
+from dyno.compare.compare import default_metrics, differ
+from dyno.conduct.sources import Source, of_run, read
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
-from dyno.measure.compare import default_metrics, differ
 from dyno.measure.rows import row_of
 from dyno.store.run import Run
 from offlines import PERCENTILES, iterations, manifest, micro_iterations, micro_trial, outcome, trial

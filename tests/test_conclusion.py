@@ -7,9 +7,9 @@ from dyno.facts.imported import Row
 from dyno.facts.measured import Measured
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.report import Words
-from dyno.measure.conclusion import conclude
-from dyno.measure.entries import entries
-from dyno.measure.target import best
+from dyno.report.conclusion import conclude
+from dyno.report.entries import entries
+from dyno.report.target import best
 from rows import micro, row, score
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from dyno.audit.normal import normal
 from dyno.facts.price import Price, PriceRule
 from dyno.measure.cost import Rates, choose, cost, fits, hour, rates, stated
-from dyno.measure.normal import normal
 from rows import micro, row
 
 RATES = Rates(input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, requests_per_s=10.0)

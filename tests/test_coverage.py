@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dyno.audit.coverage import coverage
+from dyno.audit.document import read_text
 from dyno.cli.main import main
 from dyno.facts.imported import Document
-from dyno.imports.document import read_text
-from dyno.measure.coverage import coverage
 from dyno.store.imports import kept
 
 READ = """| Concurrency | Output tok/s | Mean TTFT (ms) |

@@ -19,11 +19,11 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.measure.entries import entries
-from dyno.measure.loads import Loads
 from dyno.measure.rows import row_without
-from dyno.measure.series import names
-from dyno.measure.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
+from dyno.report.entries import entries
+from dyno.report.loads import Loads
+from dyno.report.series import names
+from dyno.report.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
 from dyno.units import NS_PER_MS, NS_PER_S
 from rows import micro, offline, row, score
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dyno.cli.gather import gathered
+from dyno.conduct.read import gathered
 from dyno.facts.entry import Number
 from dyno.facts.imported import Document, Figure
 from dyno.facts.report import Report

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
+from dyno.audit.audit import audit
 from dyno.facts.imported import Document, Row
 from dyno.facts.measured import Measured
-from dyno.measure.audit import audit
+from dyno.measure.dedupe import once
 from dyno.measure.model_name import named, related
-from dyno.measure.once import once
 from rows import row
 
 

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from dyno.cli.main import main
+from dyno.conduct import offline
+from dyno.conduct.offline import OfflineOutcome, conduct, reopened
+from dyno.conduct.watcher import Watcher
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
-from dyno.experiment import offline
-from dyno.experiment.offline import OfflineOutcome, conduct, reopened
-from dyno.experiment.watcher import Watcher
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec

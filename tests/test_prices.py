@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from dyno.cli.main import main
-from dyno.cli.prices import price_rules, prices_from
 from dyno.errors import UsageError
 from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
 from dyno.study.about import about
-from dyno.study.prices import prices, read
+from dyno.study.prices import price_rules, prices, prices_from, read
 
 ROOT = Path(__file__).parent.parent
 WHOLE = """

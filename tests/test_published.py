@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dyno.cli.audit import peaks_of
+from dyno.audit.audit import Audit, audit
+from dyno.audit.document import read
+from dyno.audit.normal import normal
 from dyno.facts.imported import Document
-from dyno.imports.document import read
-from dyno.measure.audit import Audit, audit
 from dyno.measure.cost import choose
-from dyno.measure.normal import normal
+from dyno.probe.peaks import of_name
 from dyno.store.imports import kept
 from dyno.study.about import about
 from dyno.study.prices import read as read_prices
@@ -55,12 +55,12 @@ def reported(name: str) -> list[Document]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_figures_have_their_known_findings(name: str) -> None:
-    golden(f"{name}.figures", told(audit(published(name), peaks_of)))
+    golden(f"{name}.figures", told(audit(published(name), of_name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reports_have_their_known_findings(name: str) -> None:
-    golden(f"{name}.report", told(audit(reported(name), peaks_of)))
+    golden(f"{name}.report", told(audit(reported(name), of_name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,7 +70,7 @@ def test_the_published_figures_are_those_of_the_reports(name: str) -> None:
 
 
 def codes(name: str) -> set[str]:
-    return {f.code for f in audit(published(name), peaks_of).findings}
+    return {f.code for f in audit(published(name), of_name).findings}
 
 
 # What the reports' readers must be told, by the number of the defect in each.

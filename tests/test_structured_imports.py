@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.imported import Document, Row
-from dyno.imports import json_text
-from dyno.imports.structured import read
+from dyno.results import json_text
+from dyno.results.structured import read
 
 HERE = Path(__file__).parent
 CAPTURES = HERE / "captures"

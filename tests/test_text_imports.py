@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dyno.audit.document import read, read_text
 from dyno.facts.imported import Document, Row
-from dyno.imports.document import read, read_text
 
 HERE = Path(__file__).parent
 FIXTURES = HERE / "fixtures" / "imports"

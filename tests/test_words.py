@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dyno.audit import arithmetic, bold, claims, percent, sections
+from dyno.audit.reports import REPORTS
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
-from dyno.measure.checks.reports import REPORTS, arithmetic, bold, claims, percent, sections
 from dyno.measure.direction import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]

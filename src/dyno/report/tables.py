@@ -12,9 +12,9 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.report import AuthorsTable, Report
 from dyno.measure import points
-from dyno.measure.target import kept
 from dyno.report import per
 from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
+from dyno.report.target import kept
 
 # How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
 Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
