@@ -68,6 +68,9 @@ def normal(text: str, here: Path) -> str:
     text = re.sub(r"\bdyno(?:-\d+(?=-\d{4})|=\d+)", lambda m: m[0][:5] + "PID", text)  # a container's name and label
     text = re.sub(r"-?\d+\.\d{8,}(?:e[+-]?\d+)?", lambda m: f"{float(m[0]):.9g}", text)  # the last bits of a sum
     text = re.sub(r"'nonce-[^']*'|(?:'|&#39;)sha256-[\w+/=]+(?:'|&#39;)", "SHA256", text)  # of scripts in a page
+    moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
+    text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
+    text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
     return re.sub(r"(llama\.cpp |comes with dyno: |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
@@ -138,6 +141,11 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return Dyno(here, capsys)
 
 
+def without_usage(text: str) -> str:
+    """The flags that argparse lists before a message: the golden files of --help have them."""
+    return re.sub(r"(?m)^usage: .*\n(?: .*\n)*", "usage: …\n", text)
+
+
 # ---- a page ----
 
 
@@ -171,23 +179,24 @@ def page(text: str, whole: bool = True) -> str:
 
 
 def keys(value: Any, path: str = "") -> set[str]:
-    """The names in a JSON value, with the types of what they hold. Whole and broken numbers are one type."""
-    if isinstance(value, dict) and value:
-        return set().union(*(keys(v, f"{path}.{k}") for k, v in value.items()))
-    if isinstance(value, list) and value:
-        return set().union(*(keys(v, f"{path}[]") for v in value))
-    kind = {int: "number", float: "number", type(None): "null"}.get(type(value), type(value).__name__)
-    return {f"{path or '.'} {kind}"}
+    """The names in a JSON value. What is there on a quiet or on a busy machine only is named without parts."""
+    inner: list[Any] = []
+    if not path.endswith(_AT_TIMES):
+        inner = list(value.items()) if isinstance(value, dict) else []
+        inner += [("[]", v) for v in value] if isinstance(value, list) else []
+    return set().union(*(keys(v, f"{path}.{k}") for k, v in inner)) if inner else {path or "."}
+
+
+_AT_TIMES = (".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".telemetry.notes", ".absent")
 
 
 def shape(folder: Path) -> str:
-    """Each file of a folder with its keys."""
+    """Each file of a folder with the names in it."""
     out = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         out.append(str(path.relative_to(folder)))
-        if path.suffix == ".json":
-            out += [f"  {k}" for k in sorted(keys(json.loads(path.read_text())))]
-        elif path.suffix == ".jsonl":
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            out += [f"  {k}" for k in sorted(set().union(set(), *(keys(line) for line in lines)))]
+        if path.suffix in (".json", ".jsonl"):
+            text = path.read_text()
+            values = [json.loads(text)] if path.suffix == ".json" else [json.loads(t) for t in text.splitlines()]
+            out += [f"  {k}" for k in sorted(set().union(*(keys(v) for v in values)))]
     return "\n".join(out)

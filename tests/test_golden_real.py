@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goldens import Dyno, check, dyno, keys, shape
+from goldens import Dyno, check, dyno, keys, shape, without_usage
 
 __all__ = ["dyno"]  # the fixture
 
@@ -37,16 +37,21 @@ MISTAKES = [
 
 
 def test_mistakes(dyno: Dyno) -> None:
-    check("mistakes/bench.txt", dyno.transcript(MISTAKES))
+    check("mistakes/bench.txt", dyno.transcript(MISTAKES, edit=without_usage))
 
 
 def measured(text: str) -> str:
-    """Without numbers and what follows from them: findings, and how long a run took."""
-    head, verdict, _ = text.partition("\nVerdict:")
-    text = head + ("\n--- findings" if verdict else "")
+    """Without numbers and what follows from them: findings, and lines that a busy or a quiet machine has alone."""
+    text = re.sub(r"\n(Verdict:|% BW, % FLOPS)(.|\n)*?(?=\n--- )", "\n(findings)", text)
+    text = re.sub(r"(?m)^(note|doubt|Host: memory, peak|Steady window|  \w.* throughput|  Streams open).*\n", "", text)
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}\b", r"TIME-\1-ID", text)
-    text = re.sub(r"(?<![\w.-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.]*\w)", "#", text)
-    return "\n".join(re.sub(r"(?<=\S) {2,}", "  ", line).rstrip() for line in text.splitlines())
+    text = re.sub(r"\b(sound|doubtful)\b", "VERDICT", text)
+    return "\n".join(line if line.startswith(("$", "--- ")) else _without_numbers(line) for line in text.splitlines())
+
+
+def _without_numbers(line: str) -> str:
+    line = re.sub(r"(?<![\w.-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.]*\w)", "#", line)
+    return re.sub(r" {2,}", "  ", line).rstrip()
 
 
 def written(dyno: Dyno, before: set[Path]) -> list[Path]:
@@ -92,10 +97,11 @@ requests_per_stream = 4
 
 def test_run(dyno: Dyno) -> None:
     (dyno.here / "s.toml").write_text(STUDY)
-    edit = lambda s: measured(re.sub(r"(?m)^(note|doubt) .*\n", "", re.sub(r"\b(sound|doubtful)\b", "VERDICT", s)))  # noqa: E731
-    said = dyno.transcript(["run s.toml --only quick --no-report", "run s.toml --only quick --no-report"], edit=edit)
+    said = dyno.transcript(["run s.toml --only quick --no-report"] * 2, edit=measured)
     (dyno.here / "s.toml").write_text(STUDY.replace("[1, 2]", "[1]"))
-    said += "\n" + dyno.transcript(["run s.toml --no-report", "run s.toml --new --only dead --no-report"], edit=edit)
+    said += "\n" + dyno.transcript(
+        ["run s.toml --no-report", "run s.toml --new --only dead --no-report"], edit=measured
+    )
     check("bench/study.txt", f"{said}\n\n{shape(dyno.here / 'runs' / 'small')}")
 
 
