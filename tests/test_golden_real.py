@@ -15,7 +15,7 @@ __all__ = ["dyno"]  # the fixture
 
 URL = "--base-url http://127.0.0.1:9"
 MISTAKES = [
-    "bench serve", f"bench serve {URL} --num-prompts 0", f"bench serve {URL} --num-prompts -3",
+    f"bench serve {URL}", f"bench serve {URL} --num-prompts 0", f"bench serve {URL} --num-prompts -3",
     f"bench serve {URL} --num-prompts many", f"bench serve {URL} --request-rate -1",
     f"bench serve {URL} --request-rate nan", f"bench serve {URL} --max-concurrency 0",
     f"bench serve {URL} --burstiness 0", f"bench serve {URL} --goodput ttft", f"bench serve {URL} --goodput x:1",
@@ -46,6 +46,7 @@ def measured(text: str) -> str:
     text = re.sub(r"(?m)^(note|doubt|Host: memory, peak|Steady window|  \w.* throughput|  Streams open).*\n", "", text)
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}\b", r"TIME-\1-ID", text)
     text = re.sub(r"\b(sound|doubtful)\b", "VERDICT", text)
+    text = re.sub(r"(?m)^(  Peaks:|Not sampled:).*", r"\1 MACHINE", text)
     return "\n".join(line if line.startswith(("$", "--- ")) else _without_numbers(line) for line in text.splitlines())
 
 
