@@ -112,7 +112,7 @@ def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Fi
         return
     told: dict[str, dict[str, Command]] = {}
     for c in commands:
-        for name in {*ENGINE, *(n for o in commands for n in o.settings if n.startswith("--"))}:
+        for name in sorted({*ENGINE, *(n for o in commands for n in o.settings if n.startswith("--"))}):
             if name in _ELSEWHERE:
                 continue
             setting = c.settings.get(name)
