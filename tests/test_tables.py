@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.facts.imported import Cell, Row, Table
+from dyno.facts.metric import better
 from dyno.imports.columns import Column, meaning, statistic
 from dyno.imports.printed import Printed, printed
 from dyno.imports.tables import rows_of
-from dyno.measure.direction import better
 
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 

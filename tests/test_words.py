@@ -7,8 +7,8 @@ import pytest
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
+from dyno.facts.metric import better, leads
 from dyno.measure.checks.reports import REPORTS, arithmetic, bold, claims, percent, sections
-from dyno.measure.direction import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dyno.facts.imported import STEMS
+from dyno.facts.metric import STEMS
 
 
 class Column(msgspec.Struct, frozen=True):

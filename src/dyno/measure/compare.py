@@ -9,8 +9,8 @@ from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pai
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.measured import Measured
+from dyno.facts.metric import better
 from dyno.measure.checks.pairing import Objection, Two, examine
-from dyno.measure.direction import better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
 from dyno.measure.student import quantile, two_sided, welch_df

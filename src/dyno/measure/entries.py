@@ -9,14 +9,14 @@ import msgspec
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import AXES, Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
-from dyno.facts.imported import SPEEDS, STEMS, Row, RowKind
+from dyno.facts.imported import Row, RowKind
 from dyno.facts.measured import Measured
+from dyno.facts.metric import SPEEDS, STEMS, latency
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.measure import series
 from dyno.measure.bootstrap import QUICK
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
-from dyno.measure.direction import latency
 from dyno.measure.estimate import estimates
 from dyno.measure.loads import Loads
 from dyno.measure.once import once

@@ -9,8 +9,8 @@ import numpy as np
 from dyno.facts.comparison import By, Estimate
 from dyno.facts.imported import Row, Samples
 from dyno.facts.measured import Measured
+from dyno.facts.metric import latency
 from dyno.measure import bootstrap
-from dyno.measure.direction import latency
 from dyno.measure.student import welch_df
 
 _LISTS = {"ttft": "ttfts_ms", "tpot": "tpots_ms", "e2el": "e2els_ms", "itl": "itls_ms", "latency": "latencies_ms"}

@@ -10,8 +10,7 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.comparison import Difference, Estimate, GateResult, GateState, Pairing
-from dyno.facts.imported import COUNTS, SPEEDS, STEMS
-from dyno.measure.direction import better, known, words
+from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, words
 from dyno.measure.student import quantile
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)

@@ -10,9 +10,8 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry
-from dyno.facts.imported import STEMS
+from dyno.facts.metric import STEMS, words
 from dyno.facts.report import Best
-from dyno.measure.direction import words
 from dyno.measure.points import whole
 from dyno.measure.points import words as in_words
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dyno.facts.imported import Row
+from dyno.facts.metric import leads
 from dyno.measure.claim.bound import Bound, Growth
 from dyno.measure.claim.scope import Range, covers, load
 from dyno.measure.claim.sentence import Versus
 from dyno.measure.claim.side import Names, Pair, Side, alike, pairs
-from dyno.measure.direction import leads
 
 MARGIN = 0.01  # single runs differ by that much
 
