@@ -120,6 +120,7 @@ STEMS = {
                     titles=("latency", "batch latency")),
     "queue": Stem("queue", titles=("client queue time", "queue time")),
 }  # fmt: skip
+_BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
 GOODPUT = ("ttft", "tpot", "e2el")  # latencies that a request can be held to
 
@@ -132,6 +133,11 @@ def latency(name: str) -> tuple[str, str] | None:
     """p99_ttft_ms → (p99, ttft)."""
     found = _LATENCY.fullmatch(name)
     return (found[1], found[2]) if found else None
+
+
+def stem_named(title: str) -> str | None:
+    """Return the stem that a column's title or a tool's key means: 'time_to_first_token' → ttft."""
+    return _BY_TITLE.get(title.replace("_", " "))
 
 
 def known(name: str) -> bool:
