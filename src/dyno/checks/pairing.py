@@ -9,7 +9,7 @@ from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.measured import Measured
-from dyno.measure.direction import words
+from dyno.facts.metric import words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.pairs import KEYS, Group, conflicts, passes, plain, requests_of
 

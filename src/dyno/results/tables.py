@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.cells import devices, figure, plain, rate, settings_of
 from dyno.results.columns import Column
