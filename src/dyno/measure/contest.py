@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dyno.facts.entry import Entry
+from dyno.facts.load import identity, whole
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.entries import Made
-from dyno.measure.points import whole
 from dyno.measure.target import why_not
 
 ALIKE = 0.02  # of a throughput: as good as the same
@@ -136,7 +136,7 @@ def small_contests(made: Sequence[Made]) -> Iterator[Contest]:
     for m in made:
         e = m.entry
         if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:
-            key = (e.kind, e.tool, *sorted((k, str(v)) for k, v in e.load.items()))
+            key = (e.kind, e.tool, *identity(e.load))
             groups.setdefault(key, {}).setdefault(e.series, []).append(m)
     for held in groups.values():
         if len(held) > 1:

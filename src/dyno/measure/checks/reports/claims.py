@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Passage, Row
+from dyno.facts.load import LENGTHS, LEVELS
 from dyno.measure.claim.bound import Bound, Growth, bounds, growth
 from dyno.measure.claim.judge import Reading, breaks, grows_otherwise, most, readings, slopes
 from dyno.measure.claim.metric import PLAIN
@@ -168,7 +169,7 @@ def _words(figure: str, pair: Pair, against: int, of: int) -> str:
 
 
 def _load(row: Row) -> str:
-    names = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+    names = (*sorted(LEVELS), *LENGTHS)
     told = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := row.number(n)) is not None]
     if not told and (completed := row.get("completed")) is not None:
         told = [f"{completed:g} requests"]
