@@ -9,7 +9,6 @@ from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import COMPARED, plain
-from dyno.facts.measured import Measured
 from dyno.facts.metric import words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.pairs import Group, conflicts, passes, requests_of
@@ -50,7 +49,7 @@ class Two(NamedTuple):
 
     @property
     def rows(self) -> tuple[Row, Row]:
-        return self.a[0].row, self.b[0].row
+        return self.a[0], self.b[0]
 
     def latencies(self, *stems: str) -> set[str]:
         return {m for m in self.metrics if any(m.endswith(f"_{stem}_ms") for stem in stems)}
@@ -102,7 +101,7 @@ def load(two: Two) -> Iterator[Objection]:
 
 
 def requests(two: Two) -> Iterator[Objection]:
-    counts = [_mean(group, lambda m: requests_of(m.row)) for group in (two.a, two.b)]
+    counts = [_mean(group, requests_of) for group in (two.a, two.b)]
     if counts[0] and counts[1] and counts[0] != counts[1]:
         yield Objection(
             Finding(
@@ -259,7 +258,7 @@ def accelerators(two: Two) -> Iterator[Objection]:
     counts = (a.number("accelerators"), b.number("accelerators"))
     if not counts[0] or not counts[1] or counts[0] == counts[1]:
         return
-    speeds = [_mean(g, lambda m: m.row.get("output_throughput") or m.row.get("speed")) for g in (two.a, two.b)]
+    speeds = [_mean(g, lambda m: m.get("output_throughput") or m.get("speed")) for g in (two.a, two.b)]
     each = ""
     if speeds[0] and speeds[1]:
         each = f" For each: {speeds[0] / counts[0]:,.1f} and {speeds[1] / counts[1]:,.1f} tokens/s."
@@ -337,21 +336,17 @@ def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)
 
 
-def _mean(group: Group, of: Callable[[Measured], float | None]) -> float | None:
+def _mean(group: Group, of: Callable[[Row], float | None]) -> float | None:
     told = [v for m in group if (v := of(m)) is not None]
     return sum(told) / len(told) if told else None
 
 
 def _per_request(group: Group, figure: str) -> float | None:
-    told = [(t, n) for m in group if (t := m.row.get(figure)) is not None and (n := m.row.get("completed"))]
+    told = [(t, n) for m in group if (t := m.get(figure)) is not None and (n := m.get("completed"))]
     return sum(t for t, _ in told) / sum(n for _, n in told) if told else None
 
 
 def _failed(group: Group) -> float | None:
-    told = [
-        (f, f + n)
-        for m in group
-        if (f := m.row.get("failed")) is not None and (n := m.row.get("completed")) is not None
-    ]
+    told = [(f, f + n) for m in group if (f := m.get("failed")) is not None and (n := m.get("completed")) is not None]
     sent = sum(n for _, n in told)
     return sum(f for f, _ in told) / sent if sent else None

@@ -5,10 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.errors import StoreError, UsageError
-
 if TYPE_CHECKING:
-    from dyno.conduct.sources import Source
     from dyno.facts.comparison import Comparison
 
 GATE = 3  # exit code: a gate is broken, or what should be compared isn't comparable
@@ -51,53 +48,20 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     import dyno
-    from dyno.compare.compare import compare
-    from dyno.compare.gate import check_metric, judge, parse, stops
-    from dyno.conduct.sources import read
+    from dyno.compare.gate import check_metric, parse, stops
+    from dyno.conduct.read import compare_words
     from dyno.report.compare import as_markdown, text
 
     gates = [parse(gate) for gate in options.gate]
     for name in options.metric:
         check_metric(name, "--metric")
-    a, b = read(options.a, options.runs), read(options.b, options.runs)
-    _apart(a, b)
-    found = compare(
-        a.measured, b.measured, (_name(a), _name(b)), options.metric, [g.metric for g in gates], options.anyway
-    )  # fmt: skip
-    found = msgspec.structs.replace(
-        found, gates=[judge(gate, p, i) for i, p in enumerate(found.pairings) for gate in gates]
-    )
+    found = compare_words((options.a, options.b), options.runs, options.metric, gates, options.anyway)
     code = GATE if _refused(found, options) or stops(found.gates, options.strict) else 0
     if options.json:
         print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(found), "exit": code}, allow_nan=False))
     else:
         print((as_markdown if options.markdown else text)(found))
     return code
-
-
-def _name(source: "Source") -> str:
-    """Where it lies, and which part of it is meant."""
-    _, colon, part = source.word.rpartition(":")
-    return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
-
-
-def _apart(a: "Source", b: "Source") -> None:
-    """Not one and the same thing twice."""
-    if not a.measured or not b.measured:
-        empty = a if not a.measured else b
-        why = f": {empty.document.unread[0].why}" if empty.document.unread else "."
-        raise StoreError(f"In {empty.word} ({empty.document.format}) no result was found{why}")
-    one, other = (
-        {s.path.resolve()} if s.path.is_file() else {Path(m.row.file).resolve() for m in s.measured} for s in (a, b)
-    )
-    shared = one & other
-    if shared and one == other:
-        what = f"{a.word} and {b.word}" if a.word != b.word else a.word
-        raise UsageError(f"{what}: A and B are the same. Name two that differ.")
-    if shared:
-        raise UsageError(
-            f"{min(shared)} is on both sides. Name two without a run in common: STUDY:WORDS takes a part of a study."
-        )
 
 
 def _refused(found: "Comparison", options: argparse.Namespace) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dyno.checks.pairing import Objection, Two, examine
+from dyno.compare.gate import Gate, judge
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import RowKind, Scalar
-from dyno.facts.measured import Measured
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
@@ -30,16 +30,16 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
 
 
 def compare(
-    a: Sequence[Measured], b: Sequence[Measured], names: tuple[str, str], metrics: Sequence[str] = (),
-    gated: Sequence[str] = (), anyway: bool = False,
+    a: Sequence[Row], b: Sequence[Row], names: tuple[str, str], metrics: Sequence[str] = (),
+    gates: Sequence[Gate] = (), anyway: bool = False,
 ) -> Comparison:  # fmt: skip
-    """`metrics`: those wanted; none: the usual ones. `gated`: further ones."""
+    """`metrics`: those wanted; none: the usual ones, and those of the gates."""
     groups_a, groups_b = groups(a), groups(b)
     found = pair(groups_a, groups_b)
     pairs = found.pairs
-    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].row.kind == b[0].row.kind:
+    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
         pairs = [(groups_a[0], groups_b[0])]
-    pairings = [pairing(x, y, metrics, gated, anyway) for x, y in pairs]
+    pairings = [pairing(x, y, metrics, [g.metric for g in gates], anyway) for x, y in pairs]
     findings = list(_about_the_whole(groups_a, groups_b, found.several)) if not pairs else []
     left = ([], []) if not found.pairs and pairs else (found.left_a, found.left_b)
     return Comparison(
@@ -51,6 +51,7 @@ def compare(
         unpaired_b=[_words(g, found.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
+        gates=[judge(gate, p, i) for i, p in enumerate(pairings) for gate in gates],
     )
 
 
@@ -75,7 +76,7 @@ def _apart(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
     if len(a) != 1 or len(b) != 1:
         return ""
-    told = [f"{name.replace('_', ' ')} {_told(x)} / {_told(y)}" for name, x, y in conflicts(a[0][0].row, b[0][0].row)]
+    told = [f"{name.replace('_', ' ')} {_told(x)} / {_told(y)}" for name, x, y in conflicts(a[0][0], b[0][0])]
     return f" They differ in {', '.join(told)}." if told else ""
 
 
@@ -84,12 +85,12 @@ def _told(value: Scalar | None) -> str:
 
 
 def _loads(groups: Sequence[Group]) -> str:
-    told = list(dict.fromkeys(f"{g[0].row.kind}: {load_words(g[0].row)}" for g in groups))
+    told = list(dict.fromkeys(f"{g[0].kind}: {load_words(g[0])}" for g in groups))
     return "; ".join(told[:6]) + (f" and {len(told) - 6} more" if len(told) > 6 else "") if told else "nothing"
 
 
 def _words(group: Group, several: Sequence[Group]) -> str:
-    row = group[0].row
+    row = group[0]
     named = f"{row.label}: " if row.label and row.form != "run" else f"{row.series}: " if row.series else ""
     why = " (fits several of the other side equally well)" if any(group is g for g in several) else ""
     return f"{named}{load_words(row)}{why}"
@@ -116,8 +117,8 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
     if not differences and not refused:
         findings = worst_first([*findings, _nothing_left(left)])
     return Pairing(
-        kind=a[0].row.kind,
-        load=key_of(a[0].row) | key_of(b[0].row),
+        kind=a[0].kind,
+        load=key_of(a[0]) | key_of(b[0]),
         a=_side(a),
         b=_side(b),
         verdict=verdict(findings),
@@ -139,18 +140,18 @@ def _nothing_left(left: Sequence[LeftOut]) -> Finding:
 
 
 def _side(group: Group) -> Side:
-    row = group[0].row
+    row = group[0]
 
     def total(name: str) -> int | None:
-        told = [v for m in group if (v := m.row.get(name)) is not None]
+        told = [v for m in group if (v := m.get(name)) is not None]
         return round(sum(told)) if told else None
 
-    rows = [m.row.file if m.row.form == "run" else m.row.location for m in group]
+    rows = [m.file if m.form == "run" else m.location for m in group]
     return Side(rows, row.label or row.series, total("completed"), total("failed"))
 
 
 def default_metrics(a: Group, b: Group) -> list[str]:
-    x, y = a[0].row, b[0].row
+    x, y = a[0], b[0]
 
     def both(metric: str) -> bool:
         return value_of(x, metric) is not None and value_of(y, metric) is not None

@@ -7,7 +7,7 @@ import msgspec
 
 from dyno.facts.comparison import By
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import COUNTED, LEVELS, LOADS
 from dyno.facts.roofline import Peaks
 
@@ -89,12 +89,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[Finding] = []
     settings: dict[str, Scalar] = {}
     repeats: int = 1
+    rows: list[Row] = []  # the repeats that it was made of; the first one has the settings
     locations: list[str] = []  # run folders, or file:line
     failure: str = ""  # it has no result: why
     accelerator: str = ""  # name
     accelerators: float | None = None  # that it used
     machine: float | None = None  # accelerators of the whole machine; None: not known
     cost: Cost | None = None
+    price: str = ""  # the assumption behind the cost, in words
     memory: Memory | None = None
     power_w: float | None = None
     joules_per_token: float | None = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dyno.facts.imported import Scalar
+Scalar = str | int | float | bool  # value of a setting
 
 
 class LoadSpec(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dyno.facts.imported import Figure, Row
-from dyno.facts.measured import Measured
 from dyno.facts.metric import SPEEDS
 from dyno.measure.model_name import same_model
 from dyno.measure.points import point
@@ -18,23 +17,23 @@ _ALIKE = 50  # results of one file at one speed that are looked at: where all ar
 _EXACT = 1e-9  # of a figure of which nobody says how it was rounded
 
 
-def once(measured: Sequence[Measured]) -> list[Measured]:
+def once(measured: Sequence[Row]) -> list[Row]:
     """The first telling has the figures of all, and knows where else it is told."""
-    whole = {id(row) for row in without_copies([m.row for m in measured])}
-    often = Counter(m.row.series for m in measured)
-    out: list[Measured] = []
+    whole = {id(row) for row in without_copies(measured)}
+    often = Counter(m.series for m in measured)
+    out: list[Row] = []
     places: dict[tuple[object, ...], dict[str, list[int]]] = {}  # by speed, and by file
     for m in measured:
-        if id(m.row) not in whole:
+        if id(m) not in whole:
             continue
-        at = [(m.row.kind, point(m.row), *speed) for speed in _near(m.row)]
+        at = [(m.kind, point(m), *speed) for speed in _near(m)]
         near = dict.fromkeys(
-            i for key in at for file, some in places.get(key, {}).items() if file != m.row.file for i in some
+            i for key in at for file, some in places.get(key, {}).items() if file != m.file for i in some
         )
-        index = next((i for i in near if _same(out[i].row, m.row)), None)
+        index = next((i for i in near if _same(out[i], m)), None)
         if index is None:
             for key in at:
-                some = places.setdefault(key, {}).setdefault(m.row.file, [])
+                some = places.setdefault(key, {}).setdefault(m.file, [])
                 some += [len(out)] * (len(some) < _ALIKE)
             out.append(m)
         else:
@@ -74,17 +73,17 @@ def _sharp(a: Figure, b: Figure) -> float:
     return abs(a.value) / least if least else 0.0
 
 
-def _both(one: Measured, other: Measured, often: Counter[str]) -> Measured:
+def _both(one: Row, other: Row, often: Counter[str]) -> Row:
     """Of two names the usual one: the other is a slip."""
-    row = msgspec.structs.replace(
-        one.row,
-        series=max(one.row.series, other.row.series, key=lambda name: (bool(name), often[name])),
-        figures=one.row.figures | {n: f for n, f in other.row.figures.items() if n not in one.row.figures},
-        settings=other.row.settings | one.row.settings,
-        tool=one.row.tool or other.row.tool,
-        samples=one.row.samples or other.row.samples,
+    return msgspec.structs.replace(
+        one,
+        series=max(one.series, other.series, key=lambda name: (bool(name), often[name])),
+        figures=one.figures | {n: f for n, f in other.figures.items() if n not in one.figures},
+        settings=other.settings | one.settings,
+        tool=one.tool or other.tool,
+        samples=one.samples or other.samples,
+        also=[*one.also, other, *other.also],
     )
-    return msgspec.structs.replace(one, row=row, also=[*one.also, other.row, *other.also])
 
 
 def without_copies(rows: Sequence[Row]) -> list[Row]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from dyno.facts.comparison import By, Estimate
 from dyno.facts.imported import Row, Samples
-from dyno.facts.measured import Measured
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
 from dyno.measure import bootstrap
 from dyno.measure.student import welch_df
@@ -59,12 +58,12 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
 
 
 def estimates(
-    group: Sequence[Measured], metrics: Sequence[str], effort: bootstrap.Effort = bootstrap.WHOLE
+    group: Sequence[Row], metrics: Sequence[str], effort: bootstrap.Effort = bootstrap.WHOLE
 ) -> dict[str, Estimate]:
     """`group`: repeats of one setting. Those metrics that it has."""
     if len(group) > 1:
         return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
-    row = group[0].row
+    row = group[0]
     values = {m: v for m in metrics if (v := value_of(row, m)) is not None}
     wanted: dict[str, list[str]] = {}
     for m in values:
@@ -74,8 +73,8 @@ def estimates(
     return {m: _of_one(row, m, value, drawn) for m, value in values.items()}
 
 
-def _over_repeats(group: Sequence[Measured], metric: str) -> Estimate | None:
-    values = [v for m in group if (v := value_of(m.row, metric)) is not None]
+def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
+    values = [v for m in group if (v := value_of(m, metric)) is not None]
     if not values:
         return None
     found = bootstrap.of_values(values)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import COMPARED, LEVELS, ONE_TEXT, ONE_WORKLOAD, compared_words, near, plain
-from dyno.facts.measured import Measured
 from dyno.measure.points import input_each
 
 # What differs between repeats of one setting, or follows from the figures' own place.
@@ -31,7 +30,7 @@ _PASSING = (
 )
 _OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 
-Group = list[Measured]  # repeats of one setting
+Group = list[Row]  # repeats of one setting
 
 
 class Pairs(NamedTuple):
@@ -69,11 +68,11 @@ def load_words(row: Row) -> str:
     return compared_words(key_of(row))
 
 
-def groups(rows: Sequence[Measured]) -> list[Group]:
+def groups(rows: Sequence[Row]) -> list[Group]:
     """Repeats together."""
     found: dict[tuple[object, ...], Group] = {}
     for m in rows:
-        found.setdefault(_identity(m.row), []).append(m)
+        found.setdefault(_identity(m), []).append(m)
     return list(found.values())
 
 
@@ -115,10 +114,7 @@ def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
     """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
     is the only one of its load goes with all that are equally like it."""
     fits = {
-        (i, j): like
-        for i, x in enumerate(a)
-        for j, y in enumerate(b)
-        if (like := _likeness(x[0].row, y[0].row)) is not None
+        (i, j): like for i, x in enumerate(a) for j, y in enumerate(b) if (like := _likeness(x[0], y[0])) is not None
     }
     found: list[tuple[int, int]] = []
     torn: list[Group] = []

@@ -7,15 +7,14 @@ from dyno.compare.compare import default_metrics, pairing
 from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
+from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, levels_words, whole
-from dyno.facts.measured import Measured
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
 from dyno.measure.model_name import named
-from dyno.measure.pairs import Group
 from dyno.report.contest import SMALL, WAITS, Contest, contests, counts, small_contests
-from dyno.report.entries import Made
 from dyno.report.target import FEW, kept, latency, level, why_not
+from dyno.report.timeline import Detail
 from dyno.units import digits, many
 
 _KINDS = {
@@ -29,21 +28,20 @@ _EQUAL = ("no difference seen", "can't tell")
 
 
 def conclude(
-    made: Sequence[Made], best: Sequence[Best], found: Sequence[Finding], limits: dict[str, float],
-    samples: Callable[[Measured], Measured], unfinished: int = 0,
+    entries: Sequence[Entry], best: Sequence[Best], found: Sequence[Finding], limits: dict[str, float],
+    detail: Callable[[Row], Detail | None], unfinished: int = 0,
 ) -> Words:  # fmt: skip
-    """`samples`: a result with its single requests, which say how sure a difference is. `unfinished`: trials of a study
+    """`detail`: the single requests of a result, which say how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
-    entries = [m.entry for m in made]
-    held = [*contests(made, limits), *small_contests(made)]
-    shown_ones = [_judged(c, samples) for c in held[:_MOST]]
+    held = [*contests(entries, limits), *small_contests(entries)]
+    shown_ones = [_judged(c, detail) for c in held[:_MOST]]
     answer = [text for c, _, word in shown_ones for text in _answer(c, word, limits)]
     if len(held) > _MOST:
         answer.append(f"{many(len(held) - _MOST, 'more workload')} in the tables.")
-    answer += list(_unanswered(made, held, limits))[:_MOST]
+    answer += list(_unanswered(entries, held, limits))[:_MOST]
     return Words(
         compared=_compared(entries, unfinished),
-        on=_on(made),
+        on=_on(entries),
         answer=[*(answer or [_alone(entries, limits)]), *_costs(held, entries, best, limits)],
         sure=[sentence for _, sentence, _ in shown_ones]
         or ["Nothing is compared here; intervals in the tables tell how far each figure may be off by chance."],
@@ -78,30 +76,27 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     return f"{' '.join(parts)}: {counted}."
 
 
-def _on(made: Sequence[Made]) -> str:
+def _on(entries: Sequence[Entry]) -> str:
     """Machines, then engines with their versions."""
-    machines = list(dict.fromkeys(filter(None, (_machine(m) for m in made))))
+    machines = list(dict.fromkeys(filter(None, (_machine(e) for e in entries))))
     engines = []
-    for m in made:
-        e = m.entry
+    for e in entries:
         if name := str(e.settings.get("engine") or ""):
             engines.append(" ".join(filter(None, [name, str(e.settings.get("engine_version") or "")])))
-    models = list(dict.fromkeys(named(str(told)).name for m in made if (told := m.entry.settings.get("model"))))
+    models = list(dict.fromkeys(named(str(told)).name for e in entries if (told := e.settings.get("model"))))
     parts = [_listed(machines) if machines else "a machine that nobody tells of"]
     if engines:
         parts.append(_listed(list(dict.fromkeys(engines))))
     if models:
         parts.append(f"serving {_listed(models)}")
-    days = sorted(
-        {str(day)[:10] for m in made if m.group[0].row.form == "run" and (day := m.entry.settings.get("date"))}
-    )
+    days = sorted({str(day)[:10] for e in entries if e.rows[0].form == "run" and (day := e.settings.get("date"))})
     if days:
         parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
     return ", ".join(parts) + "."
 
 
-def _machine(m: Made) -> str:
-    e, rig = m.entry, m.group[0].rig
+def _machine(e: Entry) -> str:
+    rig = e.rows[0].rig
     if e.accelerator:
         return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
     if rig is not None:
@@ -112,22 +107,22 @@ def _machine(m: Made) -> str:
 # ---- how sure ----
 
 
-def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[Contest, str, str]:
+def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[Contest, str, str]:
     """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
     b, a = contest.ranked[:2]
-    names = f"{_at(contest)}{b.entry.series} against {a.entry.series}"
-    where = "" if contest.kind in SMALL or level(a.entry) != level(b.entry) else f" at {level(b.entry)}"
-    sides = [_sampled(m.group, samples) for m in (a, b)]
+    names = f"{_at(contest)}{b.series} against {a.series}"
+    where = "" if contest.kind in SMALL or level(a) != level(b) else f" at {level(b)}"
+    sides = [_sampled(e.rows, detail) for e in (a, b)]
     # Each at its own best load, they are held together all the same: that is what the answer does.
-    apart = level(a.entry) != level(b.entry)
+    apart = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
     found_of = pairing(sides[0], sides[1], metrics, anyway=apart)
-    letters = f" (A: {a.entry.series}, B: {b.entry.series})"
+    letters = f" (A: {a.series}, B: {b.series})"
     serious = [f.text for f in found_of.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
     if apart:
-        where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
+        where = f", each at its best load ({level(b)} and {level(a)})"
     found = [d for d in found_of.differences if d.metric == contest.metric]
     if not found or (found_of.refused and not apart):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
@@ -141,8 +136,9 @@ def _at(contest: Contest) -> str:
     return f"{contest.about}: " if contest.about else ""
 
 
-def _sampled(group: Group, samples: Callable[[Measured], Measured]) -> Group:
-    return [samples(m) for m in group] if len(group) == 1 else group
+def _sampled(rows: Sequence[Row], detail: Callable[[Row], Detail | None]) -> list[Row]:
+    single = detail(rows[0]) if len(rows) == 1 else None
+    return [single.row] if single is not None else list(rows)
 
 
 def _how_sure(d: Difference) -> str:
@@ -163,12 +159,12 @@ def _how_sure(d: Difference) -> str:
 
 def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[str]:
     """`word`: of the comparison of the first two; where it sees no difference, none is claimed."""
-    first, second = (m.entry for m in contest.ranked[:2])
+    first, second = contest.ranked[:2]
     alone = contest.kind in SMALL  # no load
     keeps = f" that keeps {kept(limits)}" if limits and not alone else ""
     loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
-    value, other = (f"{digits(contest.value(m))} {metric(contest.metric).unit}".strip() for m in contest.ranked[:2])
+    value, other = (f"{digits(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
         why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
@@ -182,10 +178,10 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
     if contest.crossed is not None:
         ahead, mine = contest.crossed
         values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
-        text += f"; at {level(ahead.entry)} {ahead.entry.series} leads, {values}"
+        text += f"; at {level(ahead)} {ahead.series} leads, {values}"
     if (more := contest.beyond) is not None:
-        given = f"{digits(contest.value(more))}{_where(more.entry)}"
-        text += f"; {more.entry.series} gives {given}, where not all were measured"
+        given = f"{digits(contest.value(more))}{_where(more)}"
+        text += f"; {more.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."
@@ -206,7 +202,7 @@ def _rest(contest: Contest) -> str:
     """Those behind the second, the last one too where not all are named."""
     rest = contest.ranked[2:]
     named_ones = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
-    told = [f"{m.entry.series} {digits(contest.value(m))}" for m in named_ones]
+    told = [f"{e.series} {digits(contest.value(e))}" for e in named_ones]
     if len(rest) > 3:
         told[-1] = f"{many(len(rest) - 3, 'other')}, and last {told[-1]}"
     return f"; then {', '.join(told)}" if told else ""
@@ -214,10 +210,10 @@ def _rest(contest: Contest) -> str:
 
 def _for_each_accelerator(contest: Contest) -> Iterator[str]:
     """Where they used different numbers of them, the whole says nothing of what one is worth."""
-    used = [m.entry.accelerators for m in contest.ranked]
+    used = [e.accelerators for e in contest.ranked]
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
-    shares = [(contest.value(m) / (m.entry.accelerators or 1), m.entry.series) for m in contest.ranked]
+    shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
     told = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
     yield f"{_at(contest)}For each accelerator: {', '.join(told)} {metric(contest.metric).unit}."
 
@@ -228,12 +224,11 @@ _WHY = {
 }  # fmt: skip
 
 
-def _unanswered(made: Sequence[Made], held: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
+def _unanswered(entries: Sequence[Entry], held: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
     """Workloads under which several were measured, and too little of it counts."""
     answered = {(c.kind, c.about) for c in held}
     measured: dict[tuple[str, str], dict[str, list[Entry]]] = {}
-    for m in made:
-        e = m.entry
+    for e in entries:
         if e.kind not in SMALL and e.axis:
             measured.setdefault((e.kind, whole(e.workload)), {}).setdefault(e.series, []).append(e)
     for (kind, words), there in measured.items():
@@ -278,7 +273,7 @@ def _costs(
     held: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
 ) -> Iterator[str]:
     """Where series are held together, at the loads of that; of one alone, at its best."""
-    groups = [(c.about, [m.entry for m in c.ranked]) for c in held if c.metric in THROUGHPUTS]
+    groups = [(c.about, c.ranked) for c in held if c.metric in THROUGHPUTS]
     if not held:
         by_id = {e.id: e for e in entries}
         groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]

@@ -11,7 +11,6 @@ from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.imported import Row, RowKind
 from dyno.facts.load import rank
-from dyno.facts.measured import Measured
 from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
@@ -32,31 +31,23 @@ _TIED = 1e-12
 _SPEED = (*TOKEN_THROUGHPUTS, "speed")  # the first that is told
 
 
-class Made(msgspec.Struct, frozen=True):
-    """An entry, and what it was made of."""
-
-    entry: Entry
-    group: Group
-    price: str = ""  # the assumption, in words
-
-
 def entries(
-    measured: Sequence[Measured], found: Sequence[Finding], rules: Sequence[PriceRule],
-    detail: Callable[[Measured], Detail | None],
-) -> list[Made]:  # fmt: skip
+    rows: Sequence[Row], found: Sequence[Finding], rules: Sequence[PriceRule],
+    detail: Callable[[Row], Detail | None],
+) -> list[Entry]:  # fmt: skip
     """`found`: of an audit, each with its places. `detail`: the single requests, read when they are needed and then
     let go: those of a thousand trials would not fit."""
-    own = groups([m for m in measured if m.row.form == "run" and not m.why_not])
-    others = once([m for m in measured if m.row.form != "run"])
-    missing = _missing(measured)
+    own = groups([row for row in rows if row.form == "run" and not row.failure])
+    others = once([row for row in rows if row.form != "run"])
+    missing = _missing(rows)
     firsts = [*(group[0] for group in own), *others, *(group[0] for group in missing)]
-    loads = Loads(m.row for m in firsts)
+    loads = Loads(firsts)
     names = series.names(firsts, loads)
-    together = _together([*own, *([m] for m in others), *missing], names, loads)
+    together = _together([*own, *([row] for row in others), *missing], names, loads)
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0].row, loads)))
-    doubts = _by_place([*found, *_failures(measured)], measured)
-    return [_made(f"t{i}", name, group, loads, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
+    ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
+    doubts = _by_place([*found, *_failures(rows)], rows)
+    return [_entry(f"t{i}", name, group, loads, doubts, rules, detail) for i, (name, group) in enumerate(ranked, 1)]
 
 
 def _together(all_: Sequence[Group], names: Sequence[str], loads: Loads) -> list[tuple[str, Group]]:
@@ -64,7 +55,7 @@ def _together(all_: Sequence[Group], names: Sequence[str], loads: Loads) -> list
     out: list[tuple[str, Group]] = []
     at: dict[tuple[object, ...], Group] = {}
     for name, group in zip(names, all_, strict=True):
-        row = group[0].row
+        row = group[0]
         key = (name, row.kind, row.tool, *sorted((k, str(v)) for k, v in loads.load(row).items()))
         if row.form != "run" and key in at:
             at[key].extend(group)
@@ -75,47 +66,47 @@ def _together(all_: Sequence[Group], names: Sequence[str], loads: Loads) -> list
     return out
 
 
-def _key(m: Measured) -> tuple[str, str]:
-    return (m.place.study if m.place is not None else "", m.row.label)
+def _key(m: Row) -> tuple[str, str]:
+    return (m.place.study if m.place is not None else "", m.label)
 
 
-def _missing(measured: Sequence[Measured]) -> list[Group]:
+def _missing(measured: Sequence[Row]) -> list[Group]:
     """Trials of which no repeat has a result."""
-    done = {_key(m) for m in measured if not m.why_not and m.row.form == "run"}
+    done = {_key(m) for m in measured if not m.failure and m.form == "run"}
     out: dict[tuple[str, str], Group] = {}
     for m in measured:
-        if m.why_not and _key(m) not in done:
+        if m.failure and _key(m) not in done:
             out.setdefault(_key(m), []).append(m)
     return list(out.values())
 
 
-def _failures(measured: Sequence[Measured]) -> Iterator[Finding]:
+def _failures(measured: Sequence[Row]) -> Iterator[Finding]:
     """Repeats that have no result are told at those that have one."""
-    done: dict[tuple[str, str], list[Measured]] = {}
+    done: dict[tuple[str, str], list[Row]] = {}
     for m in measured:
-        if not m.why_not and m.row.form == "run":
+        if not m.failure and m.form == "run":
             done.setdefault(_key(m), []).append(m)
     for m in measured:
-        if m.why_not and (others := done.get(_key(m))):
-            yield failed_trials([m], [o.row.location for o in others])
+        if m.failure and (others := done.get(_key(m))):
+            yield failed_trials([m], [o.location for o in others])
 
 
-def about_failures(made: Sequence[Made]) -> list[Finding]:
+def about_failures(shown: Sequence[Entry]) -> list[Finding]:
     """Of trials without any result: of all of them, nothing is left that could be sound."""
-    lost = [m for m in made if m.entry.failure]
-    found = [failed_trials(m.group) for m in lost]
-    return [msgspec.structs.replace(f, level="void") for f in found] if len(lost) == len(made) else found
+    lost = [e for e in shown if e.failure]
+    found = [failed_trials(e.rows) for e in lost]
+    return [msgspec.structs.replace(f, level="void") for f in found] if len(lost) == len(shown) else found
 
 
-def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
+def failed_trials(of: Sequence[Row], at: Sequence[str] = ()) -> Finding:
     """`at`: results that it casts a doubt on; none: it stands for itself."""
     many = "A trial" if len(of) == 1 else f"{len(of)} trials"
     return Finding(
         "study.failed_trials",
         "doubt",
-        f"{many} of {of[0].row.label!r} failed and {'has' if len(of) == 1 else 'have'} no result: {of[0].why_not}",
+        f"{many} of {of[0].label!r} failed and {'has' if len(of) == 1 else 'have'} no result: {of[0].failure}",
         "Run the study again: what failed is tried again.",
-        list(at) or [m.row.location for m in of],
+        list(at) or [m.location for m in of],
     )
 
 
@@ -126,12 +117,12 @@ def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
 Doubts = dict[str, list[tuple[int, RowKind, Finding]]]
 
 
-def _by_place(found: Iterable[Finding], measured: Sequence[Measured]) -> Doubts:
+def _by_place(found: Iterable[Finding], measured: Sequence[Row]) -> Doubts:
     """File → line (0 of a run's folder), kind, finding. It is about the kind of its first place: others are witnesses,
     as a micro test is that says how long a prompt must take."""
     rows: dict[str, list[Row]] = {}
     for m in measured:
-        rows.setdefault(m.row.file, []).append(m.row)
+        rows.setdefault(m.file, []).append(m)
     out: Doubts = {}
     for finding in found:
         places = [_place(at) for at in finding.locations]
@@ -151,12 +142,11 @@ def _within(row: Row, line: int) -> bool:
     return row.line <= line <= row.end
 
 
-def _made(
+def _entry(
     id: str, name: str, group: Group, loads: Loads, doubts: Doubts,
-    rules: Sequence[PriceRule], detail: Callable[[Measured], Detail | None],
-) -> Made:  # fmt: skip
-    first = group[0]
-    row = first.row
+    rules: Sequence[PriceRule], detail: Callable[[Row], Detail | None],
+) -> Entry:  # fmt: skip
+    row = group[0]
     findings = _findings(name, group, doubts)
     entry = Entry(
         id=id,
@@ -164,24 +154,25 @@ def _made(
         kind=row.kind,
         load=loads.load(row),
         axes=loads.axes(row),
-        verdict="void" if first.why_not else _verdict(findings),
+        verdict="void" if row.failure else _verdict(findings),
         label=row.label,
         tool=row.tool,
         findings=findings,
         settings={k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")},
         repeats=len(group),
-        locations=[row.location for m in group for row in (m.row, *m.also)],
-        failure=first.why_not,
+        rows=group,
+        locations=[copy.location for one in group for copy in (one, *one.also)],
+        failure=row.failure,
         accelerator=str(row.setting("accelerator") or ""),
-        accelerators=_used(first),
-        machine=_machine(first),
+        accelerators=_used(row),
+        machine=_machine(row),
     )
-    if first.why_not:
-        return Made(entry, group)
-    deep = detail(first)
+    if row.failure:
+        return entry
+    deep = detail(row)
     figures = _figures(group, deep.row if deep is not None else row)
     chosen = choose(
-        rules, entry.accelerator, name, first.place.price if first.place else None, row.number("price_per_hour")
+        rules, entry.accelerator, name, row.place.price if row.place else None, row.number("price_per_hour")
     )
     results = [m.result for m in group if m.result is not None]
     entry = msgspec.structs.replace(
@@ -199,7 +190,7 @@ def _made(
         bars_of=deep.bars_of if deep is not None else 0,
         moments=deep.moments if deep is not None else [],
     )
-    return Made(_priced(entry, chosen), group, stated(chosen, entry.accelerator) if chosen is not None else "")
+    return _priced(entry, chosen)
 
 
 def _priced(entry: Entry, chosen: Chosen | None) -> Entry:
@@ -208,19 +199,19 @@ def _priced(entry: Entry, chosen: Chosen | None) -> Entry:
     test = str(entry.load.get("test", ""))
     of = rates(entry.value, test)
     found = cost(chosen, of, entry.accelerators, entry.machine, entry.power_w, entry.joules_per_token)
-    return msgspec.structs.replace(entry, cost=found)
+    return msgspec.structs.replace(entry, cost=found, price=stated(chosen, entry.accelerator))
 
 
 def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
     found: dict[tuple[str, str], Finding] = {}
     for m in group:
-        told = [(line, kind, f, row) for row in (m.row, *m.also) for line, kind, f in doubts.get(row.file, ())]
+        told = [(line, kind, f, row) for row in (m, *m.also) for line, kind, f in doubts.get(row.file, ())]
         there = [f for line, kind, f, row in told if kind == row.kind and (line == 0 or _within(row, line))]
         for finding in (*m.findings, *there):
             found.setdefault((finding.code, finding.text), finding)
     results = [m.result for m in group if m.result is not None]
-    figure = next((n for n in _SPEED if n in group[0].row.figures), "")
-    speeds = [v for m in group if (v := m.row.get(figure)) is not None]
+    figure = next((n for n in _SPEED if n in group[0].figures), "")
+    speeds = [v for m in group if (v := m.get(figure)) is not None]
     repeated = differing(name, results) if results else apart(name, speeds)
     for finding in repeated:
         found.setdefault((finding.code, finding.text), finding)
@@ -237,14 +228,12 @@ def _verdict(findings: Sequence[Finding]) -> Verdict:
 
 def _figures(group: Group, deep: Row) -> dict[str, Number]:
     """`deep`: the first one's row, with its samples where they are there."""
-    rows = [m.row for m in group]
-    names = dict.fromkeys(name for row in rows for name in row.figures)
+    names = dict.fromkeys(name for row in group for name in row.figures)
     wanted = [n for n in names if n in SPEEDS or n == "score" or _is_latency(n)]
     if deep.form == "run" and deep.kind == "serve" and deep.samples is not None and len(group) == 1:
         wanted = [n for n in wanted if n in SPEEDS or _worth(n)]
-    sides = [msgspec.structs.replace(group[0], row=deep)] if len(group) == 1 else group
-    known = estimates(sides, wanted, QUICK)
-    return {name: _number(name, rows, known.get(name)) for name in names}
+    known = estimates([deep] if len(group) == 1 else group, wanted, QUICK)
+    return {name: _number(name, group, known.get(name)) for name in names}
 
 
 def _is_latency(name: str) -> bool:
@@ -275,13 +264,13 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
 
 
 def _sum(group: Group, name: str) -> float | None:
-    told = [v for m in group if (v := m.row.get(name)) is not None]
+    told = [v for m in group if (v := m.get(name)) is not None]
     return sum(told) if told else None
 
 
 def _failed(group: Group) -> float | None:
     """As told; else those that were sent and aren't among the completed."""
-    lost = [_lost(m.row) for m in group]
+    lost = [_lost(m) for m in group]
     told = [n for n in lost if n is not None]
     return sum(told) if told else None
 
@@ -301,15 +290,15 @@ def _mean(values: Iterable[float | None]) -> float | None:
 # ---- the machine ----
 
 
-def _used(m: Measured) -> float | None:
+def _used(m: Row) -> float | None:
     """Accelerators that bore it. 0: the machine has none; None: not known."""
     if m.rig is not None and not m.rig.accelerators:
         return 0.0
-    told = m.row.number("accelerators")
-    return told if told is not None else m.row.number("tensor_parallel")
+    told = m.number("accelerators")
+    return told if told is not None else m.number("tensor_parallel")
 
 
-def _machine(m: Measured) -> float | None:
+def _machine(m: Row) -> float | None:
     return float(len(m.rig.accelerators)) if m.rig is not None else None
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, identity
-from dyno.facts.measured import Measured
 from dyno.facts.study import short
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
@@ -32,11 +31,11 @@ _LOAD_WORD = re.compile(
 )
 
 
-def names(of: Sequence[Measured], loads: Loads) -> list[str]:
+def names(of: Sequence[Row], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
-    called = any(m.row.series and m.place is None for m in of)
-    cards = {str(m.row.setting("accelerator") or "").lower() for m in of}
-    silent = any(m.row.setting("quantization") is None for m in of)
+    called = any(m.series and m.place is None for m in of)
+    cards = {str(m.setting("accelerator") or "").lower() for m in of}
+    silent = any(m.setting("quantization") is None for m in of)
     facts = [_without_plain(_identity(m, called, len(cards) > 1)) if silent else _identity(m, called, len(cards) > 1)
              for m in of]  # fmt: skip
     apart = _telling(facts)
@@ -50,17 +49,17 @@ def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     )
     for way in ways:
         for those in _mixed(of, told, loads):
-            more = way([of[i].row for i in those])
+            more = way([of[i] for i in those])
             for i, words in zip(those, more, strict=True):
                 told[i] = f"{told[i]} {words}".strip()
     return told
 
 
-def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[list[int]]:
+def _mixed(of: Sequence[Row], told: Sequence[str], loads: Loads) -> list[list[int]]:
     """Of each name under which one load stands several times, and not as repeats: all that have it."""
     there: dict[tuple[object, ...], list[Row]] = {}
     for m, name in zip(of, told, strict=True):
-        there.setdefault((name, *_load(m.row, loads)), []).append(m.row)
+        there.setdefault((name, *_load(m, loads)), []).append(m)
     twice = {str(key[0]) for key, rows in there.items() if len(rows) > 1 and not _repeats(rows, loads)}
     return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
 
@@ -154,10 +153,10 @@ def _by_line(rows: Sequence[Row]) -> list[str]:
 # ---- names ----
 
 
-def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
+def _identity(m: Row, called: bool, cards: bool) -> dict[str, Scalar]:
     """`called`: some have a name of their author's. One that hasn't is then called by all it is. `cards`: accelerators
     differ."""
-    row, place = m.row, m.place
+    row, place = m, m.place
     if place is not None:
         facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
         facts["engine"] = place.engine

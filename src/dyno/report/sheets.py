@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.entry import Entry
 from dyno.facts.imported import Document
-from dyno.facts.measured import Measured
 from dyno.facts.report import Command, Sheet
 from dyno.facts.rig import Accelerator, Rig
 from dyno.units import human_bytes
@@ -15,15 +14,13 @@ _COMMANDS = 60  # of one document
 _ROLES = {"server": "server", "client": "client", "offline": "offline benchmark", "micro": "micro test",
           "quality": "accuracy test", "other": "command"}  # fmt: skip
 
-Of = Sequence[tuple[Entry, Sequence[Measured]]]  # entries, each with the results that it was made of
 
-
-def rigs(of: Of, documents: Iterable[Document]) -> list[Sheet]:
+def rigs(entries: Sequence[Entry], documents: Iterable[Document]) -> list[Sheet]:
     found: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}
-    for entry, group in of:
-        for m in group:
-            if m.rig is not None:
-                facts = _machine(m.rig)
+    for entry in entries:
+        for row in entry.rows:
+            if row.rig is not None:
+                facts = _machine(row.rig)
                 held = found.setdefault(repr(facts), (facts, []))[1]
                 if entry.id not in held:
                     held.append(entry.id)
@@ -83,11 +80,11 @@ def _told(documents: Iterable[Document]) -> Iterator[Sheet]:
                 yield Sheet(f"{d.file}:{line}" if line else f"{d.file} ({i + 1})", facts)
 
 
-def engines(of: Of) -> list[Sheet]:
+def engines(entries: Sequence[Entry]) -> list[Sheet]:
     found: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {}
-    for entry, group in of:
-        for m in group:
-            facts = _engine(m.engine) if m.engine is not None else _as_told(entry)
+    for entry in entries:
+        for row in entry.rows:
+            facts = _engine(row.engine) if row.engine is not None else _as_told(entry)
             if facts:
                 name = f"{entry.series}"
                 held = found.setdefault(repr((name, facts)), (name, facts, []))[2]
@@ -116,13 +113,15 @@ def _as_told(entry: Entry) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), str(entry.settings[name])) for name in _ENGINE if name in entry.settings]
 
 
-def commands(of: Of, documents: Iterable[Document], studies: Iterable[tuple[str, str]]) -> list[Command]:
+def commands(
+    entries: Sequence[Entry], documents: Iterable[Document], studies: Iterable[tuple[str, str]]
+) -> list[Command]:
     """`studies`: names and the text of their files."""
     out = [Command(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
     servers: dict[tuple[str, str], list[str]] = {}
-    for entry, group in of:
-        for m in group:
-            for launch in m.engine.launches if m.engine is not None else []:
+    for entry in entries:
+        for row in entry.rows:
+            for launch in row.engine.launches if row.engine is not None else []:
                 ids = servers.setdefault((entry.series, _line(launch)), [])
                 if entry.id not in ids:
                     ids.append(entry.id)
