@@ -18,7 +18,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row, Samples, Setting
 from dyno.facts.metric import better, words
 from dyno.facts.rig import Rig
-from dyno.measure import bootstrap, student
+from dyno.measure import statistics
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
 
@@ -83,16 +83,16 @@ def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation:
     ("df", "t"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1e9, 1.95996)]
 )
 def test_students_t_is_that_of_the_tables(df: float, t: float) -> None:
-    assert student.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
-    assert student.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
+    assert statistics.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
+    assert statistics.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
 
 
 def test_blocks_are_as_long_as_neighbours_are_alike() -> None:
     rng = np.random.default_rng(0)
-    assert bootstrap.block_length(rng.normal(size=1000)) <= 2
-    short, long = (bootstrap.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
+    assert statistics.block_length(rng.normal(size=1000)) <= 2
+    short, long = (statistics.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
     assert 5 < short < long < 250
-    assert bootstrap.block_length(np.ones(100)) == 1
+    assert statistics.block_length(np.ones(100)) == 1
 
 
 @pytest.mark.real  # it takes seconds
@@ -105,10 +105,10 @@ def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
     count = 150
     for seed in range(count):
         values = correlated(np.random.default_rng(seed), 400, phi)
-        errors = bootstrap.of_requests(values, list(hits))
+        errors = statistics.errors_of_requests(values, list(hits))
         for name in hits:
             told = float(values.mean() if name == "mean" else np.percentile(values, shares[name]))
-            by = student.quantile(0.975, errors[name].df) * errors[name].error
+            by = statistics.quantile(0.975, errors[name].df) * errors[name].error
             hits[name] += abs(math.log(told / truth[name])) <= by
     for name, n in hits.items():
         assert 0.89 <= n / count <= 0.99, (name, n)
@@ -116,9 +116,9 @@ def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
 
 def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:
     values = correlated(np.random.default_rng(1), 100, 0.3)
-    assert bootstrap.of_requests(values, ["p90"]) == bootstrap.of_requests(values, ["p90"])
-    assert set(bootstrap.of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
-    assert bootstrap.of_requests(values[:5], ["mean"]) == {}
+    assert statistics.errors_of_requests(values, ["p90"]) == statistics.errors_of_requests(values, ["p90"])
+    assert set(statistics.errors_of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
+    assert statistics.errors_of_requests(values[:5], ["mean"]) == {}
 
 
 def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
@@ -129,14 +129,14 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
         took = rng.gamma(20, 1 / 20, size=(8, 100))
         ends = np.cumsum(took, axis=1)
         starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
-        found = bootstrap.of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
+        found = statistics.error_of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
         assert found is not None and found.df == 19
         told.append(found.error)
         true.append(8000 / ends.max())
     spread = float(np.std(true) / np.mean(true))
     assert 0.5 * spread < float(np.mean(told)) < 2.5 * spread
     first = np.zeros(8)
-    assert bootstrap.of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
+    assert statistics.error_of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
 
 
 # ---- splits of one study's repeats ----

@@ -13,7 +13,7 @@ from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
-from dyno.measure.student import quantile, two_sided, welch_df
+from dyno.measure.statistics import quantile, two_sided, welch_df
 
 CONFIDENCE = 0.95
 POWER = 0.8

@@ -11,7 +11,7 @@ import msgspec
 from dyno.errors import UsageError
 from dyno.facts.comparison import Difference, Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric, words
-from dyno.measure.student import quantile
+from dyno.measure.statistics import quantile
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {

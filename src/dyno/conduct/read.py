@@ -15,7 +15,6 @@ from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
 from dyno.errors import DynoError, StoreError, UsageError
-from dyno.facts.about import About
 from dyno.facts.comparison import Comparison
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Entry
@@ -31,7 +30,7 @@ from dyno.report.entries import about_failures, entries
 from dyno.report.target import Limit, best, target
 from dyno.report.timeline import Detail
 from dyno.store.study import StudyFolder
-from dyno.study.about import about
+from dyno.study.about import About, about
 
 # Findings that repeats make together, and no result alone.
 _OF_REPEATS = ("statistics.repeats_differ", "study.failed_trials")

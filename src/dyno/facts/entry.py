@@ -5,7 +5,7 @@ Whatever it was made of (a run, a study's trial, somebody's table), charts and t
 
 import msgspec
 
-from dyno.facts.comparison import By
+from dyno.facts.comparison import Basis
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import COUNTED, LEVELS, LOADS
@@ -18,7 +18,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     low: float | None = None  # of the 95 % interval; None: not known
     high: float | None = None
-    by: By = ""  # whence the interval
+    by: Basis = ""  # whence the interval
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
     definition: str = ""  # key in facts/definition.py
     deviation: float | None = None  # standard deviation, as somebody printed it with ±

@@ -14,14 +14,13 @@ from dyno.facts.load import rank
 from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
-from dyno.measure.bootstrap import QUICK
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.dedupe import once
 from dyno.measure.estimate import estimates
 from dyno.measure.pairs import Group, groups
 from dyno.measure.points import sent
 from dyno.measure.repeats import apart, differing
-from dyno.measure.student import quantile
+from dyno.measure.statistics import QUICK, quantile
 from dyno.report import series
 from dyno.report.loads import Loads
 from dyno.report.timeline import Detail, quantiles

@@ -3,12 +3,21 @@
 import typing
 from pathlib import Path
 
-from dyno.facts.about import About
+import msgspec
+
 from dyno.study.cells import converted
 from dyno.study.document import Document
 from dyno.study.prices import text_of
 
 NAME = "about.toml"
+
+
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder of results, in the words of whoever keeps it."""
+
+    title: str = ""
+    about: str = ""  # a sentence or two, plain text
+    source: str = ""  # who published it, where
 
 
 def about(path: Path) -> About:
