@@ -10,7 +10,7 @@ from dyno.checks.rows import POSSIBLE, ROW, ROWS, physics, repetition
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document
 from dyno.facts.roofline import Peaks
-from dyno.measure.dedupe import copies, without
+from dyno.measure.pairs import copies, without
 
 # Each of these is about a sentence of its own.
 APART = {"consistency.claim", "consistency.mean_only", "comparability.claimed_work", "consistency.arithmetic",

@@ -15,9 +15,8 @@ from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
-from dyno.measure.dedupe import once
 from dyno.measure.estimate import estimates
-from dyno.measure.pairs import Group, groups
+from dyno.measure.pairs import Group, groups, once
 from dyno.measure.points import sent
 from dyno.measure.repeats import apart, differing
 from dyno.measure.statistics import QUICK, quantile
