@@ -19,8 +19,7 @@ from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.report.entries import entries
-from dyno.report.loads import Loads
-from dyno.report.series import names
+from dyno.report.series import Loads, names
 from dyno.report.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
 from dyno.store.rows import row_without
 from dyno.units import NS_PER_MS, NS_PER_S

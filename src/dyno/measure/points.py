@@ -41,18 +41,17 @@ def finite_rate(row: Row) -> float | None:
     return rate if rate is not None and 0 < rate < AT_ONCE else None
 
 
-def subject(row: Row) -> str:
+def subject(row: Row, accelerator: bool = True) -> str:
     """What was measured, in words: what its author calls it, else its engine, model and settings."""
     if row.series:
         return row.series.strip()
-    told = {
-        n: str(row.setting(n)) for n in ("engine", "model", "quantization", "accelerator") if row.setting(n) is not None
-    }
-    if "model" in told:
-        told["model"] = named(told["model"]).name
-        if told.get("quantization", "").lower() in told["model"].lower():
-            told.pop("quantization", None)
-    parts = list(told.values())
+    names = ("engine", "model", "quantization", *(["accelerator"] if accelerator else []))
+    settings = {name: str(value) for name in names if (value := row.setting(name)) is not None}
+    if "model" in settings:
+        settings["model"] = named(settings["model"]).name
+        if settings.get("quantization", "").lower() in settings["model"].lower():
+            settings.pop("quantization", None)
+    parts = list(settings.values())
     if (tp := row.setting("tensor_parallel")) is not None:
         parts.append(f"tp {tp}")
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
