@@ -15,7 +15,7 @@ from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
 from dyno.facts.report import AuthorsTable, Report
 from dyno.report import per
 from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
-from dyno.report.target import kept
+from dyno.report.target import limit_words
 
 # How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
 Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
@@ -308,7 +308,7 @@ def best(report: Report) -> Table | None:
         Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
         for i, e in enumerate(there)
     ]
-    title = f"Best load with {kept(report.target)}" if report.target else "Best load"
+    title = f"Best load with {limit_words(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
     return Table("best", title, [d.column for d in drawn], lines, about)
 
