@@ -19,7 +19,7 @@ from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.estimate import estimates
 from dyno.measure.pairs import Group, groups, once
 from dyno.measure.points import sent
-from dyno.measure.repeats import apart, differing
+from dyno.measure.repeats import apart
 from dyno.measure.statistics import QUICK, quantile
 from dyno.report.series import Loads, names
 from dyno.report.timeline import Detail, quantiles
@@ -143,10 +143,8 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         findings += row.findings
         for copy in (row, *row.also):
             findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
-    results = [row.result for row in group if row.result is not None]
     figure = next((n for n in _SPEED if n in group[0].figures), "")
-    speeds = [v for row in group if (v := row.get(figure)) is not None]
-    findings += differing(name, results) if results else apart(name, speeds)
+    findings += apart(name, [v for row in group if (v := row.get(figure)) is not None])
     unique: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         unique.setdefault((finding.code, finding.text), finding)
