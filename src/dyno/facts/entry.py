@@ -120,7 +120,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def axis(self) -> str:
-        """What its load's level is told in; '' where there is none."""
+        """The axis of its load's level; '' where there is none."""
         return next((name for name in LOADS if name in self.axes), "")
 
     @property
@@ -129,11 +129,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.beside(self.axis)
 
     def beside(self, axis: str) -> dict[str, Scalar]:
-        """The load but for what an axis tells: entries that agree in it may be joined by a line."""
-        told = _TOLD_BY.get(axis, (axis,))
+        """The load without what an axis has: entries that agree in it may be joined by a line."""
+        names = _NAMED_BY.get(axis, (axis,))
         # How many were sent is the load where nothing paces them, and else only how long it took.
         paced = axis == "requests" or any(name in self.axes for name in LEVELS)
-        return {k: v for k, v in self.load.items() if k not in told and not (paced and k in COUNTED)}
+        return {k: v for k, v in self.load.items() if k not in names and not (paced and k in COUNTED)}
 
 
-_TOLD_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}
+_NAMED_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}
