@@ -45,7 +45,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     count = row.number("accelerators") or row.number("tensor_parallel")
     best, of = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
-    chosen = choose(prices, named, subject(row), told_hour=row.number("price_per_hour"))
+    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
     # Where nobody tells how many accelerators there were, a price of one is taken as it stands.
     paid = cost(chosen, rates(row.get), count or 1)
     per_million = None

@@ -41,10 +41,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def choose(
     rules: Sequence[PriceRule], accelerator: str = "", series: str = "", study: Price | None = None,
-    told_hour: float | None = None,
+    own_hour: float | None = None,
 ) -> Chosen | None:  # fmt: skip
     """`rules`: those of the command line before those of a file. `study`: what the study says of its rig.
-    `told_hour`: the result's own price_per_hour."""
+    `own_hour`: the result's own price_per_hour."""
     fitting = [rule for rule in rules if fits(rule, accelerator, series)]
     offers = [(rule.price, rule.origin) for rule in fitting] + ([(study, "the study")] if study is not None else [])
     index = next((i for i, (price, _) in enumerate(offers) if _has_hour(price)), None)
@@ -55,8 +55,8 @@ def choose(
         # One for all is what is left where no other fits: that it stands behind one that is of something is no doubt.
         rest = [rule for rule in fitting[index + 1 :] if _has_hour(rule.price)]
         passed = [r.origin for r in rest if r.general == fitting[index].general and r.origin != by]
-    elif told_hour is not None and told_hour > 0:
-        own, price, by = told_hour, Price(), "the result"
+    elif own_hour is not None and own_hour > 0:
+        own, price, by = own_hour, Price(), "the result"
     elif energy is not None:
         price, by = energy
     else:
