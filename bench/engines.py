@@ -23,12 +23,12 @@ from typing import Any
 import gguf
 import numpy as np
 
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
+from dyno.conduct.offline import OfflineOutcome, conduct
 from dyno.engines import model
 from dyno.engines.install import environment
 from dyno.errors import DynoError
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import running
-from dyno.experiment.offline import OfflineOutcome, conduct
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec

@@ -20,19 +20,19 @@ from pathlib import Path
 
 import msgspec
 
+from dyno.audit.audit import audit
+from dyno.audit.document import read
+from dyno.conduct import study_plan
+from dyno.conduct.calibration import Shape, calibrate
+from dyno.conduct.trial import finish, measure
+from dyno.conduct.watcher import Watcher
 from dyno.engines.fake import Fake, FakeSpec
-from dyno.experiment import study_plan
-from dyno.experiment.calibration import Shape, calibrate
-from dyno.experiment.trial import finish, measure
-from dyno.experiment.watcher import Watcher
 from dyno.facts.load import LoadSpec
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
-from dyno.imports.document import read
 from dyno.load.progress import Stop
-from dyno.measure.audit import audit
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
 

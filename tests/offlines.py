@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.experiment.offline import OfflineOutcome
+from dyno.conduct.offline import OfflineOutcome
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec

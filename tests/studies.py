@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dyno.conduct.study_plan import known
 from dyno.engines.model import build
-from dyno.experiment.study_plan import known
 from dyno.facts.study import Study
 from dyno.study.file import read
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from conftest import StartFake, drive, requests
+from dyno.conduct import fleet
+from dyno.conduct.calibration import busy_processes
+from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines.process import EngineProcess
-from dyno.experiment import fleet
-from dyno.experiment.calibration import busy_processes
-from dyno.experiment.engine_plan import EnginePlan
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig

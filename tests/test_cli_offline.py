@@ -11,8 +11,8 @@ import offlines
 from dyno.cli.main import main
 from dyno.cli.micro import OUTPUTS, numbers
 from dyno.cli.offline import DATASETS
+from dyno.conduct import offline
 from dyno.errors import EngineError
-from dyno.experiment import offline
 from dyno.facts.trial import TrialSpec
 from dyno.report.micro import FORMATS, KNOBS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dyno.checks.pairing import things_changed
+from dyno.compare import gate
+from dyno.compare.compare import compare, differ
 from dyno.errors import UsageError
 from dyno.facts.comparison import Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
@@ -15,9 +18,7 @@ from dyno.facts.imported import Figure, Row, Samples, Setting
 from dyno.facts.measured import Measured
 from dyno.facts.metric import better, words
 from dyno.facts.rig import Rig
-from dyno.measure import bootstrap, gate, student
-from dyno.measure.checks.pairing import things_changed
-from dyno.measure.compare import compare, differ
+from dyno.measure import bootstrap, student
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
 

@@ -19,12 +19,12 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
 from dyno.engines import embedded, model
 from dyno.engines.engine import Engine
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
@@ -336,8 +336,8 @@ def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> Non
 PARENT = """
 import json, os, signal, sys, time
 from pathlib import Path
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import running
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url

@@ -18,12 +18,12 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
+from dyno.conduct import fleet, trial
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import Fleet, running
 from dyno.engines import model as own_model
 from dyno.engines.process import free_port
 from dyno.errors import EngineError, UsageError
-from dyno.experiment import fleet, trial
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Fleet, running
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 import offlines
+from dyno.checks import OFFLINE, examine_offline, offline
+from dyno.checks.evidence import OfflineEvidence
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, Speculation
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.measure import offline as measure
-from dyno.measure.checks import OFFLINE, examine_offline, offline
-from dyno.measure.evidence import OfflineEvidence
 
 MS = 1_000_000
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
+from dyno.conduct.trial import finish, measure
+from dyno.conduct.watcher import Watcher
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.errors import TargetError
-from dyno.experiment.trial import finish, measure
-from dyno.experiment.watcher import Watcher
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from dyno.audit import commands
+from dyno.audit.document import read_text
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
-from dyno.imports.document import read_text
-from dyno.measure.checks.reports import commands
 
 BLOCK = """============ Serving Benchmark Result ============
 Successful requests:                     {done}

@@ -13,10 +13,10 @@ import pytest
 
 from dyno import secrets
 from dyno.cli.values import check_headers
+from dyno.conduct import study_plan
+from dyno.conduct.trial import hidden, public
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import TargetError, UsageError
-from dyno.experiment import study_plan
-from dyno.experiment.trial import hidden, public
 from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.record import Record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dyno.experiment.engine_plan import EnginePlan
+from dyno.conduct.engine_plan import EnginePlan
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial

@@ -532,7 +532,7 @@ def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
 
 def test_ids_do_not_depend_on_the_process(here: Path) -> None:
     write(STUDY)
-    code = "from dyno.experiment.study_plan import read; from pathlib import Path; s, _ = read(Path('s.toml')); "
+    code = "from dyno.conduct.study_plan import read; from pathlib import Path; s, _ = read(Path('s.toml')); "
     code += "print([p.place.id for p in s.trials])"
     told = {
         subprocess.run(

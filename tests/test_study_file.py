@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dyno.conduct.study_plan import known
 from dyno.errors import UsageError
-from dyno.experiment.study_plan import known
 from dyno.facts.study import PlannedTrial, Study
 from dyno.study.file import read
 from dyno.study.order import level, sessions, setting_key

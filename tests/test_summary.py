@@ -10,21 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dyno.facts.client import ClientFacts
-from dyno.facts.engine import EngineFacts, EngineSpec
-from dyno.facts.finding import Finding, verdict
-from dyno.facts.load import LoadSpec
-from dyno.facts.record import Record
-from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.roofline import Peaks, Roofline, Share
-from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
-from dyno.facts.target import TargetFacts, TargetSpec
-from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
-from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
-from dyno.imports.document import read_bytes as imported
-from dyno.measure import timing
-from dyno.measure.checks import (
+from dyno.audit.document import read_bytes as imported
+from dyno.checks import (
     CHECKS,
     COMMON,
     client,
@@ -38,14 +25,27 @@ from dyno.measure.checks import (
     telemetry,
     tokens,
 )
-from dyno.measure.checks import requests as requests_check
-from dyno.measure.evidence import Evidence
+from dyno.checks import requests as requests_check
+from dyno.checks.evidence import Evidence
+from dyno.facts.client import ClientFacts
+from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.finding import Finding, verdict
+from dyno.facts.load import LoadSpec
+from dyno.facts.record import Record
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.roofline import Peaks, Roofline, Share
+from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.measure import timing
 from dyno.measure.freeze import Cuts, unfrozen
 from dyno.measure.rows import row_of
 from dyno.measure.statistics import distribution_ms, samples_needed
 from dyno.measure.summary import Tally
-from dyno.measure.timeline import bars_of_records
 from dyno.report import result_json
+from dyno.report.timeline import bars_of_records
 from dyno.units import NS_PER_MS, NS_PER_S
 
 MS = NS_PER_MS

@@ -6,7 +6,7 @@ import pytest
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry, Number
-from dyno.measure.target import Limit, best, limits, target
+from dyno.report.target import Limit, best, limits, target
 
 
 def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> Entry:

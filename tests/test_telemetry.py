@@ -18,8 +18,8 @@ import pytest
 
 from conftest import Scripted, StartFake
 from dyno.clock import now_ns
-from dyno.experiment import trial
-from dyno.experiment.watcher import Watcher
+from dyno.conduct import trial
+from dyno.conduct.watcher import Watcher
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig

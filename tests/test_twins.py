@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dyno.cli.main import main
-from dyno.experiment.offline import counts
+from dyno.conduct.offline import counts
 from dyno.store.study import StudyFolder
 from studies import REPORTS, SHIPPED, study, twin
 

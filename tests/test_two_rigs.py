@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dyno.checks import rig as checks
 from dyno.facts.rig import Rig
-from dyno.measure.checks import rig as checks
 from machines import GiB, gpu
 
 RIG = Rig(

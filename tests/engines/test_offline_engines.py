@@ -11,8 +11,8 @@ import pytest
 import tiny
 from test_real_engines import CPU, OFFLINE, installed
 
+from dyno.conduct.offline import OfflineOutcome, conduct
 from dyno.errors import EngineError, UsageError
-from dyno.experiment.offline import OfflineOutcome, conduct
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, OfflineSummary

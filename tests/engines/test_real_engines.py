@@ -16,12 +16,12 @@ import psutil
 import pytest
 import tiny
 
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import Fleet, running
+from dyno.conduct.trial import finish, on_fleet, serve
+from dyno.conduct.watcher import Watcher
 from dyno.engines.install import environment
 from dyno.errors import EngineError
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import Fleet, running
-from dyno.experiment.trial import finish, on_fleet, serve
-from dyno.experiment.watcher import Watcher
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec

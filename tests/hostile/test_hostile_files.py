@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 import zstandard
 
+from dyno.audit.document import read_bytes
 from dyno.cli.main import main
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.study import Place, PlannedTrial, Study
-from dyno.imports.document import read_bytes
 from dyno.probe import model
 from dyno.store.run import Run
 from dyno.store.study import Failure, StudyFolder, write_failure

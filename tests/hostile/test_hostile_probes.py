@@ -15,9 +15,9 @@ import pytest
 from conftest import Scripted
 from dyno import workload
 from dyno.cli.main import main
+from dyno.conduct.fleet import log_facts
 from dyno.engines.kinds import KINDS
 from dyno.errors import DynoError, TargetError, UsageError
-from dyno.experiment.fleet import log_facts
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.facts.telemetry import Sample

@@ -26,13 +26,13 @@ import pytest
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
 from dyno import limits
+from dyno.conduct import fleet
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
 from dyno.engines import port as ports
 from dyno.engines import process as engine_process
 from dyno.engines.process import EngineProcess, excerpt
 from dyno.errors import EngineError
-from dyno.experiment import fleet
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
@@ -166,7 +166,7 @@ DYNO = """
 import json, sys, time
 from pathlib import Path
 from dyno.engines.process import EngineProcess
-from dyno.experiment.signals import interrupt, lent
+from dyno.conduct.signals import interrupt, lent
 import signal
 with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
     with EngineProcess(json.loads(sys.argv[1]), None, Path(sys.argv[2])) as process:
@@ -438,8 +438,8 @@ def test_a_connection_reaches_the_socket_that_is_bound_to_its_address_before_one
 HUNGRY = """
 import contextlib, os, resource, sys, time
 from pathlib import Path
-from dyno.experiment.engine_plan import EnginePlan
-from dyno.experiment.fleet import running
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 folder = Path(sys.argv[1])

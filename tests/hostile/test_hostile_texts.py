@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dyno.audit.document import read, read_text
 from dyno.cli.main import main
 from dyno.errors import ImportFailed
 from dyno.facts.imported import Document, Figure, Row
-from dyno.imports.document import read, read_text
 from dyno.store.imports import keep, kept
 
 HERE = Path(__file__).parent.parent

@@ -12,7 +12,6 @@ from dyno.errors import DynoError, ImportFailed, UsageError
 if TYPE_CHECKING:
     from dyno.facts.finding import Finding
     from dyno.facts.imported import Document
-    from dyno.facts.roofline import Peaks
 
 GATE, UNREAD = 3, 5  # exit codes: something is void; nothing is, but not all of it was read
 _FORMATS = """reads, told apart by content:
@@ -96,16 +95,17 @@ def add(commands: Any) -> None:
 
 
 def audit(options: argparse.Namespace) -> int:
-    from dyno.cli.prices import price_rules
-    from dyno.measure.audit import audit as audited
-    from dyno.measure.normal import normal
-    from dyno.report.audit import as_json, as_markdown, text
+    from dyno.audit.audit import audit as audited
+    from dyno.audit.normal import normal
+    from dyno.audit.printed import as_json, as_markdown, text
+    from dyno.probe.peaks import of_name
+    from dyno.study.prices import price_rules
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
     prices = price_rules(options.price, None, options.prices)
     documents, own, missing = _read(options.files, options.runs)
-    result = audited(documents, peaks_of, own)
+    result = audited(documents, of_name, own)
     rows = [normal(row, prices) for d in documents for row in d.rows]
     if options.json:
         print(json.dumps(as_json(result, rows, __version__)))
@@ -127,7 +127,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
     """Files, runs and studies. One that can't be read is told, and the others go on."""
     import msgspec
 
-    from dyno.cli.sources import read, spread
+    from dyno.conduct.sources import read, spread
 
     documents, own, failed = [], [], []
     for word in dict.fromkeys(spread(words)):
@@ -137,7 +137,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
             failed.append(str(e))
             continue
         documents.append(source.document)
-        own += [msgspec.structs.replace(f, at=[m.row.at]) for m in source.measured for f in m.findings]
+        own += [msgspec.structs.replace(f, locations=[m.row.location]) for m in source.measured for f in m.findings]
     for why in failed:
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:
@@ -145,18 +145,12 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
     return documents, own, len(failed)
 
 
-def peaks_of(name: str, count: int) -> "Peaks | None":
-    from dyno.probe.peaks import of_name
-
-    return of_name(name, count)
-
-
 def import_(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.imports.document import read
-    from dyno.imports.given import all_used, given, with_given
-    from dyno.measure.coverage import coverage
+    from dyno.audit.coverage import coverage
+    from dyno.audit.document import read
+    from dyno.audit.given import all_used, given, with_given
     from dyno.store.imports import FOLDER, keep, without_text
     from dyno.units import many
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.cli.sources import Source
+    from dyno.conduct.sources import Source
     from dyno.facts.comparison import Comparison
 
 GATE = 3  # exit code: a gate is broken, or what should be compared isn't comparable
@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     import dyno
-    from dyno.cli.sources import read
-    from dyno.measure.compare import compare
-    from dyno.measure.gate import check_metric, judge, parse, stops
+    from dyno.compare.compare import compare
+    from dyno.compare.gate import check_metric, judge, parse, stops
+    from dyno.conduct.sources import read
     from dyno.report.compare import as_markdown, text
 
     gates = [parse(gate) for gate in options.gate]

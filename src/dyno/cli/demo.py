@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.run import conduct, found_study
-    from dyno.experiment import study_plan
+    from dyno.conduct import study_plan
     from dyno.probe import rig
 
     study, text = study_plan.read(found_study(options.study))

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.measure.checks.rig import examine
+    from dyno.checks.rig import examine
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
     from dyno.report.rig import lines
@@ -74,7 +74,7 @@ def _peak_lines(found: list["Found"]) -> list[str]:
 
 
 def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
-    from dyno.experiment.calibration import busy_processes
+    from dyno.conduct.calibration import busy_processes
 
     def say(text: str) -> None:
         if not silent:
@@ -106,7 +106,7 @@ def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None
     """A row for each level until one is not accurate, and the highest level that is."""
     import msgspec
 
-    from dyno.experiment.calibration import Shape, calibrate
+    from dyno.conduct.calibration import Shape, calibrate
 
     say("streams chunks/s       TTFT mean        TTFT p99         ITL p99  CPU  unseen  accurate")
     rows, safe = [], 0

@@ -14,7 +14,7 @@ from dyno.cli import engine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dyno.experiment.fleet import Fleet
+    from dyno.conduct.fleet import Fleet
 
 
 def add(commands: Any) -> None:
@@ -72,9 +72,9 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
+    from dyno.conduct.engine_plan import EnginePlan
+    from dyno.conduct.fleet import running
     from dyno.errors import EngineError, UsageError
-    from dyno.experiment.engine_plan import EnginePlan
-    from dyno.experiment.fleet import running
     from dyno.probe import rig
 
     plan = EnginePlan(engine.spec(options.kind, options), rig.look(), dry=options.dry_run)

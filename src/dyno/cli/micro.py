@@ -14,7 +14,7 @@ from dyno.cli.offline import dry_run, kind_for
 from dyno.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from dyno.experiment.offline import OfflineOutcome
+    from dyno.conduct.offline import OfflineOutcome
     from dyno.facts.engine import EngineSpec
     from dyno.facts.trial import TrialSpec
     from dyno.report.micro import Row
@@ -308,7 +308,7 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(wanted)
 
     from dyno.cli.progress import Line
-    from dyno.experiment import offline
+    from dyno.conduct import offline
 
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
     printers = [Printer(form, wanted, file) for form, file in outputs]

@@ -13,7 +13,7 @@ from dyno.cli.values import pairs, range_ratio
 from dyno.errors import Interrupted, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.experiment.offline import OfflineOutcome
+    from dyno.conduct.offline import OfflineOutcome
     from dyno.facts.engine import EngineSpec
     from dyno.facts.offline import OfflineSpec
     from dyno.facts.trial import TrialSpec
@@ -144,7 +144,7 @@ def _rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     refused.check(options)
     trial = spec(options)
-    from dyno.experiment import offline
+    from dyno.conduct import offline
 
     if options.dry_run:
         return dry_run([trial])
@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
 
 def dry_run(trials: "list[TrialSpec]") -> int:
     """Each engine's setting once, however many trials are made with it."""
-    from dyno.experiment import offline
+    from dyno.conduct import offline
     from dyno.probe import rig
 
     found = rig.look()

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from dyno.cli.progress import clock
+from dyno.conduct import study_plan
+from dyno.conduct.offline import counts
 from dyno.errors import UsageError
-from dyno.experiment import study_plan
-from dyno.experiment.offline import counts
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name

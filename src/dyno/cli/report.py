@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyno import secrets
-from dyno.cli.gather import gathered
 from dyno.cli.values import pairs
+from dyno.conduct.read import gathered
 from dyno.errors import DynoError, StoreError, UsageError
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.experiment import study_plan
+    from dyno.conduct import study_plan
     from dyno.probe import rig
 
     if options.new and options.extend:
@@ -74,8 +74,8 @@ def conduct(
     options: argparse.Namespace,
 ) -> int:
     from dyno.cli.study_view import StudyView
-    from dyno.experiment import study_plan
-    from dyno.experiment.study import Conductor
+    from dyno.conduct import study_plan
+    from dyno.conduct.study import Conductor
     from dyno.load.progress import Stop
     from dyno.study.order import sessions
 

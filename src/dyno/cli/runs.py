@@ -214,7 +214,7 @@ def show(options: argparse.Namespace) -> int:
         return audit.show(str(file), options.runs, options.json)
     from dyno.cli.serve import result_file
     from dyno.cli.values import METRICS
-    from dyno.experiment.trial import Outcome, finish
+    from dyno.conduct.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run
     from dyno.store.shelf import find, kind_of, study_of
@@ -264,7 +264,7 @@ def _file_of(word: str, runs: Path) -> Path | None:
 
 def _show_offline(run: "Run", as_json: bool) -> int:
     from dyno.cli import micro, offline
-    from dyno.experiment.offline import reopened
+    from dyno.conduct.offline import reopened
 
     outcome = reopened(run)
     trial = outcome.manifest.trial
@@ -279,8 +279,8 @@ def _show_offline(run: "Run", as_json: bool) -> int:
 
 def _file(run: "Run") -> dict[str, Any]:
     from dyno.cli import micro, offline, serve
-    from dyno.experiment.offline import reopened
-    from dyno.experiment.trial import Outcome
+    from dyno.conduct.offline import reopened
+    from dyno.conduct.trial import Outcome
 
     manifest = run.manifest()
     if manifest.trial.offline is None:

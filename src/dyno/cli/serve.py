@@ -13,7 +13,7 @@ from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs,
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.experiment.trial import Outcome
+    from dyno.conduct.trial import Outcome
     from dyno.facts.trial import TrialSpec
 
 BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
         _check_writable(Path(options.result_dir))
 
     from dyno.cli.progress import Line
-    from dyno.experiment.trial import serve
+    from dyno.conduct.trial import serve
     from dyno.report.block import block
 
     outcome = serve(
@@ -198,8 +198,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(trial: "TrialSpec") -> int:
-    from dyno.experiment.engine_plan import EnginePlan
-    from dyno.experiment.prompts import longest
+    from dyno.conduct.engine_plan import EnginePlan
+    from dyno.conduct.prompts import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs.is_dir():
         print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
 
-    from dyno.experiment.signals import lent
+    from dyno.conduct.signals import lent
     from dyno.store.sql import Tables
 
     tables = Tables(options.runs)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dyno.cli.progress import Rates, bar, clock, iteration_text, share_done, writable
 from dyno.cli.terminal import draw
-from dyno.experiment.study import StudyWatcher, Told
+from dyno.conduct.study import StudyWatcher, Told
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result

@@ -1,6 +1,8 @@
-"""A file of prices, beside studies: which accelerator or series costs how much an hour."""
+"""Prices by the hour, from a file beside studies and from the command line."""
 
+import math
 import typing
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -12,6 +14,8 @@ from dyno.study.document import Document
 
 _PATTERNS = ("accelerator", "series")
 _HINTS: dict[str, Any] = {**dict.fromkeys(_PATTERNS, str), **typing.get_type_hints(Price)}
+_MOST = 1e6
+_HOW = "Write a number (--price 2.99), several by name (--price H100=2.99 MI300X=4.50), or a machine's (machine=12)."
 _EXAMPLE = '[[price]] with accelerator = "H100" and accelerator_hour = 2.99 below it'
 
 
@@ -63,4 +67,44 @@ def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
     if not {"accelerator_hour", "machine_hour", "energy_kwh"} & table.keys():
         doc.mistake(("price", index), "has no price: give accelerator_hour, machine_hour or energy_kwh.")
     patterns = {key: values.pop(key).strip() for key in _PATTERNS if key in values}
-    return PriceRule(Price(**values), at=f"{doc.name}:{doc.line(('price', index))}", **patterns)
+    return PriceRule(Price(**values), origin=f"{doc.name}:{doc.line(('price', index))}", **patterns)
+
+
+def price_rules(words: Sequence[str], energy: float | None, file: FilePath | None) -> list[PriceRule]:
+    """Those of the command line go before those of the file."""
+    return [*prices_from(words, energy), *(read(file) if file is not None else [])]
+
+
+def prices_from(words: Sequence[str], energy: float | None = None) -> list[PriceRule]:
+    """2.99, H100=2.99, machine=12: of an hour; `energy`: of a kilowatt-hour, for all."""
+    if energy is not None and not 0 <= energy < _MOST:
+        raise UsageError(f"--energy-price {energy:g} is no price of a kilowatt-hour. Write one such as 0.12.")
+    named: dict[str, float] = {}
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        value = _amount(text)
+        if value is None or (equals and not name.strip()):
+            raise UsageError(f"--price {word!r} is no price of an accelerator-hour or of a machine-hour. {_HOW}")
+        name = name.strip()
+        key = next((k for k in named if k.lower() == name.lower()), name)
+        if key in named:
+            raise UsageError(
+                f"--price tells two prices {f'of {key}' if key else 'for all'}: {named[key]:g}, {value:g}."
+            )
+        named[key] = value
+    machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
+    everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
+    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price") for name, v in named.items()]
+    if everywhere.accelerator_hour is not None or machine is not None:
+        rules.append(PriceRule(everywhere, origin="--price"))
+    elif energy is not None:
+        rules.append(PriceRule(everywhere, origin="--energy-price"))
+    return rules
+
+
+def _amount(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 < value < _MOST else None

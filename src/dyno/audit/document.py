@@ -1,0 +1,171 @@
+"""Opens a file and tells by its content what it is."""
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from dyno import files
+from dyno.audit.text import Walk
+from dyno.errors import ImportFailed
+from dyno.facts.imported import Document, Unread
+from dyno.results import structured
+from dyno.results.lines import decoded, holds_numbers, lines
+from dyno.units import human_bytes
+
+WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+WHOLE_LINES = 300_000
+_MOST_WALKED = 900_000  # lines; some ten seconds
+_AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
+_AFTER = 16 << 10
+_MARKS = (
+    b"Benchmark Result", b"Successful requests:", b"Throughput: ", b"Avg latency:", b"|            test |", b"| t/s |",
+    b"|---", b"| ---", b"Namespace(", b"vllm serve ", b"benchmark_serving", b"Version:", b"vllm bench", b"llama-bench",
+    b"llama-server ", b"launch_server",
+)  # fmt: skip
+
+_Bytes = mmap.mmap | bytes
+
+
+def read(path: Path) -> Document:
+    """What is in it; what couldn't be read is told in the document."""
+    file = os.fsencode(path.name).decode("utf-8", "replace")  # it goes into files and pages
+    try:
+        with files.opened(path, pipes=True) as opened:
+            found = os.fstat(opened.fileno())
+            if stat.S_ISFIFO(found.st_mode):
+                return read_bytes(file, files.taken(opened, files.DATA, path))
+            if found.st_size > files.DATA:
+                raise ImportFailed(
+                    f"{path} has {human_bytes(found.st_size)}; up to {human_bytes(files.DATA)} are read. "
+                    "Cut it in parts."
+                )
+            if found.st_size == 0:
+                return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _read(file, data)
+    except IsADirectoryError:
+        raise ImportFailed(f"{path} is a folder. Name the files in it.") from None
+    except OSError as e:
+        raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
+
+
+def read_bytes(file: str, data: bytes) -> Document:
+    return _read(file, data) if data else Document(file, "empty", unread=[Unread(1, "Nothing came.")])
+
+
+def _read(file: str, data: _Bytes) -> Document:
+    head = bytes(data[:4096])
+    if _binary(head):
+        return Document(file, "binary", unread=[Unread(1, "This is no text.")])
+    if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef", b"\xff", b"\xfe"):
+        return _large(file, data)
+    content = decoded(bytes(data))
+    found = structured.read(file, content)
+    if found is not None:
+        return found
+    return read_text(file, content)
+
+
+def read_text(file: str, content: bytes) -> Document:
+    if len(content) > WHOLE or content.count(b"\n") > WHOLE_LINES:
+        return _large(file, content)
+    markdown = _is_markdown(file, content)
+    walk = Walk(file, markdown)
+    walk.go(lines(content))
+    document = walk.document("markdown" if markdown else "text")
+    if not document.rows:
+        document.unread.extend(_without_results(document, content))
+    return document
+
+
+def _binary(head: bytes) -> bool:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16
+        return False
+    return b"\0" in head
+
+
+def _is_markdown(file: str, content: bytes) -> bool:
+    """By its name, or by headings or fences: else a '#' begins a comment, and all is a listing."""
+    if file.lower().endswith((".md", ".mdx", ".markdown")):
+        return True
+    head = content[:1_000_000]
+    if b"# HELP " in head[:2000] and b"# TYPE " in head[:2000]:  # a server's counters
+        return False
+    return b"\n```" in head or head.startswith(b"```") or (
+        (b"\n## " in head or head.startswith(b"# ")) and b"Serving Benchmark Result" not in head[:3000]
+    )  # fmt: skip
+
+
+def _large(file: str, data: _Bytes) -> Document:
+    """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
+    spots = sorted({spot for mark in _MARKS for spot in _found(data, mark)})
+    spans: list[list[int]] = []
+    for spot in spots:
+        first, last = max(0, spot - _AROUND), min(len(data), spot + _AFTER)
+        if spans and first <= spans[-1][1]:
+            spans[-1][1] = max(last, spans[-1][1])
+        else:
+            spans.append([first, last])
+    walk = Walk(file, markdown=False)
+    number, counted, walked = 1, 0, 0
+    for first, last in spans:
+        if walk.full:
+            break
+        start = max(data.rfind(b"\n", max(0, first - _AROUND), first) + 1 or first, counted)
+        stop = data.find(b"\n", last, last + _AROUND)
+        stop = min(len(data), last + _AROUND) if stop < 0 else stop
+        number += _newlines(data, counted, start)
+        for begin, end in _pieces(data, start, stop):
+            piece = data[begin:end]
+            for line in lines(piece, number):
+                walk.take(line)
+                walked += 1
+            number += piece.count(b"\n")
+            if walked > _MOST_WALKED and not walk.full:
+                walk.unread.append(
+                    Unread(number, "So much in it looks like results: what follows is left out.", "lines")
+                )
+                walk.full = True
+            if walk.full:
+                break
+        counted = stop
+    walk.finish()
+    document = walk.document("log")
+    if not document.rows:
+        document.unread.extend(_without_results(document, data[: 1 << 20]))
+    return document
+
+
+def _without_results(document: Document, content: bytes) -> list[Unread]:
+    """Says so of a file with numbers, unless its tables or blocks are listed, and of one that holds nothing at all."""
+    if any(u.lost for u in document.unread):
+        return []
+    if holds_numbers(content):
+        return [Unread(1, "no results found", "file")]
+    return [] if document.tables or document.headings or document.commands else [Unread(1, "no results found")]
+
+
+def _found(data: _Bytes, mark: bytes) -> list[int]:
+    """Where it stands, at most once in so many bytes: a mark that is everywhere shows nothing."""
+    out, at = [], data.find(mark)
+    while at >= 0:
+        out.append(at)
+        at = data.find(mark, at + len(mark) + 1024)
+    return out
+
+
+def _pieces(data: _Bytes, start: int, stop: int) -> list[tuple[int, int]]:
+    """Whole lines, some megabytes at a time."""
+    out = []
+    while start < stop:
+        end = min(start + (4 << 20), stop)
+        if end < stop:
+            end = data.rfind(b"\n", start, end) + 1 or end
+        out.append((start, end))
+        start = end
+    return out
+
+
+def _newlines(data: _Bytes, start: int, stop: int) -> int:
+    return sum(data[at : min(at + (8 << 20), stop)].count(b"\n") for at in range(start, stop, 8 << 20))

@@ -1,0 +1,120 @@
+"""Settings that a file doesn't tell, from whoever imports it: the engine behind a bare table, its accelerators.
+
+They are kept with who told them, and never stand above what the file itself tells.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.errors import UsageError
+from dyno.facts.imported import SETTINGS, Document, Row, Scalar, Setting
+from dyno.results.flags import ENGINES, scalar, shared_name, without_secrets
+from dyno.secrets import is_secret
+
+_FLAG = "--swap-space=16"
+_SERIES = "series"  # no setting: what the row is called beside others
+_WORD = re.compile(r"(?:(\d{1,9})(?:-(\d{1,9}))?:)?\s*([A-Za-z-][\w-]{0,99})\s*=\s*(.*)", re.DOTALL)
+# Reckoned with: text would be passed over in silence.
+_NUMBERS = (
+    "concurrency", "rate", "num_prompts", "input_len", "output_len", "batch_size", "depth", "n_shot", "model_bytes",
+    "parameters", "tensor_parallel", "pipeline_parallel", "replicas", "accelerators", "price_per_hour",
+)  # fmt: skip
+
+
+class Given(NamedTuple):
+    name: str
+    value: Scalar
+    word: str  # as it was written
+    first: int = 0  # lines for which it holds; 0: all
+    last: int = 0
+
+    def holds(self, row: Row) -> bool:
+        return not self.first or (row.line <= self.last and row.end >= self.first)
+
+
+def given(words: Iterable[str]) -> list[Given]:
+    return [_given(word) for word in words]
+
+
+def _given(word: str) -> Given:
+    found = _WORD.fullmatch(word.strip())
+    if found is None:
+        raise UsageError(
+            f"--set {without_secrets(word)!r}: write NAME=VALUE, such as engine=vllm; for some results only, their "
+            "line before it: 4:rate=3, 2-9:input_len=80."
+        )
+    first, last = int(found[1] or 0), int(found[2] or found[1] or 0)
+    if first > last or (found[1] and not first):
+        raise UsageError(f"--set {word!r}: lines count from 1, and the first of them comes first.")
+    name, value = _named(found[3]), scalar(without_secrets(found[4]))
+    if name.startswith("-") and not name.startswith("--"):  # a flag that turns something off
+        name, value = name[1:], not value
+    if value == "":
+        raise UsageError(f"--set {word!r} has no value.")
+    if name == "engine":
+        value = ENGINES.get(str(value).lower(), value)
+    infinite = name == "rate" and str(value).lower() in ("inf", "infinity")  # all at once
+    if name in _NUMBERS and not infinite and (isinstance(value, str | bool) or value < 0):
+        raise UsageError(f"--set {word!r}: {name} is a number, 0 or more.")
+    return Given(name, "inf" if infinite else value, word, first, last)
+
+
+def _named(word: str) -> str:
+    """As rows call it; a flag that they don't know, as it is written."""
+    if is_secret(word.lstrip("-").replace("-", "_")):
+        raise UsageError(f"--set {word}=… looks like a secret. It would be kept with the figures.")
+    if word in (*SETTINGS, _SERIES):
+        return word
+    if name := shared_name(word):
+        return name
+    if word.startswith("--"):
+        return word
+    near = get_close_matches(word.replace("-", "_"), [*SETTINGS, _SERIES], n=1, cutoff=0.6)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {_SERIES}, {', '.join(SETTINGS)}."
+    raise UsageError(f"--set {word}=…: there is no such setting. {hint} For a flag: --set={_FLAG}.")
+
+
+def with_given(document: Document, asked: Sequence[Given]) -> Document:
+    if not asked:
+        return document
+    return msgspec.structs.replace(document, rows=[_row(row, asked) for row in document.rows])
+
+
+def _row(row: Row, asked: Sequence[Given]) -> Row:
+    settings, series, own = dict(row.settings), row.series, dict[str, Given]()
+    for one in asked:
+        if not one.holds(row):
+            continue
+        if (other := own.get(one.name)) is not None and not _alike(other.value, one.value):
+            raise UsageError(f"--set {other.word} and --set {one.word} are both of {row.location}. Which is it?")
+        own[one.name] = one
+        told = row.series or None if one.name == _SERIES else row.setting(one.name)
+        if told is not None and not _alike(told, one.value):
+            raise UsageError(
+                f"--set {one.word}: {row.location} itself tells {one.name} = {told}. What a file tells stands: leave "
+                "it out, or name the lines it is meant for."
+            )
+        if told is None and one.name == _SERIES:
+            series = str(one.value)
+        elif told is None:
+            settings[one.name] = Setting(one.value, 0, "user")
+    return msgspec.structs.replace(row, settings=settings, series=series)
+
+
+def _alike(a: Scalar, b: Scalar) -> bool:
+    return a == b or str(a).strip().lower() == str(b).strip().lower()
+
+
+def all_used(asked: Iterable[Given], documents: Sequence[Document]) -> None:
+    """A line that holds no result is a slip of the pen."""
+    rows = [row for d in documents for row in d.rows]
+    for one in asked:
+        if one.first and not any(one.holds(row) for row in rows):
+            raise UsageError(
+                f"--set {one.word}: no result stands there. The first ones are at "
+                f"{', '.join(r.location for r in rows[:3])}."
+            )

@@ -1,0 +1,266 @@
+"""Is the difference real? Two groups of rows in; differences with their intervals, and words, out. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dyno.checks.pairing import Objection, Two, examine
+from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
+from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.measured import Measured
+from dyno.facts.metric import THROUGHPUTS, better
+from dyno.measure.estimate import ALLOWED, estimates, value_of
+from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
+from dyno.measure.student import quantile, two_sided, welch_df
+
+CONFIDENCE = 0.95
+POWER = 0.8
+MARGIN = 0.05  # an interval within ± this says that there is no difference to speak of
+_MOST_REPEATS = 100  # that anybody is advised to make
+_MOST_TIMES = 100  # … as many requests as there were
+
+_DEFAULTS: dict[RowKind, tuple[str, ...]] = {
+    "throughput": THROUGHPUTS,
+    "latency": ("mean_latency_ms", "median_latency_ms", "output_throughput"),
+    "micro": ("speed",),
+    "quality": ("score",),
+}
+
+
+def compare(
+    a: Sequence[Measured], b: Sequence[Measured], names: tuple[str, str], metrics: Sequence[str] = (),
+    gated: Sequence[str] = (), anyway: bool = False,
+) -> Comparison:  # fmt: skip
+    """`metrics`: those wanted; none: the usual ones. `gated`: further ones."""
+    groups_a, groups_b = groups(a), groups(b)
+    found = pair(groups_a, groups_b)
+    pairs = found.pairs
+    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].row.kind == b[0].row.kind:
+        pairs = [(groups_a[0], groups_b[0])]
+    pairings = [pairing(x, y, metrics, gated, anyway) for x, y in pairs]
+    findings = list(_about_the_whole(groups_a, groups_b, found.several)) if not pairs else []
+    left = ([], []) if not found.pairs and pairs else (found.left_a, found.left_b)
+    return Comparison(
+        a=names[0],
+        b=names[1],
+        verdict=verdict([*findings, *(f for p in pairings for f in p.findings)]),
+        pairings=pairings,
+        unpaired_a=[_words(g, found.several) for g in left[0]],
+        unpaired_b=[_words(g, found.several) for g in left[1]],
+        findings=findings,
+        anyway=anyway,
+    )
+
+
+def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[Group]) -> Iterable[Finding]:
+    if several:
+        yield Finding(
+            "comparability.ambiguous",
+            "void",
+            f"Nothing was paired: {len(several)} of A's settings fit several of B's equally well.",
+            "Name the ones that are meant: single runs, or a part of a study (STUDY:WORDS).",
+        )
+        return
+    yield Finding(
+        "comparability.nothing_paired",
+        "void",
+        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.{_apart(a, b)}",
+        "Measure one under the other's load. --anyway compares two single settings, and marks the result.",
+    )
+
+
+def _apart(a: Sequence[Group], b: Sequence[Group]) -> str:
+    """Of a single one on each side, in what they differ."""
+    if len(a) != 1 or len(b) != 1:
+        return ""
+    told = [f"{name.replace('_', ' ')} {_told(x)} / {_told(y)}" for name, x, y in conflicts(a[0][0].row, b[0][0].row)]
+    return f" They differ in {', '.join(told)}." if told else ""
+
+
+def _told(value: Scalar | None) -> str:
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _loads(groups: Sequence[Group]) -> str:
+    told = list(dict.fromkeys(f"{g[0].row.kind}: {load_words(g[0].row)}" for g in groups))
+    return "; ".join(told[:6]) + (f" and {len(told) - 6} more" if len(told) > 6 else "") if told else "nothing"
+
+
+def _words(group: Group, several: Sequence[Group]) -> str:
+    row = group[0].row
+    named = f"{row.label}: " if row.label and row.form != "run" else f"{row.series}: " if row.series else ""
+    why = " (fits several of the other side equally well)" if any(group is g for g in several) else ""
+    return f"{named}{load_words(row)}{why}"
+
+
+def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
+    """Two groups of repeats, as they are."""
+    wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
+    objections = examine(Two(a, b, wanted))
+    whole = any(o.against is None for o in objections)
+    against = {m: o.finding.code for o in objections if o.against for m in o.against}
+    if anyway:  # shown all the same, and then the finding is what the figure is: void
+        objections = [
+            Objection(msgspec.structs.replace(o.finding, level="void"), o.against) if o.against else o
+            for o in objections
+        ]
+    findings = worst_first(o.finding for o in objections)
+    refused = whole and not anyway
+    shown = [] if refused else [m for m in wanted if anyway or m not in against]
+    differences = differ(a, b, shown)
+    left = [LeftOut(m, against[m]) for m in wanted if m in against and not anyway and not refused]
+    there = {d.metric for d in differences}
+    left += [LeftOut(m, "not told on both sides") for m in shown if m not in there and (m in metrics or m in gated)]
+    if not differences and not refused:
+        findings = worst_first([*findings, _nothing_left(left)])
+    return Pairing(
+        kind=a[0].row.kind,
+        load=key_of(a[0].row) | key_of(b[0].row),
+        a=_side(a),
+        b=_side(b),
+        verdict=verdict(findings),
+        findings=findings,
+        refused=refused or not differences,
+        differences=differences,
+        left_out=left,
+    )
+
+
+def _nothing_left(left: Sequence[LeftOut]) -> Finding:
+    return Finding(
+        "comparability.no_metric",
+        "void",
+        "No figure is left that both sides tell and mean alike"
+        + (f": {', '.join(f'{x.metric} ({x.why})' for x in left)}." if left else "."),
+        "Name others with --metric, or measure both with one tool.",
+    )
+
+
+def _side(group: Group) -> Side:
+    row = group[0].row
+
+    def total(name: str) -> int | None:
+        told = [v for m in group if (v := m.row.get(name)) is not None]
+        return round(sum(told)) if told else None
+
+    rows = [m.row.file if m.row.form == "run" else m.row.location for m in group]
+    return Side(rows, row.label or row.series, total("completed"), total("failed"))
+
+
+def default_metrics(a: Group, b: Group) -> list[str]:
+    x, y = a[0].row, b[0].row
+
+    def both(metric: str) -> bool:
+        return value_of(x, metric) is not None and value_of(y, metric) is not None
+
+    if x.kind in _DEFAULTS:
+        return [m for m in _DEFAULTS[x.kind] if both(m)]
+    # One throughput: the others say the same of the same requests, or nothing that could be compared.
+    found = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
+    for stem in ("ttft", "tpot", "itl", "e2el"):
+        middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
+        tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}
+        order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
+        tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
+        found += [m for m in (None if stem == "itl" else middle, None if stem == "e2el" else tail) if m is not None]
+    return found
+
+
+def differ(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
+    one, other = estimates(a, metrics), estimates(b, metrics)
+    found = [difference(m, one[m], other[m]) for m in metrics if m in one and m in other]
+    return _sure_together(found)
+
+
+def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
+    """Of one metric by itself."""
+    if a.value <= 0 or b.value <= 0:
+        same = a.value == b.value
+        return Difference(
+            metric, a, b, "no difference seen" if same else "not known how sure", why="a ratio needs both"
+        )
+    change = b.value / a.value - 1
+    a, b, error, df = _together(a, b)
+    if error is None:
+        why = next(e.why for e in (a, b) if e.why)
+        return Difference(metric, a, b, "not known how sure", change, why=why)
+    log = math.log(b.value / a.value)
+    t = quantile((1 + CONFIDENCE) / 2, df)
+    p = two_sided(log / error, df) if error > 0 else float(log == 0)
+    low, high = _share(log - t * error), _share(log + t * error)
+    requests, repeats = _needed(a, b, log, error, df)
+    smallest = _share((t + quantile(POWER, df)) * error)
+    return Difference(metric, a, b, "can't tell", change, low, high, smallest, p, requests, repeats)
+
+
+def _share(log: float) -> float:
+    return math.expm1(min(log, 50.0))  # beyond that a number says nothing, and soon there is none
+
+
+def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | None, float]:
+    """The error of the ratio's logarithm. A single run beside repeats is held to vary from run to run as those do: what
+    its requests tell of it would be too little."""
+    if (a.by == "repeats") != (b.by == "repeats"):
+        many, one = (a, b) if a.by == "repeats" else (b, a)
+        assert many.error is not None
+        one = msgspec.structs.replace(
+            one, error=many.error * math.sqrt(many.count), df=many.df, by="shared", count=1, why=""
+        )
+        a, b = (many, one) if a is many else (one, many)
+        return a, b, many.error * math.sqrt(1 + many.count), many.df
+    if a.error is None or b.error is None:
+        return a, b, None, 0.0
+    return a, b, math.hypot(a.error, b.error), welch_df(a.error**2, a.df, b.error**2, b.df)
+
+
+def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tuple[int | None, int | None]:
+    """How many more of each side until a difference as large as this one would be found: requests, or repeats."""
+    if not log or not error:
+        return None, None
+    if "repeats" in (a.by, b.by):
+        now = max(a.count, b.count)
+        single = math.hypot(*(e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None))
+        for count in range(2, now + _MOST_REPEATS):
+            df = 2 * (count - 1)
+            if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(log):
+                return None, max(count - min(a.count, b.count), 1)
+        return None, None
+    # More requests bring down what requests tell, and not what differs from run to run.
+    wanted = (log / (quantile(0.975, df) + quantile(POWER, df))) ** 2
+    repeats = math.ceil(error**2 / wanted - 1)
+    left = wanted - 2 * ALLOWED**2
+    requests = None
+    if {a.by, b.by} <= {"requests", "deviation"} and left > 0:
+        requests = math.ceil(max(a.count, b.count) * ((error**2 - 2 * ALLOWED**2) / left - 1))
+    return (
+        requests if requests is not None and 0 < requests < _MOST_TIMES * max(a.count, b.count) else None,
+        max(repeats, 1) if repeats <= _MOST_REPEATS else None,
+    )
+
+
+def _sure_together(found: Sequence[Difference]) -> list[Difference]:
+    """The words, by Holm's rule: of many figures one lies outside its interval by chance alone."""
+    held: set[int] = set()
+    ranked = sorted((d.p, i) for i, d in enumerate(found) if d.p is not None)
+    for rank, (p, i) in enumerate(ranked):
+        if p > (1 - CONFIDENCE) / (len(ranked) - rank):
+            break
+        held.add(i)
+    return [msgspec.structs.replace(d, word=_word(d, i in held)) for i, d in enumerate(found)]
+
+
+def _word(d: Difference, sure: bool) -> Word:
+    if d.p is None or d.low is None or d.high is None or d.change is None:
+        return d.word
+    if d.p <= 1 - CONFIDENCE:
+        up: tuple[Word, Word] = ("higher", "perhaps higher")
+        down: tuple[Word, Word] = ("lower", "perhaps lower")
+        good: tuple[Word, Word] = ("better", "perhaps better")
+        bad: tuple[Word, Word] = ("worse", "perhaps worse")
+        way = better(d.metric)
+        rises = d.change > 0
+        words = (up if rises else down) if way is None else good if rises == (way == "higher") else bad
+        return words[0] if sure else words[1]
+    return "no difference seen" if d.low >= -MARGIN and d.high <= MARGIN else "can't tell"

@@ -1,0 +1,138 @@
+"""Calibration: dyno's own figures against what the fake engine logged in the same run."""
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dyno.conduct.trial import Outcome, finish, measure
+from dyno.conduct.watcher import Watcher
+from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.process import EngineProcess
+from dyno.facts.load import LoadSpec
+from dyno.facts.request import Request
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.load.progress import Stop
+from dyno.measure.statistics import distribution_ms
+from dyno.store.run import create
+from dyno.units import NS_PER_S
+
+
+class Shape(msgspec.Struct, frozen=True):
+    streams: int
+    rounds: int = 5
+    chunks: int = 100
+    first_ms: float = 50.0
+    gap_ms: float = 10.0
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Milliseconds. None: dyno says that it doesn't know."""
+
+    ttft_mean: float | None
+    ttft_p99: float | None
+    itl_median: float | None
+    itl_p99: float | None
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    shape: Shape
+    reported: Times  # by dyno
+    actual: Times  # by the server's own log
+    failed: int
+    streams_open: int  # the most that the server had at once
+    chunks_per_s: float
+    cpu_us_per_chunk: float  # of the client, for everything: sending, reading, spooling, decoding, saving, summing up
+    wire_us_per_chunk: float  # of that, while the load ran
+    memory_bytes: int  # the process's peak
+    unseen_share: float
+    priority: str  # of the wire
+    verdict: str
+
+    @property
+    def holds(self) -> bool:
+        """Reported and actual agree as closely as a published figure needs."""
+        a, b = self.reported, self.actual
+        pairs = ((a.ttft_mean, b.ttft_mean, 3), (a.ttft_p99, b.ttft_p99, 10), (a.itl_p99, b.itl_p99, 1))
+        near = (x is not None and y is not None and abs(x - y) < limit for x, y, limit in pairs)
+        return self.failed == 0 and self.streams_open == self.shape.streams and all(near)
+
+
+@contextlib.contextmanager
+def busy_processes(folder: Path, count: int | None = None) -> Iterator[int]:
+    """As an engine on the CPU is. `count`: one for each core without it. How many."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    with contextlib.ExitStack() as running:
+        for _ in range(count or cores):
+            running.enter_context(EngineProcess(command, None, folder / "busy.log"))
+        yield count or cores
+
+
+def calibrate(shape: Shape, folder: Path, stop: Stop | None = None) -> Calibration:
+    spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
+    with Fake.start(spec, folder / "fake.log") as fake:
+        cpu = time.process_time()
+        run = create(folder, "calibration")
+        target = TargetFacts(model=spec.model, models_listed=[spec.model])
+        measure(run, _trial(shape, fake.base_url), target, _workload(shape), {}, Watcher(), stop or Stop())
+        outcome = finish(run)
+        cpu = time.process_time() - cpu
+        return _compare(shape, outcome, fake.log()["streams"], cpu)
+
+
+def _trial(shape: Shape, base_url: str) -> TrialSpec:
+    return TrialSpec(
+        target=TargetSpec(base_url=base_url, backend="openai", endpoint="/v1/completions", model="fake"),
+        workload=WorkloadSpec(dataset="calibration", num_prompts=shape.streams * shape.rounds),
+        load=LoadSpec(max_concurrency=shape.streams),
+        ignore_eos=True,
+    )
+
+
+def _workload(shape: Shape) -> Workload:
+    request = Request("to be or not to be " * 8, 48, shape.chunks)
+    requests = [request] * (shape.streams * shape.rounds)
+    return Workload(WorkloadSpec("calibration"), requests, [], "fake", "server", "")
+
+
+def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float) -> Calibration:
+    s = outcome.result.served
+    chunks = max(s.chunks, 1)
+    wire_s = s.client.cpu_share * s.duration_s
+    first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
+    return Calibration(
+        shape=shape,
+        reported=Times(s.ttft.mean, s.ttft.percentiles["99"], s.itl.median, s.itl.percentiles["99"]),
+        actual=server_times(log),
+        failed=s.failed,
+        streams_open=server_streams(log),
+        chunks_per_s=sum(len(entry) - 1 for entry in log) / max((last - first) / NS_PER_S, 1e-9),
+        cpu_us_per_chunk=cpu_s / chunks * 1e6,
+        wire_us_per_chunk=wire_s / chunks * 1e6,
+        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        unseen_share=s.client.unseen_share,
+        priority=s.client.priority,
+        verdict=outcome.result.verdict,
+    )
+
+
+def server_times(log: list[list[int]]) -> Times:
+    """What the server itself saw: from a request's arrival to its first send, and between sends."""
+    ttft = distribution_ms([entry[1] - entry[0] for entry in log], [99.0])
+    itl = distribution_ms(np.concatenate([np.diff(entry[1:]) for entry in log]), [99.0])
+    return Times(ttft.mean, ttft.percentiles["99"], itl.median, itl.percentiles["99"])
+
+
+def server_streams(log: list[list[int]]) -> int:
+    """The most streams that were open at once, from a request's arrival to its last send."""
+    marks = sorted([(entry[0], 1) for entry in log] + [(entry[-1], -1) for entry in log])
+    return int(np.cumsum([step for _, step in marks]).max())

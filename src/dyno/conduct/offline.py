@@ -1,0 +1,311 @@
+"""An offline trial, from the spec to the result: the engine in its own process, with no server in between."""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import dyno
+from dyno import workload
+from dyno.checks import examine_offline
+from dyno.checks.evidence import OfflineEvidence
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.prompts import longest
+from dyno.conduct.trial import others_s, public
+from dyno.conduct.watcher import Watcher
+from dyno.conduct.worker import Worker, iteration_of, working
+from dyno.errors import EngineError, UsageError
+from dyno.facts.finding import verdict
+from dyno.facts.offline import Batch, Iteration, OfflineSpec
+from dyno.facts.request import Request
+from dyno.facts.rig import Rig
+from dyno.facts.study import Place
+from dyno.facts.summary import Result
+from dyno.facts.telemetry import SamplerSpec
+from dyno.facts.trial import TrialSpec
+from dyno.load.progress import Stop
+from dyno.measure import offline as measured
+from dyno.measure import roofline, telemetry
+from dyno.probe import rig
+from dyno.probe.telemetry import sampler
+from dyno.probe.telemetry.sampler import Sampler
+from dyno.store.run import Manifest, Run, create
+from dyno.workload.synthetic import random_lengths
+from dyno.workload.tokenizer import choose
+
+# How often, where the trial doesn't say: as vLLM's benchmarks and llama-bench do. Measured, and before that.
+_ITERATIONS = {"throughput": (1, 0), "latency": (30, 10), "micro": (5, 1)}
+_SAMPLING = {"temperature": 1.0, "top_p": 1.0}  # as vLLM's offline benchmarks
+
+
+class OfflineOutcome(msgspec.Struct, frozen=True):
+    run: Run
+    manifest: Manifest
+    result: Result
+    iterations: list[Iteration]
+    interrupted: bool = False
+
+
+def batch_of(trial: TrialSpec) -> Batch:
+    assert trial.offline is not None
+    o, w = trial.offline, trial.workload
+    if o.kind == "micro":
+        return Batch("micro", 1, longest(trial), o.depth or 0, o.by)
+    return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
+
+
+def plan_of(trial: TrialSpec, found: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+    assert trial.engine is not None
+    return EnginePlan(trial.engine, found, dry=dry, batch=batch or batch_of(trial))
+
+
+def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
+    """What each needs. Micro tests of one setting get the context of the longest, so that they share what is loaded and
+    come in their order."""
+    needed = [batch_of(trial) for trial in trials]
+    most: dict[bytes, int] = {}
+    keys = [msgspec.json.encode([trial.engine, trial.kind]) for trial in trials]
+    for key, batch in zip(keys, needed, strict=True):
+        most[key] = max(most.get(key, 0), batch.tokens)
+    return [
+        msgspec.structs.replace(batch, tokens=most[key]) if batch.kind == "micro" else batch
+        for key, batch in zip(keys, needed, strict=True)
+    ]
+
+
+def lines(trial: TrialSpec, found: Rig | None = None) -> Iterator[str]:
+    """For the dry run."""
+    yield from plan_of(trial, found or rig.look(), dry=True).lines()
+    iterations, warmups = counts(trial)
+    yield f"# {iterations} measured iterations after {warmups} to warm up"
+
+
+def problems(trial: TrialSpec, found: Rig | None = None) -> list[str]:
+    return plan_of(trial, found or rig.look(), dry=True).problems([longest(trial)])
+
+
+def counts(trial: TrialSpec) -> tuple[int, int]:
+    """Iterations that are measured, and those before them."""
+    o = trial.offline
+    assert o is not None
+    measured, before = _ITERATIONS[o.kind]
+    if o.kind == "throughput" and trial.workload.num_warmups:
+        before = 1
+    return (
+        measured if o.iterations is None else o.iterations,
+        before if o.warmup_iterations is None else o.warmup_iterations,
+    )
+
+
+def conduct(
+    trials: Sequence[TrialSpec], *, runs: Path, watcher: Watcher | None = None, stop: Stop | None = None
+) -> Iterator[OfflineOutcome]:
+    """A run folder for each. Trials that need the same engine, loaded alike, share it; yields each as it is done."""
+    watcher, stop = watcher or Watcher(), stop or Stop()
+    found = rig.look()
+    waiting = [(t, plan_of(t, found, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
+    for trial, plan in waiting:
+        if wrong := plan.problems([longest(trial)]):
+            raise UsageError(" ".join(wrong))
+    while waiting and not stop.requested:
+        plan = waiting[0][1]
+        mine = [trial for trial, other in waiting if alike(plan, other)]
+        waiting = [(trial, other) for trial, other in waiting if not alike(plan, other)]
+        run = create(runs, _name(mine[0], plan))
+        with working(plan, run.path, watcher.phase, run.write_engine) as worker:
+            for i, trial in enumerate(mine):
+                if i:
+                    run = create(runs, _name(trial, plan))
+                    run.write_engine(worker.facts)
+                cut = False
+                try:
+                    measure(run, trial, worker, watcher)
+                except KeyboardInterrupt:
+                    if not any(not it.warmup for it in run.iterations()):
+                        raise
+                    cut = stop.requested = True
+                yield finish(run, cut)
+                if cut:
+                    return
+
+
+def alike(plan: EnginePlan, other: EnginePlan) -> bool:
+    """One loaded engine does for both."""
+
+    def loaded(p: EnginePlan) -> tuple[Any, ...]:
+        launch = p.launches[0]
+        port = str(launch.port)  # another one each time, and without meaning
+        return [word for word in launch.argv if word != port], launch.env, launch.devices, p.spec.before, p.spec.after
+
+    return loaded(plan) == loaded(other)
+
+
+class Batches:
+    """The prompts of one iteration after the other: other ones each time, so that no cache can help."""
+
+    def __init__(self, trial: TrialSpec, worker: Worker, watcher: Watcher) -> None:
+        self._trial = trial
+        w = trial.workload
+        self._fixed: list[Request] | None = None
+        if w.dataset != "random":
+            named = trial.tokenizer or worker.plan.tokenizer or worker.plan.spec.model
+            watcher.phase(f"Making {w.num_prompts} prompts ({w.dataset})")
+            self._fixed = workload.make(w, choose(named, None, "")).requests
+        elif worker.ready.vocab is None:
+            raise UsageError(f"{worker.plan.title} doesn't tell the size of its vocabulary, so no prompts can be made.")
+        else:
+            special = {*worker.ready.special}
+            self._ids = np.array([i for i in range(worker.ready.vocab) if i not in special], dtype=np.int64)
+
+    def ids(self, rng: np.random.Generator, count: int) -> list[int]:
+        drawn: list[int] = self._ids[rng.integers(0, len(self._ids), size=count)].tolist()
+        return drawn
+
+    def requests(self, index: int, count: int | None = None) -> list[Request]:
+        w = self._trial.workload
+        if self._fixed is not None:
+            return self._fixed[:count]
+        rng = np.random.default_rng([w.seed, 3, index])
+        prefix = self.ids(np.random.default_rng([w.seed, 4]), w.prefix_len)
+        # Lengths are the same in each iteration: else they would differ by what was asked for.
+        pairs = random_lengths(w)[:count]
+        return [Request([*prefix, *self.ids(rng, n)], w.prefix_len + n, output) for n, output in pairs]
+
+    def job(self, index: int, warmup: bool) -> dict[str, Any]:
+        t, o = self._trial, self._trial.offline
+        assert o is not None
+        if o.kind == "micro":
+            return self._micro(index, o)
+        few = t.workload.num_warmups or None if warmup and o.kind == "throughput" else None
+        requests = self.requests(index, few)
+        return {
+            "do": "generate",
+            "prompts": [r.prompt for r in requests],
+            "wanted": [r.output_tokens for r in requests],
+            "ignore_eos": t.ignore_eos,
+            "sampling": t.sampling or _SAMPLING,
+            "together": o.kind == "latency",
+            "reset": True,
+            "detokenize": o.detokenize,
+        }
+
+    def _micro(self, index: int, o: OfflineSpec) -> dict[str, Any]:
+        w = self._trial.workload
+        rng = np.random.default_rng([w.seed, 5, index])
+        return {
+            "do": "micro",
+            "depth": self.ids(rng, o.depth or 0),
+            "prompt": self.ids(rng, w.input_len),
+            "generate": w.output_len or 0,
+            "start": self.ids(rng, 1),  # token generation from an empty context begins with something
+            "repetitions": counts(self._trial)[0],
+            "warm": counts(self._trial)[1] > 0,
+        }
+
+
+def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place: Place | None = None) -> None:
+    """Warms up and measures. What it met lies in the run's folder then, iteration by iteration."""
+    batches = Batches(trial, worker, watcher)
+    iterations, warmups = counts(trial)
+    if worker.ready.repeats:
+        iterations, warmups = 1, 0
+    first = batches.job(warmups, False)
+    run.write_manifest(
+        Manifest(
+            dyno=dyno.__version__,
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            trial=public(msgspec.structs.replace(trial, engine=worker.plan.spec)),
+            target=worker.target,
+            tokenizer=None,
+            counted_by="tokenizer",
+            workload_sha256=sha256(msgspec.json.encode(first)).hexdigest(),
+            prompts=len(first.get("prompts", [0])),
+            repeated_prompts=0,
+            sent_before=None,
+            rig=rig.look(),
+            place=place,
+            model=worker.plan.shape(),
+            peaks=worker.peaks,
+        )
+    )
+    with contextlib.ExitStack() as last:
+        sampling = Sampler(SamplerSpec(str(run.telemetry_path), [], {}, accelerators=True))
+        last.callback(watcher.over)
+        last.callback(sampling.end)
+        append = last.enter_context(run.appending())
+        for i in range(warmups + iterations):
+            if i == warmups:
+                sampling.begin()
+                watcher.sampling(sampling)
+            job = first if i == warmups else batches.job(i, i < warmups)
+            before, began = others_s(worker.cpu_s), time.monotonic()
+            limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
+            told = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
+            after, took_s = others_s(worker.cpu_s), time.monotonic() - began
+            own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
+            others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
+            for n, said in enumerate(told):
+                append(iteration_of(said, i + n, i < warmups, others))
+            watcher.iteration(i + 1, warmups, iterations, took_s)
+
+
+def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
+    """From what lies in the folder to the result."""
+    manifest, iterations = run.manifest(), list(run.iterations())
+    chosen = [it for it in iterations if not it.warmup]
+    if not chosen:
+        raise EngineError(f"No iteration was measured to its end in {run.path}.")
+    summary, engine = measured.summarize(manifest.trial, chosen), run.engine()
+    sampled = None
+    samples, facts = sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
+    if facts is not None:
+        window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
+        sampled = telemetry.summarize(samples, facts, window, summary.output_tokens, manifest.rig, engine)
+    shape, peaks, spec = manifest.model, manifest.peaks, manifest.trial.engine
+    roof = None
+    if shape is not None and peaks is not None:
+        prefix = manifest.trial.workload.prefix_len
+        roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks, prefix)
+    findings = examine_offline(
+        OfflineEvidence(
+            trial=manifest.trial,
+            target=manifest.target,
+            rig=manifest.rig,
+            engine=engine,
+            repeats=manifest.place.repeats if manifest.place else 1,
+            first_failure=run.first_failure(),
+            telemetry=sampled,
+            roofline=roof,
+            offline=summary,
+            latencies_ms=measured.times_ms(manifest.trial, chosen),
+            others_cpu=measured.others_cpu(chosen),
+            wanted_iterations=counts(manifest.trial)[0],
+        )
+    )
+    result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
+    # In a study what was cut is run again as a whole, and what none has completed is no result.
+    if manifest.place is None or (summary.completed and not interrupted):
+        run.write_result(result)
+    return OfflineOutcome(run, manifest, result, iterations, interrupted)
+
+
+def reopened(run: Run) -> OfflineOutcome:
+    """One that lies there; summed up first, where dyno was stopped before that."""
+    if not run.whole:
+        return finish(run, interrupted=True)
+    return OfflineOutcome(run, run.manifest(), run.result(), list(run.iterations()))
+
+
+def _name(trial: TrialSpec, plan: EnginePlan) -> str:
+    o, w = trial.offline, trial.workload
+    assert o is not None
+    size = f"b{w.num_prompts}" if o.kind == "latency" else str(w.num_prompts) if o.kind == "throughput" else ""
+    lengths = f"{w.input_len}-{w.output_len}" if w.dataset == "random" else w.dataset
+    lengths += f"-d{o.depth}" if o.depth else ""
+    return "-".join(filter(None, (o.kind, Path(plan.served_name).name, size, lengths)))

@@ -1,0 +1,135 @@
+"""A CSV or TSV file: a header, and lines of as many cells as it has."""
+
+import csv
+import io
+import re
+from pathlib import PurePath
+from typing import Final, Literal
+
+import msgspec
+
+from dyno.facts.imported import Cell, Document, Table, Unread
+from dyno.results import columns, tables
+from dyno.results.printed import printed
+from dyno.results.tools import llama_bench
+from dyno.secrets import HIDDEN, is_secret, shown
+
+_CELLS: Final = 100_000  # of a larger file, the first of them: some seconds
+_LOOKED_AT: Final = 20  # lines that tell what it is
+_COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
+
+
+def read(file: str, data: bytes) -> Document | None:
+    """None of a text whose lines happen to have commas."""
+    text = data.decode("utf-8", "replace")
+    start = _start(text)
+    separator = _separator(text[start : start + 200_000], text[:start].strip() != "")
+    if separator is None:
+        return None
+    first = 1 + text.count("\n", 0, start)
+    rows, lines, unread = _cells(text[start:], separator, first)
+    if len(rows) < 2:
+        return None
+    header = [title.strip() for title in rows[0]]
+    if not any(title for title in header) or any(printed(title) for title in header if title):
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a line of titles", "table")])
+    if llama_bench.is_header(header):
+        found, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
+        return Document(file, "llama-bench csv", found, unread=unread + wrong)
+    hidden = [is_secret(title) for title in header]
+    cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
+    table = Table(lines[0], header, cells, lines[1:])
+    if tables.of_requests(table):
+        return Document(
+            file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself", "table")]
+        )
+    results = tables.rows_of(table, 0, file, "csv")
+    missed = tables.unread(table, results)
+    unread += [missed] if missed is not None else []
+    if not results:
+        return Document(file, "csv", unread=unread or [Unread(lines[0], "no column is a known figure")])
+    stem = PurePath(file).stem
+    results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
+    return Document(file, "csv", results, tables=[table], unread=unread)
+
+
+def _open(secret: bool, cell: str) -> str:
+    """total_token_throughput sounds like a secret, and its number is none."""
+    return HIDDEN if secret and printed(cell) is None else shown("", cell)
+
+
+def _start(text: str) -> int:
+    """Behind blank lines, and behind comments."""
+    match = _COMMENTS.match(text[:20_000])
+    return match.end() if match else 0
+
+
+def _separator(text: str, commented: bool) -> str | None:
+    """That which cuts the first lines into as many pieces each. Behind a comment, which may be a title, prose follows
+    as well: there the titles of columns have to be known."""
+    for separator in ("\t", ",", ";"):
+        try:
+            looked = [
+                row
+                for row, _ in zip(csv.reader(io.StringIO(text), delimiter=separator), range(_LOOKED_AT), strict=False)
+            ]
+        except csv.Error:
+            continue
+        looked = [row for row in looked if row]
+        if len(looked) >= 2 and _is_table(looked, len(text) >= 200_000, commented):
+            return separator
+    return None
+
+
+def _is_table(rows: list[list[str]], cut: bool, commented: bool) -> bool:
+    header, body = rows[0], rows[1:-1] if cut and len(rows) > 2 else rows[1:]
+    width = len(header)
+    known = sum(columns.meaning(title) is not None for title in header)
+    same = sum(_fits(row, width) for row in body)
+    # Titles that are known prove more than lines that someone may have broken.
+    if width < 2 or 10 * same < (3 if known >= 2 else 7) * len(body) or any(len(title) > 100 for title in header):
+        return False
+    if commented and known < 2:
+        return False
+    if any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows):
+        return False  # Markdown
+    numbers = sum(printed(cell) is not None for row in body for cell in row)
+    # Two or three words with commas between are a sentence as well.
+    return known >= 2 or numbers * 3 >= sum(len(row) for row in body) or (width >= 5 and same == len(body))
+
+
+def _fits(row: list[str], width: int) -> bool:
+    return len(row) >= width and not any(cell.strip() for cell in row[width:])
+
+
+def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list[int], list[Unread]]:
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    unread: list[Unread] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    cells = 0
+    while cells < _CELLS:
+        line = first + reader.line_num
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            if len(unread) < 50:
+                unread.append(Unread(line, "a cell too long for a table", "lines"))
+            continue
+        if row is None:
+            return rows, lines, unread
+        if not any(cell.strip() for cell in row):
+            continue
+        if rows and rows[0][:2] == tables.AIPERF:
+            row += [""] * (len(rows[0]) - len(row))  # its metrics of one value, 'Metric,Value', follow as short lines
+        if rows and not _fits(row, len(rows[0])):
+            # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
+            if len(unread) < 50:
+                part: Literal["", "lines"] = "lines" if any(printed(cell) for cell in row) else ""
+                unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}", part))
+            continue
+        rows.append(row)
+        lines.append(line)
+        cells += len(row)
+    unread.append(Unread(lines[-1], "the file is too large: the rest was left unread", "lines"))
+    return rows, lines, unread

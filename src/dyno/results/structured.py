@@ -1,0 +1,141 @@
+"""Files that a program wrote for programs: JSON, JSON lines, CSV and SQL, told apart by what stands in them."""
+
+import codecs
+import re
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from dyno.facts.imported import Document, Row, Unread
+from dyno.results import csv_text, json_text
+from dyno.results.lines import holds_numbers
+from dyno.results.tools import (
+    aiperf,
+    guidellm,
+    inference_benchmarker,
+    inference_perf,
+    inferencex,
+    llama_bench,
+    llmperf,
+    lm_eval,
+    sglang,
+    vllm,
+)
+from dyno.results.value import Value
+
+_PREAMBLE: Final = 64 << 10
+_JSON_LINE: Final = re.compile(rb'^(?:\[\s*(?=\{)|\{\s*(?="))', re.M)
+_BEHIND: Final = ("llama-bench json", "llama-batched-bench jsonl", "vllm serve json", "sglang jsonl")
+_TOLD: Final = 100  # remarks on one file that are kept
+
+
+class Kind(NamedTuple):
+    format: str
+    is_one: Callable[[Value], bool]
+    rows: Callable[[list[Value], str], tuple[list[Row], list[Unread]]]
+
+
+# The first that fits. dyno's and SGLang's files have vLLM's keys too.
+KINDS: Final = (
+    Kind("dyno json", vllm.is_dyno, vllm.dyno),
+    Kind("sglang jsonl", sglang.is_serve, sglang.serve),
+    Kind("vllm serve json", vllm.is_serve, vllm.serve),
+    Kind("vllm throughput json", vllm.is_throughput, vllm.throughput),
+    Kind("vllm latency json", vllm.is_latency, vllm.latency),
+    Kind("llama-bench json", llama_bench.is_test, llama_bench.tests),
+    Kind("llama-batched-bench jsonl", llama_bench.is_batched, llama_bench.batched),
+    Kind("aiperf json", aiperf.is_profile, aiperf.profiles),
+    Kind("aiperf records", aiperf.is_record, aiperf.records),
+    Kind("guidellm json", guidellm.is_report, guidellm.reports),
+    Kind("lm-eval json", lm_eval.is_results, lm_eval.results),
+    Kind("inference-benchmarker json", inference_benchmarker.is_report, inference_benchmarker.reports),
+    Kind("inferencex json", inferencex.is_aggregate, inferencex.aggregates),
+    Kind("llmperf json", llmperf.is_summary, llmperf.summaries),
+    Kind("inference-perf json", inference_perf.is_stage, inference_perf.stages),
+    Kind("inference-perf json", inference_perf.is_stages, inference_perf.stages),
+)
+
+
+def read(file: str, data: bytes) -> Document | None:
+    """None of a file that is none of them: plain text, Markdown, something binary."""
+    data = _utf8(data)
+    if b"\0" in data[:4096]:
+        return None
+    head = data[:4096].lstrip()[:1]
+    if head in (b"{", b"["):
+        return _json(file, data)
+    if llama_bench.is_sql(data[:4096].decode("utf-8", "replace")):
+        rows, unread = llama_bench.sql(data.decode("utf-8", "replace"), file)
+        return Document(file, "llama-bench sql", rows, unread=_capped(unread))
+    found = csv_text.read(file, data)
+    return found if found is not None else _behind(file, data)
+
+
+def _behind(file: str, data: bytes) -> Document | None:
+    """JSON behind what a program printed before it: all that follows, and of a known kind."""
+    match = _JSON_LINE.search(data[:_PREAMBLE])
+    if match is None or b"\n```" in data[: match.start()] or b"Benchmark Result" in data[: match.start()]:
+        return None
+    blank = b"\n" * data.count(b"\n", 0, match.start())  # its lines keep their numbers
+    found = _json(file, blank + data[match.start() :])
+    if found is None or not found.rows or found.format not in _BEHIND or len(found.unread) > 2:
+        return None
+    return found
+
+
+def _utf8(data: bytes) -> bytes:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # PowerShell's >
+        return data.decode("utf-16", "replace").encode()
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def _json(file: str, data: bytes) -> Document | None:
+    found = json_text.values(data)
+    if found is None:
+        return None
+    unread = found.unread
+    known: dict[str, tuple[Kind, list[Value]]] = {}
+    strange: list[Value] = []
+    for value in _objects(found.values):
+        kind = next((kind for kind in KINDS if kind.is_one(value)), None)
+        if kind is None:
+            strange.append(value)
+        else:
+            known.setdefault(kind.format, (kind, []))[1].append(value)
+    rows: list[Row] = []
+    for kind, values in known.values():
+        more, wrong = kind.rows(values, file)
+        rows, unread = rows + more, unread + wrong
+    if not known:
+        if found.broken > max(2, len(found.values)):
+            return None  # a log that has objects in it
+        where = found.values[0].line if found.values else 1
+        unread = [*unread, Unread(where, _strange(strange), "file" if holds_numbers(data) else "")]
+    else:
+        unread = unread + [Unread(value.line, _strange([value]), "lines") for value in strange if value.size > 2]
+    rows.sort(key=lambda row: row.line)
+    return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
+
+
+def _objects(values: Iterable[Value]) -> Iterable[Value]:
+    """Also those of a list, such as a sweep's summary.json."""
+    for value in values:
+        if not value.is_list:
+            yield from llama_bench.held(value)
+            continue
+        for item in value.items():
+            if not item.is_object:
+                break  # of numbers or of texts: no result
+            yield item
+
+
+def _strange(values: list[Value]) -> str:
+    if values and lm_eval.is_samples(values[0]):
+        return "single samples of lm-eval: its results_*.json tells the scores"
+    return "JSON of no known benchmark"
+
+
+def _capped(unread: list[Unread]) -> list[Unread]:
+    unread = sorted(unread, key=lambda u: u.line)
+    if len(unread) <= _TOLD:
+        return unread
+    return [*unread[:_TOLD], Unread(unread[_TOLD].line, f"and {len(unread) - _TOLD} more such remarks", "lines")]

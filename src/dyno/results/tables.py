@@ -1,0 +1,511 @@
+"""A table whose columns, or whose rows, mean figures: one result for each line of it, or for each column."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+
+from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.load import LENGTHS, LEVELS
+from dyno.facts.metric import SPEEDS
+from dyno.results import columns
+from dyno.results.cells import devices, figure, plain, rate, settings_of
+from dyno.results.columns import Column
+from dyno.results.printed import printed
+from dyno.results.tools import llama_bench_table, lm_eval_table
+from dyno.secrets import shown
+
+Form = Literal["table", "csv"]
+
+# Settings that say who was measured; the others say under what load.
+_WHO: Final = ("engine", "backend", "model", "accelerator", "quantization", "dtype")
+# Titles of figures that have no name here.
+_MEASURED: Final = re.compile(
+    r"tok/s|/s\b|throughput|tput|latency|util|\btps\b|ttft|tpot|\bitl\b|[(\[](?:ms|s|%|sec|us|µs)[)\]]", re.I
+)
+# No result where nothing else was measured: they may as well be a machine's or a kernel's.
+_BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
+_LOADS: Final = (*LEVELS, *LENGTHS)
+_ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
+# A column of words that tells configurations apart, and one that only remarks on them.
+_CALLED: Final = re.compile(
+    r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
+)
+# What would make another figure of the same words, if it stood before or behind them: no name of a configuration.
+_OTHER: Final = re.compile(
+    r"\b(?:output|out|input|in|total|prompts?|gen\w*|decod\w*|prefill\w*|pp|tg|eval|per|users?|req\w*|gpus?|agg\w*|single|"
+    r"peak|max\w*|min\w*|mean|avg|average|median|med|std\w*|p\d+|first|token\w*|tok|latency|throughput|time|speed\w*|"
+    r"diff\w*|delta|change|ratio|gain|improve\w*|target|slo|limit|theor\w*|ideal|expected|goal|steady|stream\w*|e2e|"
+    r"server|client|wall|cost|effective|net|raw|perceived|inter|\d+th)\b|[%$Δ]|/",
+    re.I,
+)
+_LOADLIKE: Final = re.compile(
+    r"\b(?:np|n|num\w*|counts?|requests?|reqs?|len|lengths?|sizes?|batch\w*|conc\w*|users?|clients?|rep\w*|runs?|iter\w*|"
+    r"index|idx|id|steps?|context|ctx|tokens?|seq\w*|no|rank|row|time\w*|date|depth|qps|rps|rate|loads?|k|layers?)\b|#",
+    re.I,
+)
+_AT_LOAD: Final = re.compile(
+    r"(?:c|conc|concurrency|并发数?)\s*[=:]?\s*(\d{1,5})|"
+    r"(\d{1,5})\s*(?:并发|concurrent(?: requests| users)?|users|clients|streams)",
+    re.I,
+)
+_EACH: Final = re.compile(
+    r"(?:request|req|prompt|sample|query|conversation|trace)[ _]?(?:id|index|idx|num|no|number|#)|request|req|task_id",
+    re.I,
+)
+_BEHIND: Final = re.compile(r"(.+?)\s*[(\[]\s*([^()\[\]]{1,40}?)\s*[)\]]")
+_GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bspec\b|n-?gram|dflash", re.I)
+_LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
+_FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")  # whose tables have fixed columns
+_WORDS_BEHIND: Final = re.compile(r"\d[\d,]*(?:\.\d+)?\s((?:\S+\s){1,3}\S+/s(?:ec)?)")
+_LOOKED_AT: Final = 20  # lines of a table that show what is unread in it
+_PER: Final = re.compile(r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I)
+_NAMED: Final = 6  # titles that a remark names
+_FIGURES: Final = 2  # numbers outside the first column that make a table one of figures
+_NUMERIC: Final = re.compile(
+    r"[~≈<>≤≥$+−-]{0,2}\s?\d[\d,]*(?:\.\d+)?(?![\d.]|-\d\d-|/\d+/|[xX×]\s?[A-Z]|[A-Za-z]+\d)(?!\s?[bB]\b)"
+)
+# Titles of what was given, not measured: versions, machines, sizes, prices.
+_GIVEN: Final = re.compile(
+    r".{0,40}(?:version|driver|default|recommend|licen[cs]e|release|price|版本|显存).{0,40}|"
+    r"(?:active |total )?param(?:eter)?s?|build|cuda|rocm|hip|rccl|nccl|vbios|ubuntu|kernel|python|pytorch|os|cpus?|"
+    r"(?:cpu )?cores?|ram|memory|ports?|(?:num(?:ber)? )?(?:of )?(?:layers|heads|experts|devices|nodes)|dates?|"
+    r"min(?:imum)? .{0,20}gpus?.{0,20}|nvidia-smi.{0,80}|.{0,20}tdp",
+    re.I,
+)
+_WIDEST: Final = 60  # characters of a cell with words behind its number
+_LONGEST: Final = 40  # characters of a cell with a number; more is a sentence
+AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
+
+
+def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
+    """None of a table that tells no figures."""
+    for read in (llama_bench_table.rows, lm_eval_table.rows):
+        if (found := read(table, index, file, form)) is not None:
+            return found
+    meanings, names = _meanings(table)
+    if _figures_in(table, meanings):
+        return list(_by_line(table, meanings, names, index, file, form))
+    return list(_by_column(table, index, file, form))
+
+
+def _meanings(table: Table) -> tuple[list[Column | None], list[str]]:
+    """What each column means, and which configuration it is of, where several stand side by side."""
+    meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
+    meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
+    beside = _beside(table, meanings)
+    meanings = [beside[i][1] if i in beside else column for i, column in enumerate(meanings)]
+    return meanings, [beside[i][0] if i in beside else "" for i in range(len(meanings))]
+
+
+def unread(table: Table, results: Sequence[Row]) -> Unread | None:
+    """A table with figures that no result came of, or the columns that were left out of one with results."""
+    if results and results[0].tool in _FORMS:
+        return None
+    table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
+    if not results and not _has_figures(table):
+        return None
+    if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
+        left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
+        left = [title for title in left if _column(title, [], []) is None]
+        return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
+    meanings, _ = _meanings(table)
+    kept = _kept(table, meanings) if results else set()
+    lost = [i for i, t in enumerate(table.header) if i not in kept and _is_lost(t, _down(table, i), meanings[i])]
+    left = [table.header[i] for i in lost]
+    unitless = [table.header[i] for i in lost if (column := meanings[i]) is not None and column.scale is None]
+    if results:
+        why = "no unit" if unitless == left else "meaning unknown"
+        return Unread(table.line, why, "columns", _titles(left)) if left else None
+    why = f"unknown columns: {_titles(left)}" if left else "no known figure"
+    why = f"no unit: {_titles(unitless)}" if unitless else why
+    return Unread(table.line, why, "table", _titles(table.header))
+
+
+def _has_figures(table: Table) -> bool:
+    found = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
+    return len(list(islice(found, _FIGURES))) == _FIGURES
+
+
+def _is_lost(title: str, cells: list[Cell], column: Column | None) -> bool:
+    """Numbers that were measured, not compared and not given, and none of them was read."""
+    title = title.strip()
+    if not title or _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
+        return False
+    return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
+
+
+def _titles(titles: Iterable[str]) -> str:
+    named = [title[:_LONGEST] for title in dict.fromkeys(titles) if title]
+    return shown("", ", ".join(named[:_NAMED])) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+
+
+def _counts_as_figure(table: Table, row: list[Cell], i: int) -> bool:
+    """A number that may be a result: neither a date nor a version, and not a setting by its column or its row."""
+    if len(row[i].text) > _LONGEST or not _NUMERIC.match(row[i].text):
+        return False
+    titles = (table.header[i] if i < len(table.header) else "", row[0].text)
+    return not any(_GIVEN.fullmatch(title.strip()) or _is_setting(title) for title in titles)
+
+
+def _is_setting(title: str) -> bool:
+    column = columns.meaning(title)
+    return column is not None and not column.figure
+
+
+def of_requests(table: Table) -> bool:
+    """A line for each request: what was measured of one is no result."""
+    for i, title in enumerate(table.header):
+        cells = [cell.text.strip() for cell in _down(table, i)]
+        if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
+            return True
+    return False
+
+
+def _down(table: Table, i: int) -> list[Cell]:
+    return [row[i] for row in table.rows if i < len(row)]
+
+
+def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
+    # pp512, tg128: one and the same figure in several columns, told apart by the test.
+    if test := llama_bench_table.titled(title):
+        return Column("speed", test=test)
+    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench_table.titled(match[2])):
+        column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
+        return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
+    if title == "num_requests" and "total_num_tokens" in header:
+        return Column("completed")  # of vLLM offline, where none can fail
+    if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
+        return Column("speed")
+    if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
+        return Column(_LLMPERF[title], figure=False)
+    column = _of_cells(title, cells)
+    if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
+        return Column("speed")
+    return column
+
+
+def _is_of_all_devices(header: list[str]) -> bool:
+    """'tok/s total' beside 'tok/s per GPU' is the sum over devices, not of input and output tokens."""
+    titles = [title.lower() for title in header]
+    return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
+
+
+def _of_cells(title: str, cells: list[Cell]) -> Column | None:
+    """'Throughput' means something where all of its cells have one and the same unit, as if it stood in the title."""
+    column = columns.meaning(title)
+    if column is not None:
+        return column
+    found = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
+    if not found:
+        return _behind(cells)
+    if len(found) != 1:
+        return None
+    unit = found.pop()
+    unit = rate(unit) or (unit if unit in columns.TO_MS else "")
+    column = columns.meaning(f"{title} ({unit})") if unit and "(" not in title else None
+    return column if column is not None and (column.name in SPEEDS or columns.stem_of(column.name)) else None
+
+
+def _behind(cells: list[Cell]) -> Column | None:
+    """'256.1 output tok/s': what the column means stands behind each of its numbers."""
+    words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
+    column = columns.meaning(next(iter(words))) if len(words) == 1 else None
+    if column is None or not column.figure or column.name not in SPEEDS:
+        return None
+    return msgspec.structs.replace(column, behind=words.pop())
+
+
+def _beside(table: Table, meanings: list[Column | None]) -> dict[int, tuple[str, Column]]:
+    """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
+    found: dict[int, tuple[str, Column]] = {}
+    for i, title in enumerate(table.header):
+        if meanings[i] is None and (read := _named(title) or _by_unit(title, _down(table, i))) is not None:
+            found[i] = read
+    names = [column.name + column.test for _, column in found.values()]
+    if len({name for name, _ in found.values()}) == 1 and len(set(names)) == len(names) > 1:
+        return found  # 'ROCm pp512' beside 'ROCm tg128'
+    found = {i: (name, column) for i, (name, column) in found.items() if names.count(column.name + column.test) > 1}
+    return found if len({name for name, _ in found.values()}) > 1 else {}
+
+
+def _named(title: str) -> tuple[str, Column] | None:
+    words = (title if " " in title.strip() else title.replace("_", " ")).split()
+    tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
+    if match := _BEHIND.fullmatch(title.strip()):
+        tries.append((match[2], match[1]))
+    for name, rest in tries:
+        test = llama_bench_table.titled(rest)
+        column = Column("speed", test=test) if test else columns.meaning(rest)
+        if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
+            continue
+        if column.name in SPEEDS or columns.stem_of(column.name):
+            return shown("", name.strip(" :-–—")), column
+    return None
+
+
+def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Column] | None:
+    """'Vulkan' beside 'ROCm', where every cell says that it is tokens each second."""
+    name = title.strip()
+    if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
+        return None
+    units = {rate(number.unit) for cell in cells if (number := printed(cell.text)) is not None}
+    return (shown("", name), Column("speed")) if units == {"tok/s"} else None
+
+
+def _served(table: Table, i: int) -> bool:
+    """A column of requests each second that was measured and not asked for: 0.719 is no rate that anybody sets."""
+    if table.header[i].strip().lower() not in ("qps", "rps"):
+        return False
+    return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
+
+
+def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
+    """Some column is a figure's by its title, and some cell of it is a number."""
+    return any(
+        column is not None
+        and column.figure
+        and any(figure(row[i], column, 1, "") for row in table.rows if i < len(row))
+        for i, column in enumerate(meanings)
+    )
+
+
+def _by_line(
+    table: Table, meanings: list[Column | None], names: list[str], index: int, file: str, form: Form
+) -> Iterator[Row]:
+    tool = _tool(table.header)
+    kept = _kept(table, meanings)
+    called = _called(table, kept)
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        # By configuration beside others, by the load that the title names, and by the test.
+        found: dict[tuple[str, tuple[tuple[str, int], ...], str], dict[str, Figure]] = {}
+        settings: dict[str, Setting] = {}
+        who: list[str] = []
+        for i, cell in enumerate(cells[: len(meanings)]):
+            column = meanings[i]
+            if column is not None and column.figure:
+                value = figure(cell, column, line, tool)
+                if value is not None:
+                    found.setdefault((names[i], column.told, column.test), {}).setdefault(column.name, value)
+            elif column is not None or i in kept:
+                name = column.name if column is not None else table.header[i].strip()
+                settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
+                if (name in _WHO or i in called) and plain(cell.text):
+                    number = i in called and printed(cell.text) is not None
+                    who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
+        first = meanings[0] if meanings else None
+        label = ", ".join(who)
+        if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in kept:
+            label = shown(table.header[0], plain(cells[0].text))
+        for (name, told, test), figures in _together(found):
+            row = Row(
+                kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures=figures,
+                settings=settings | {k: Setting(v, line, "column") for k, v in told},
+                label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
+                section=table.section, table=index,
+            )  # fmt: skip
+            if test:
+                yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, line))
+            elif _is_result(figures, row.settings):
+                kind, figures = _kind(figures, row.settings, table.header)
+                tested = row.settings | _tested(figures, row.settings)
+                yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
+
+
+_Group = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+def _together(found: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
+    """Where one load alone is named, what stands beside it without one is of the same."""
+    loads = {told for _, told, _ in found if told}
+    if len(loads) != 1 or any(name for name, _, _ in found):
+        return list(found.items())
+    (told,) = loads
+    out: dict[_Group, dict[str, Figure]] = {}
+    for (name, _, test), figures in found.items():
+        out[(name, told, test)] = {**figures, **out.get((name, told, test), {})}
+    return list(out.items())
+
+
+def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
+    """tg is one request's, which makes a token a step: of several at once, or of guessed tokens, it is 'decode'."""
+    if test not in ("pp", "tg"):
+        return llama_bench_table.test(test, line)
+    several = any(
+        (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
+    )
+    words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
+    if several or _GUESSED.search(words):
+        test = "prefill" if test == "pp" else "decode"
+    return {"test": Setting(test, line, "column")}
+
+
+def _called(table: Table, kept: set[int]) -> set[int]:
+    """Columns of unknown titles whose words say what was measured: the first, and those that tell lines apart."""
+    out = set()
+    for i in kept:
+        texts = [plain(cell.text) for cell in _down(table, i)]
+        words = [text for text in texts if text and printed(text) is None]
+        if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
+            out.add(i)  # 'prefill 2': so many of something
+        if not words or max(map(len, words)) > 60 or any(word.count("/") + word.count("\\") > 1 for word in words):
+            continue  # sentences, and places of files
+        if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
+            out.add(i)
+    return out
+
+
+def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
+    loaded = any(name in settings for name in _LOADS)
+    return any(name not in _BESIDE and (loaded or columns.stem_of(name) != "latency") for name in figures)
+
+
+def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
+    """'pp512' in a column of another name: what a lone speed is of."""
+    if set(figures) != {"speed"}:
+        return {}
+    for setting in settings.values():
+        if isinstance(setting.value, str) and llama_bench_table.is_test(setting.value):
+            return llama_bench_table.test(setting.value, setting.line)
+    return {}
+
+
+def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]:
+    """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
+    titles = [row[0].text.strip() for row in table.rows if row]
+    meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
+    known = [column for column in meanings if column is not None and column.figure]
+    statistics = [columns.statistic(title) for title in table.header]
+    if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
+        yield from _by_statistic(table, meanings, statistics, index, file, form)
+        return
+    called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
+    timed = any(column.name in SPEEDS or columns.stem_of(column.name) for column in known)
+    if len(known) < 2 or (2 * len(known) < len(table.rows) and not (called and timed)):
+        return
+    tool = _tool([row[0].text for row in table.rows if row])
+    for i, title in enumerate(table.header[1:], 1):
+        figures: dict[str, Figure] = {}
+        speeds: list[tuple[str, Figure]] = []
+        settings: dict[str, Setting] = {}
+        for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
+            if column is None or i >= len(cells) or column.told:
+                continue
+            if not column.figure:
+                settings |= settings_of(column.name, cells[i].text, line)
+            elif column.test:
+                if (value := figure(cells[i], column, line, tool)) is not None:
+                    speeds.append((column.test, value))
+            elif (value := figure(cells[i], column, line, tool)) is not None and column.name not in figures:
+                figures[column.name] = value
+        if _compares(title):
+            continue
+        settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+        label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+        if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
+            settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+            label = ""
+        row = Row(
+            kind="micro", tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures={},
+            settings=settings, label=label, series=label, section=table.section, table=index,
+        )  # fmt: skip
+        if _is_result(figures, settings):
+            kind, figures = _kind(figures, settings, [])
+            yield msgspec.structs.replace(row, kind=kind, figures=figures)
+        for test, value in speeds:
+            told = settings | _test(test, row, value.line)
+            yield msgspec.structs.replace(row, figures={"speed": value}, settings=told)
+
+
+def _by_statistic(
+    table: Table, meanings: list[Column | None], statistics: list[str | None], index: int, file: str, form: Form
+) -> Iterator[Row]:
+    figures: dict[str, Figure] = {}
+    tool = "aiperf" if table.header[:2] == AIPERF else ""
+    for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
+        if column is None or not column.figure or column.test or column.told:
+            continue
+        for statistic, cell in zip(statistics, cells, strict=False):
+            if statistic is None or not (columns.stem_of(column.name) or statistic == "mean"):
+                continue
+            name = columns.with_statistic(column.name, statistic) if columns.stem_of(column.name) else column.name
+            if (value := figure(cell, column, line, tool)) is not None:
+                figures.setdefault(name, value)
+    if _is_result(figures, {}):
+        kind, figures = _kind(figures, {}, [])
+        yield Row(
+            kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
+            section=table.section, table=index,
+        )  # fmt: skip
+
+
+def _compares(title: str) -> bool:
+    """A column that is reckoned of others: a difference, a speedup, a unit, a remark."""
+    return bool(
+        re.search(
+            r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%|变化|差值|百分比|提升|对比|单位|含义|备注",
+            title,
+            re.I,
+        )
+    )
+
+
+def _kept(table: Table, meanings: list[Column | None]) -> set[int]:
+    """Columns of unknown titles that are kept as settings: words and whole numbers. A fraction was measured."""
+    kept = set()
+    for i, column in enumerate(meanings):
+        if column is not None or not table.header[i].strip() or _MEASURED.search(table.header[i]):
+            continue
+        texts = [row[i].text.strip() for row in table.rows if i < len(row)]
+        if any(texts) and not any(_is_measured(text) for text in texts):
+            kept.add(i)
+    return kept
+
+
+def _is_measured(text: str) -> bool:
+    number = printed(text)
+    return number is not None and bool(number.unit or number.deviation is not None or re.search(r"\d\.\d", text))
+
+
+def _kind(
+    figures: dict[str, Figure], settings: dict[str, Setting], header: list[str]
+) -> tuple[RowKind, dict[str, Figure]]:
+    """Offline batches are told by their size, where nothing speaks of a stream; their latency is the batch's."""
+    if _tested(figures, settings):
+        return "micro", figures
+    streams = {columns.stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
+    if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
+        return "serve", figures
+    if "batch_size" not in settings and not {"tokens_per_second", "total_num_tokens"} <= set(header):
+        return "serve", figures
+    out = {}
+    for name, value in figures.items():
+        statistic, _, stem = name.removesuffix("_ms").partition("_")
+        if stem in ("e2el", "latency") and name.endswith("_ms"):
+            name, value = f"{statistic}_latency_ms", _defined(value, "offline.latency")
+        elif name == "total_token_throughput":
+            value = _defined(value, "offline.throughput")
+        out[name] = value
+    return ("latency" if all(columns.stem_of(name) for name in out) else "throughput"), out
+
+
+def _defined(f: Figure, key: str) -> Figure:
+    return Figure(f.value, f.line, f.half, key, f.deviation, f.bold)
+
+
+def _tool(titles: list[str]) -> str:
+    """Whose keys, or whose block's words, the titles are; '' where anybody may have written them."""
+    keys = set(titles)
+    if {"mean_e2e_latency_ms", "total_throughput"} & keys and "mean_ttft_ms" in keys:
+        return "sglang"
+    if {"request_throughput", "total_token_throughput", "mean_ttft_ms", "mean_tpot_ms"} <= keys:
+        return "vllm"
+    if "results_ttft_s_mean" in keys or any(key.startswith("results_ttft_s_quantiles_") for key in keys):
+        return "llmperf"
+    if {"elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second"} <= keys:
+        return "vllm"
+    words = {title.strip().rstrip(":") for title in titles}
+    block = {"Successful requests", "Request throughput (req/s)", "Mean TTFT (ms)", "Mean TPOT (ms)"}
+    return "vllm" if block <= words and "Total Token throughput (tok/s)" in words else ""
