@@ -152,13 +152,13 @@ def _as_json(
 
 
 def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path]) -> None:
-    from dyno.report.columns import aligned
+    from dyno.report.table import terminal, text_table
 
     closed = [s for s in studies if Path(s.study) not in opened]
     parts = []
     if closed:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
-        parts.append(aligned([titles, *map(_study_row, closed)], right=(1, 2, 3, 4)))
+        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4))))
     for study in studies:
         if Path(study.study) in opened:
             head = f"{study.name}: {_study_words(study)}"
@@ -190,14 +190,15 @@ def _study_words(s: "StudyLine") -> str:
 
 
 def _run_lines(lines: "list[RunLine]") -> list[str]:
-    from dyno.report.columns import aligned
+    from dyno.report.table import terminal, text_table
 
-    rows = [["run", "done", "failed", "tok/s", "verdict", "tags"]]
+    titles = ["run", "done", "failed", "tok/s", "verdict", "tags"]
+    rows = []
     for line in lines:
         numbers = (line.completed, line.failed, line.output_throughput)
         done, failed, speed = ("-" if n is None else f"{n:,.1f}" if isinstance(n, float) else str(n) for n in numbers)
         rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
-    return aligned(rows, right=(1, 2, 3))
+    return terminal(text_table(titles, rows, right=(1, 2, 3)))
 
 
 def _verdict(line: "RunLine") -> str:

@@ -8,7 +8,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.load import compared_words
 from dyno.facts.metric import latency, words
 from dyno.report.block import finding_lines
-from dyno.report.columns import aligned, markdown
+from dyno.report.table import markdown, terminal, text_table
 
 _WIDTH = 100
 _HEAD = ["", "A", "B", "change", "95 % interval", "could show", "B is"]
@@ -67,12 +67,9 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Ite
     for name, side in (("A", p.a), ("B", p.b)):
         yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
     if p.differences:
-        rows = [_HEAD, *map(_row, p.differences)]
+        table = text_table(_HEAD, map(_row, p.differences), right=range(1, 6))
         yield ""
-        if as_markdown:
-            yield from markdown(rows, right=range(1, 6))
-        else:
-            yield from (f"  {line}" for line in aligned(rows, right=range(1, 6)))
+        yield from markdown(table) if as_markdown else (f"  {line}" for line in terminal(table))
         yield ""
         for line in sentences(p):
             yield from _item(line, as_markdown)

@@ -11,7 +11,7 @@ from dyno.facts.spread import Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.repeats import acceptance, differing, offline_spread, share, together
-from dyno.report.columns import aligned
+from dyno.report.table import terminal, text_table
 
 _NAMES = ("rig", *PARTS)
 _SHORT = {
@@ -47,7 +47,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     repeats = max(len(row.results) for row in rows) > 1
     names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
     heads = [*([("", "n")] if repeats else []), *(of.heads[i] for i in has)]
-    titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
+    titles = ["\n".join(head) for head in (*names, *heads, ("", "verdict"))]
     body = [
         [
             *row.cells,
@@ -57,7 +57,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
         ]
         for row, cells in zip(rows, figures, strict=True)
     ]
-    yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
+    yield from terminal(text_table(titles, body, right=range(len(names), len(names) + len(heads))))
     spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
     yield f"{of.about}{spread}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)

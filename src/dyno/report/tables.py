@@ -1,9 +1,7 @@
 """The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and verdict."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from dyno.facts.chart import PER
 from dyno.facts.definition import meanings
@@ -14,44 +12,11 @@ from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
 from dyno.facts.report import AuthorsTable, Report
 from dyno.report import per
-from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
+from dyno.report.numbers import NONE, count, currency, interval, money, printed, scalar, significant
+from dyno.report.table import Cell, Column, Line, Table
 from dyno.report.target import kept
 
-# How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
-Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
-PLACES = 8  # of a finding's evidence, that are shown
-
-
-class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    title: str
-    unit: str = ""
-    kind: Kind = "text"
-    per: bool = False  # follows the switch to one accelerator, one machine, one dollar
-
-
-class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
-    text: str
-    value: float | None = None  # by which it is sorted; None: by its text
-    interval: str = ""
-    bold: bool = False
-    per: dict[str, str] = {}  # of PER, as text
-    trials: list[str] = []  # Entry.id
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    cells: list[Cell]
-    entry: str = ""  # Entry.id
-    series: str = ""
-    verdict: str = ""
-
-
-class Table(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str  # anchor
-    title: str
-    columns: list[Column]
-    lines: list[Line]
-    about: str = ""
-
+PLACES = 8  # evidence lines shown of a finding
 
 KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
@@ -86,7 +51,7 @@ def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Dra
     lines = [
         Line([d.cells[i] for d in drawn], entry.id, entry.series, entry.verdict) for i, entry in enumerate(entries)
     ]
-    return Table(name, title, [d.column for d in drawn], lines, about)
+    return Table([d.column for d in drawn], lines, name, title, about)
 
 
 def _who(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -310,7 +275,7 @@ def best(report: Report) -> Table | None:
     ]
     title = f"Best load with {kept(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
-    return Table("best", title, [d.column for d in drawn], lines, about)
+    return Table([d.column for d in drawn], lines, "best", title, about)
 
 
 _BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."
@@ -335,7 +300,7 @@ def findings(report: Report) -> Table | None:
     # A run's folder is told by its trial, which links to it.
     own = {at for e in report.entries if e.tool == "dyno" for at in e.locations}
     lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
-    return Table("findings", "Findings", columns, lines)
+    return Table(columns, lines, "findings", "Findings")
 
 
 def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
@@ -374,7 +339,7 @@ def _authors(index: int, theirs: AuthorsTable) -> Table:
                for i, h in enumerate(header)]  # fmt: skip
     where = f"{theirs.file}:{table.line}" if table.line else theirs.file
     title = f"{table.section}, {where}" if table.section else where
-    return Table(f"authors-{index + 1}", title, columns, [Line(row) for row in rows])
+    return Table(columns, [Line(row) for row in rows], f"authors-{index + 1}", title)
 
 
 def _numeric(texts: Iterable[str]) -> bool:

@@ -21,7 +21,7 @@ from dyno.facts.report import Report
 from dyno.report import per, tables
 from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
-from dyno.report.plain import plain
+from dyno.visible import plain
 
 _OPEN = 30  # trials, up to which their list is unfolded
 
