@@ -234,18 +234,8 @@ def exit_code(outcome: "Outcome") -> int:
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
 
-    return result_json.build(
-        outcome.result,
-        outcome.manifest.trial,
-        outcome.manifest.target,
-        outcome.manifest.tokenizer,
-        outcome.manifest.workload_sha256,
-        outcome.run.path,
-        outcome.manifest.started,
-        outcome.run.records() if detailed else None,
-        outcome.manifest.rig,
-        outcome.run.engine(),
-    )
+    run, records = outcome.run, outcome.run.records() if detailed else None
+    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), records=records)
 
 
 def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
