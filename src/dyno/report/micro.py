@@ -3,7 +3,7 @@
 import datetime
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -298,55 +298,46 @@ class Json:
         yield "]"
 
 
-class Jsonl:
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
+class _Lines:
+    """A head, and a line for each row."""
+
+    def __init__(self, line: Callable[[Row], str], head: Sequence[str] = ()) -> None:
+        self._line, self._head = line, head
 
     def head(self, first: Row) -> Iterator[str]:
-        yield from ()
+        yield from self._head
 
     def row(self, row: Row) -> Iterator[str]:
-        yield "{" + ", ".join(_pairs(row)) + "}"
+        yield self._line(row)
 
     def foot(self) -> Iterator[str]:
         yield from ()
 
 
-class Csv:
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
-
-    def head(self, first: Row) -> Iterator[str]:
-        yield ",".join((*FIELDS, *OWN))
-
-    def row(self, row: Row) -> Iterator[str]:
-        yield ",".join('"' + _plain(name, row[name]).replace('"', '""') + '"' for name in (*FIELDS, *OWN))
-
-    def foot(self) -> Iterator[str]:
-        yield from ()
+def _csv(row: Row) -> str:
+    return ",".join('"' + _plain(name, row[name]).replace('"', '""') + '"' for name in _ALL)
 
 
-class Sql:
-    """Into llama-bench's table, with columns of dyno's own at its end."""
-
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
-
-    def head(self, first: Row) -> Iterator[str]:
-        yield "CREATE TABLE IF NOT EXISTS llama_bench ("
-        yield ",\n".join(f"  {name} {kind}" for name, kind in {**FIELDS, **OWN}.items())
-        yield ");"
-        yield ""
-
-    def row(self, row: Row) -> Iterator[str]:
-        names = (*FIELDS, *OWN)
-        values = ", ".join(_quoted(name, row[name]) for name in names)
-        yield f"INSERT INTO llama_bench ({', '.join(names)}) VALUES ({values});"
-
-    def foot(self) -> Iterator[str]:
-        yield from ()
+def _insert(row: Row) -> str:
+    """Into llama-bench's table, with columns of dyno's own at its end: its compare script reads that."""
+    values = ", ".join(_quoted(name, row[name]) for name in _ALL)
+    return f"INSERT INTO llama_bench ({', '.join(_ALL)}) VALUES ({values});"
 
 
-FORMATS: dict[str, type[Markdown] | type[Json] | type[Jsonl] | type[Csv] | type[Sql]] = {
-    "md": Markdown, "json": Json, "jsonl": Jsonl, "csv": Csv, "sql": Sql,
-}  # fmt: skip
+_ALL = {**FIELDS, **OWN}
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS llama_bench (",
+    ",\n".join(f"  {name} {kind}" for name, kind in _ALL.items()),
+    ");",
+    "",
+)
+FORMATS: dict[str, Callable[[Sequence[TrialSpec]], Markdown | Json | _Lines]] = {
+    "md": Markdown,
+    "json": Json,
+    "jsonl": lambda trials: _Lines(lambda row: "{" + ", ".join(_pairs(row)) + "}"),
+    "csv": lambda trials: _Lines(_csv, [",".join(_ALL)]),
+    "sql": lambda trials: _Lines(_insert, _CREATE),
+}
 
 
 def _cell(text: str, width: int) -> str:
