@@ -13,8 +13,8 @@ _COST = ("hour", "per_million_input", "per_million_output", "per_million_total",
 
 def csv(report: Report) -> str:
     lines = [_line(entry) for entry in report.entries]
-    told = {name for held in lines for name in held}
-    names = [name for name in _columns(report) if name in told]
+    known = {name for held in lines for name in held}
+    names = [name for name in _columns(report) if name in known]
     return csv_text([[one_line(name) for name in names], *([held.get(name, "") for name in names] for held in lines)])
 
 

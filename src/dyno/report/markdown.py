@@ -58,9 +58,9 @@ def _findings(report: Report) -> Iterator[str]:
     for row in table.lines if table is not None else []:
         level, code, text, advice, where, trials = (cell.text for cell in row.cells)
         do = f" *{escaped(advice)}*" if advice else ""
-        at = f" At {escaped(where)}." if where else ""
-        of = f" In {escaped(trials)}." if trials else ""
-        yield f"**{level}** {_code(code)}: {escaped(text)}{do}{at}{of}"
+        places = f" At {escaped(where)}." if where else ""
+        tested = f" In {escaped(trials)}." if trials else ""
+        yield f"**{level}** {_code(code)}: {escaped(text)}{do}{places}{tested}"
 
 
 def _sheets(title: str, sheets: list[Sheet]) -> Iterator[str]:

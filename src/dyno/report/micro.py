@@ -152,12 +152,12 @@ def _peaks(result: Result) -> str | None:
 def _accelerators(manifest: Manifest) -> list[Accelerator]:
     """Those that the engine runs on; none: the processor."""
     spec = manifest.trial.engine
-    there = [a for a in manifest.rig.accelerators if a.engine is not False]
+    cards = [a for a in manifest.rig.accelerators if a.engine is not False]
     if spec is not None and spec.devices is not None:
-        there = [a for a in there if a.index in spec.devices]
+        cards = [a for a in cards if a.index in spec.devices]
     if manifest.peaks is not None:  # what was taken for the roofline knows best
-        there = [a for a in there if a.name in manifest.peaks.name]
-    return there
+        cards = [a for a in cards if a.name in manifest.peaks.name]
+    return cards
 
 
 def _backend(accelerators: Sequence[Accelerator]) -> str:
@@ -253,7 +253,7 @@ class Markdown:
                 # Most rows have the same ones: each is told once, with the numbers of its first row.
                 first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
                 for finding, row in first.values():
-                    yield from finding_lines(_of(self._named(row), msgspec.convert(finding, Finding)))
+                    yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
                 yield ""
         # What holds for all of them: a note that would change what is concluded.
         notes = {f["text"]: f for row in self._rows for f in row["findings"] if f["code"] == "engine.generic_build"}
@@ -274,7 +274,7 @@ class Markdown:
         return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
 
 
-def _of(name: str, finding: Finding) -> Finding:
+def _named_finding(name: str, finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, text=f"{name}: {finding.text}")
 
 
