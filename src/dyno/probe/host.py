@@ -122,9 +122,9 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
     cgroup = sysfs.text(root / "proc/self/cgroup") or ""
     if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup:
         return "kubernetes"
-    if sysfs.there(root / "run/.containerenv"):
+    if sysfs.exists(root / "run/.containerenv"):
         return "podman"
-    if sysfs.there(root / ".dockerenv"):
+    if sysfs.exists(root / ".dockerenv"):
         return "docker"
     if environ.get("container"):  # set by systemd-nspawn, LXC and others
         return environ["container"]
@@ -244,12 +244,12 @@ def _quota_cores(root: Path) -> float | None:
 def _cpu_quota(root: Path) -> str | None:
     quota = _quota_cores(root)
     if quota is None:
-        return "none" if sysfs.there(root / "sys/fs/cgroup") else None
+        return "none" if sysfs.exists(root / "sys/fs/cgroup") else None
     return f"{quota:g} cores"
 
 
 def _memory_limit(root: Path) -> str | None:
-    if not sysfs.there(root / "sys/fs/cgroup"):
+    if not sysfs.exists(root / "sys/fs/cgroup"):
         return None
     found = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
     found.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none

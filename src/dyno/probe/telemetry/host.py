@@ -13,7 +13,7 @@ class HostMeter:
         self.absent: list[str] = []
         self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
         self._stat, self._memory, self._network = (
-            sysfs.Kept.open(root / f"proc/{name}") for name in ("stat", "meminfo", "net/dev")
+            sysfs.OpenFile.open(root / f"proc/{name}") for name in ("stat", "meminfo", "net/dev")
         )
         for file, what in ((self._stat, "CPU"), (self._memory, "memory"), (self._network, "network")):
             if file is None:
@@ -72,7 +72,7 @@ def _traffic(table: bytes) -> dict[str, float]:
 class _Package:
     """A processor's energy by RAPL, whose counter goes round after minutes to hours."""
 
-    def __init__(self, file: sysfs.Kept, range_uj: int) -> None:
+    def __init__(self, file: sysfs.OpenFile, range_uj: int) -> None:
         self._file = file
         self._range = range_uj
         self._last = file.number() or 0
@@ -91,7 +91,7 @@ def _packages(root: Path, absent: list[str]) -> list[_Package]:
     zones = [z for z in zones if (sysfs.text(z / "name") or "").startswith("package")]
     found = []
     for zone in zones:
-        file = sysfs.Kept.open(zone / "energy_uj")
+        file = sysfs.OpenFile.open(zone / "energy_uj")
         if file is not None and file.number() is not None:
             found.append(_Package(file, sysfs.number(zone / "max_energy_range_uj") or 0))
     if not zones:

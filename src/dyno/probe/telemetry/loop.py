@@ -4,7 +4,6 @@ Told by its standard input: a spec, then `begin`, then `end`. When that closes, 
 """
 
 import os
-import resource
 import select
 import sys
 import threading
@@ -136,9 +135,6 @@ class Loop:
     def _facts(self, ended: bool = False) -> SamplerFacts:
         elapsed_s = seconds(now_ns() - self._start_ns)
         used_s = time.process_time() - self._start_cpu_s
-        if ended:  # nvidia-smi, where that is what is sampled by
-            children = resource.getrusage(resource.RUSAGE_CHILDREN)
-            used_s += children.ru_utime + children.ru_stime
         return SamplerFacts(
             at_ns=now_ns(),
             interval_s=round(self._interval_s, 4),
