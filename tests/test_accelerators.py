@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dyno.facts.rig import Accelerator
-from dyno.probe import accelerators, child
+from dyno.probe import accelerators
 from dyno.probe.accelerators import Inventory, Process
 from dyno.probe.accelerators.nvidia import NO_DRIVER, Nvidia
 from machines import AMD, GiB, Nvml, card, gpu, lay, mi300x_in_cpx, strix_halo, xeon
@@ -192,9 +192,3 @@ def test_where_both_vendors_are_nvidias_come_first(tmp_path: Path) -> None:
     assert set(accelerators.memory_used(root=root, vendors=vendors)) == {0, 1, 2}
     assert accelerators.processes(root, vendors)[2] == [Process(99, "llama-server")]
     assert found.topology == []
-
-
-def test_an_answer_is_the_last_line_that_is_one() -> None:
-    assert child.last_json('warning: 1\n{"a": 1}\n') == {"a": 1}
-    assert child.last_json('{\n"a": 1\n}\n') == {"a": 1}
-    assert child.last_json("nothing") is child.last_json(None) is None

@@ -11,7 +11,7 @@ import pytest
 
 from dyno.engines.process import free_port
 from dyno.facts.rig import Rig
-from dyno.probe import environment, host, rig
+from dyno.probe import host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
 from dyno.report.rig import lines
 from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
@@ -195,7 +195,7 @@ def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
         "LLAMA_ARGS": "--key sk-proj-abcdefgh1234 --x 1",
     }  # fmt: skip
     plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
-    told = environment.kept({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
+    told = software.variables({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
     assert told == {
         **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]",
         "CUDA_TOKEN": "[redacted]",

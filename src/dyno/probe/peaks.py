@@ -18,7 +18,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks
 from dyno.probe import accelerator_test, datasheets, host
-from dyno.probe.child import ask, last_json
+from dyno.probe.software import ask, last_json
 from dyno.units import human_bytes
 
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
@@ -99,9 +99,9 @@ def _of_unknown(used: Sequence[Accelerator], python: str, env: Mapping[str, str]
             return Found(None, f"{why}, and others use it, so it can't be measured now")
         answer = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
         try:
-            tested = msgspec.convert(last_json(answer.out), TestedAccelerator)
+            tested = msgspec.convert(last_json(answer.text), TestedAccelerator)
         except msgspec.MsgspecError:
-            return Found(None, f"{why}, and it couldn't be measured: the test {answer.failed or 'told nothing'}")
+            return Found(None, f"{why}, and it couldn't be measured: the test {answer.failure or 'told nothing'}")
         _keep(path, {**kept, key: tested})
     half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
     # Four and eight times as fast at most, on all that is known so far.

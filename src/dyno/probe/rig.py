@@ -10,7 +10,7 @@ import msgspec
 
 from dyno.facts.rig import Accelerator, Rig
 from dyno.http import Url
-from dyno.probe import accelerators, environment, host, sysfs
+from dyno.probe import accelerators, host, software, sysfs
 from dyno.probe.accelerators import Process, Vendor
 from dyno.probe.accelerators.base import process_name
 from dyno.units import human_bytes
@@ -41,7 +41,7 @@ def look(
         accelerators=_shared(inventory.accelerators, processes, urls, root),
         topology=inventory.topology,
         state=host.state(root),
-        environment=environment.kept(environ),
+        environment=software.variables(environ),
         container=host.container(root, environ),
         memory_pressure_percent=host.memory_pressure_percent(root),
         unknown=inventory.unknown,
