@@ -33,7 +33,7 @@ from dyno.probe import accelerators, sysfs
 from dyno.probe.accelerators import AcceleratorReading, Nvidia
 from dyno.probe.accelerators.amd import Amd, GpuMetrics
 from dyno.probe.telemetry import loop, metrics, sampler
-from dyno.probe.telemetry.host import HostMeter
+from dyno.probe.telemetry.loop import HostMeter
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import result_json, telemetry
 from dyno.units import NS_PER_S
