@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
-from dyno.measure.direction import latency, words
+from dyno.facts.metric import latency, words
 from dyno.measure.pairs import words_of
 from dyno.report.block import finding_lines
 from dyno.report.columns import aligned, markdown

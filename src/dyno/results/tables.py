@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.cells import devices, figure, plain, rate, settings_of
 from dyno.results.columns import Column
@@ -332,7 +333,7 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     if test not in ("pp", "tg"):
         return llama_bench_table.test(test, line)
     several = any(
-        (row.number(name) or 1) > 1 or isinstance(row.told(name), str) for name in ("batch_size", "concurrency")
+        (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
     )
     words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
     if several or _GUESSED.search(words):

@@ -41,7 +41,7 @@ from dyno.report.charts.base import (
 )
 from dyno.report.charts.latency import NAMES, definition, statistics
 from dyno.report.charts.marks import headroom, lift, lost, no_result, points
-from dyno.report.charts.throughput import AGAINST, FIGURES
+from dyno.report.charts.throughput import AGAINST, FIGURES, MEASURES
 from dyno.report.charts.workloads import panels, places
 from dyno.report.look import GREY, Look
 
@@ -107,7 +107,7 @@ def _chart(
     there = {key: text for key, text in words.items() if counts[key]}
     rank = {text: -i for i, text in enumerate(FIRST)}
     latency = max(there, key=lambda k: (counts[str(k)], rank.get(there[k], -len(FIRST))))
-    figures = {name: told for name, (told, _) in FIGURES.items() if any(name in row for row in rows)}
+    figures = {m.key: m.words for m in MEASURES if any(m.key in row for row in rows)}
     figure = max(figures, key=lambda name: sum(name in row for row in rows))
     selects = [Select("latency", "Latency", there, latency), Select("figure", "Throughput", figures, figure), panel]
 
@@ -187,8 +187,8 @@ def _chart(
         selects=selects,
         per=per,
         params=[
-            constant("axes", {k: axis_title for k, (_, axis_title) in FIGURES.items()}),
-            constant("units", {k: axis_title[0].lower() + axis_title[1:] for k, (_, axis_title) in FIGURES.items()}),
+            constant("axes", {m.key: m.axis for m in MEASURES}),
+            constant("units", {m.key: m.unit for m in MEASURES}),
             *([constant("per_words", per_words(entries))] if per else []),
         ],
     )
