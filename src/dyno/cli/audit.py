@@ -151,7 +151,7 @@ def import_(options: argparse.Namespace) -> int:
     from dyno.audit.coverage import coverage
     from dyno.audit.document import read
     from dyno.audit.given import all_used, given, with_given
-    from dyno.store.imports import FOLDER, keep, without_text
+    from dyno.store.imports import FOLDER, store, without_text
     from dyno.units import many
 
     asked = given(options.set)
@@ -173,7 +173,7 @@ def import_(options: argparse.Namespace) -> int:
     for d, word in zip(documents, words, strict=True):
         where = ""
         if (d.rows or d.commands or d.environments) and not options.json:
-            where = f" → {keep(d, options.output or options.runs / FOLDER, word)}"
+            where = f" → {store(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         share = coverage([d]).describe()

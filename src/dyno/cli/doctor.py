@@ -13,7 +13,7 @@ from dyno.errors import UsageError
 
 if TYPE_CHECKING:
     from dyno.facts.rig import Rig
-    from dyno.probe.peaks import Found
+    from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
+def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
     """Of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
@@ -67,7 +67,7 @@ def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
     return [*found, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
 
 
-def _peak_lines(found: list["Found"]) -> list[str]:
+def _peak_lines(found: list["KnownPeaks"]) -> list[str]:
     from dyno.report.roofline import peak_lines
 
     return [line for p in found for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from dyno import __version__, limits, secrets
+from dyno import __version__, secrets
 from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
 from dyno.cli.terminal import shown
-from dyno.errors import DynoError, UsageError
+from dyno.errors import DynoError, UsageError, limit_advice
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -57,7 +57,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
             print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
-        print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
+        print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
     except Exception as e:  # a bug: one line with its place, no page of frames
         if os.environ.get("DYNO_TRACEBACK"):

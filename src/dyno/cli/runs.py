@@ -10,7 +10,7 @@ from dyno.cli.values import sized
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.store.imports import Line as ImportLine
+    from dyno.store.imports import ImportLine
     from dyno.store.run import Run
     from dyno.store.shelf import RunLine, StudyLine
 
@@ -314,26 +314,25 @@ def _show_study(path: Path, as_json: bool) -> int:
 
 
 def tag(options: argparse.Namespace) -> int:
+    from dyno.store.run import check_tag, retag
     from dyno.store.shelf import find
-    from dyno.store.tags import checked, retag
 
     if not options.add and not options.remove:
         raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
     paths = [find(word, options.runs) for word in options.run]
     for word in options.add:
-        checked(word)  # before the first file is written
+        check_tag(word)  # before the first file is written
     for path in paths:
         print(f"{path}: {' '.join(retag(path, options.add, options.remove)) or 'no tags'}")
     return 0
 
 
 def delete(options: argparse.Namespace) -> int:
-    from dyno.store.imports import is_kept
-    from dyno.store.remove import remove, weigh
-    from dyno.store.shelf import find
+    from dyno.store.imports import is_stored
+    from dyno.store.shelf import find, remove, weigh
     from dyno.units import human_bytes
 
-    kept = {p for word in options.run if (p := _file_of(word, options.runs)) and is_kept(p, options.runs)}
+    kept = {p for word in options.run if (p := _file_of(word, options.runs)) and is_stored(p, options.runs)}
     words = [word for word in options.run if _file_of(word, options.runs) not in kept]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone

@@ -29,7 +29,7 @@ from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.measure.agreement import differences
-from dyno.probe import accelerators, llama_build, server, software
+from dyno.probe import accelerators, server, software
 from dyno.store.run import UNSCRUBBED
 from dyno.transport import DIRECT, Transport
 
@@ -148,7 +148,7 @@ def running(
                 ready_s=max(ready),
                 startup_s=log_facts(plan, engines[0]).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused(engines[0].process.text())
+                unused_instructions=software.unused_instructions(engines[0].process.text())
                 if plan.kind.name == "llamacpp"
                 else [],
                 memory_loaded_bytes=accelerator_memory(plan),
@@ -296,9 +296,9 @@ def _wait_ready(
             engine.ready = True
             return engine.process.age_s
         if last.settled:
-            raise engine.failed(f"can't answer a first request for one token: {last.said}")
+            raise engine.failed(f"can't answer a first request for one token: {last.problem}")
         time.sleep(min(_LOOK_S, max(left, 0)))
-    raise engine.failed(f"completed no generation within {limit:g} s ({last.said})")
+    raise engine.failed(f"completed no generation within {limit:g} s ({last.problem})")
 
 
 class _Asked:

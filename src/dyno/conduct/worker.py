@@ -27,7 +27,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
 from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, known
-from dyno.probe import llama_build, software
+from dyno.probe import software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
@@ -127,7 +127,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineF
                 ready_s=engine.process.age_s,
                 startup_s=log_facts(plan, engine).startup_s,
                 software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused(engine.process.text()),
+                unused_instructions=software.unused_instructions(engine.process.text()),
                 memory_loaded_bytes=accelerator_memory(plan),
                 resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
             )

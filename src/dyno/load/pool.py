@@ -5,10 +5,9 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from dyno import limits, tls
 from dyno.clock import now_ns
-from dyno.errors import TargetError, UsageError
-from dyno.http import Route, Url
+from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.http import Route, Url, tls_context
 from dyno.load.connection import Connection, begin
 from dyno.load.plan import Plan
 from dyno.load.poller import IN, OUT, Poller
@@ -28,7 +27,7 @@ class Pool:
     ) -> None:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
-        context = tls.context(via) if any(url.tls for url in urls) else None
+        context = tls_context(via) if any(url.tls for url in urls) else None
         self.replicas = [
             Replica(i, Route(url, via, headers), front, context if url.tls else None)
             for i, (url, front) in enumerate(zip(urls, fronts, strict=True))
@@ -53,7 +52,7 @@ class Pool:
         in flight and would be sent everything: it is sent nothing until a connection to it opens, unless all are held.
         Not where the `error` is a limit of the client's own.
         """
-        if error is None or not limits.advice(error):
+        if error is None or not limit_advice(error):
             replica.held = self.only is None
 
     def try_held(self) -> None:
