@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container, worker
+from dyno.engines import container
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import Kind
-from dyno.engines.launch import allowed, launches, shown, spec_secrets
+from dyno.engines.launch import WORKER, allowed, launches, shown, spec_secrets
 from dyno.engines.locate import locate
 from dyno.engines.process import free_port
 from dyno.engines.program import Program
@@ -194,10 +194,9 @@ def _offline(kind: Kind, spec: EngineSpec) -> EngineSpec:
         return spec
     if not kind.module:
         raise UsageError(f"{kind.title} in a container can't be measured offline: its images have no Python.")
-    file = worker.__file__
     box = msgspec.structs.replace(
         spec.container,
-        mounts=[*spec.container.mounts, f"{file}:{file}:ro"],
+        mounts=[*spec.container.mounts, f"{WORKER}:{WORKER}:ro"],
         options=["--interactive", *spec.container.options],
     )
     return msgspec.structs.replace(spec, container=box)

@@ -102,7 +102,7 @@ class Kind:
         raise NotImplementedError
 
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
-        """What follows `worker.py`: the engine in its own process, with no server in between. Not all have that."""
+        """Return what follows the folder `worker` on its command line: the engine, then its flags. Not all can."""
         raise NotImplementedError
 
     def spreads_by_args(self, args: Sequence[str]) -> bool:
