@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from dyno.engines import container
-from dyno.engines.process import EngineProcess, free_port
+from dyno.engines.port import free_port
+from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
 

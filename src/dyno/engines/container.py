@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dyno.engines.process import excerpt, private
+from dyno.engines.log import excerpt, private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
 from dyno.secrets import shown

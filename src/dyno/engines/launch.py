@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines.kinds.base import Kind
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import Kind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
 from dyno.facts.offline import Batch
