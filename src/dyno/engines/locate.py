@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dyno.engines.install import environment
+from dyno.engines import environment
 from dyno.engines.kinds.base import Kind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec

@@ -98,7 +98,7 @@ def advice(lines: Iterable[str]) -> str | None:
 
 def last_lines(log: Path, start: int, count: int) -> list[str]:
     """Return the lines after `start` that name a failure, or else the last ones."""
-    lines = [line.strip() for line in _tail(log, start, 65_536).splitlines()]
+    lines = [line.strip() for line in tail(log, start, 65_536).splitlines()]
     lines = [line for line in lines if re.search(r"\w", line)]  # not a row of progress dots
     trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
     named = [line for line in trouble if _NAMED.search(line)]
@@ -110,11 +110,11 @@ def last_lines(log: Path, start: int, count: int) -> list[str]:
 
 
 def last_line(log: Path, start: int) -> str:
-    lines = _tail(log, start, 4096).replace("\r", "\n").split("\n")
+    lines = tail(log, start, 4096).replace("\r", "\n").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _tail(log: Path, start: int, most: int) -> str:
+def tail(log: Path, start: int, most: int) -> str:
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - most))
         return file.read().decode("utf-8", "replace")
