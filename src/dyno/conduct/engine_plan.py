@@ -91,7 +91,7 @@ class EnginePlan:
         handed_on = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in os.environ]
         model = spec.model if self.model else None
         self.launches = [
-            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups=groups)
+            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups)
             for launch, name in zip(inside, names, strict=True)
         ]
         self.cleanups = [container.remove_command(self.tool, name) for name in names]
@@ -173,7 +173,7 @@ class EnginePlan:
         if self.kind.unsaid_quantization(self.spec, self.program.version):
             yield f"# quantization {self.spec.quantization}: no flag makes it, the model's files must have it"
         if self.spec.container and self.tool:
-            commands = container.prepare_commands(self.spec.container, self.tool, there=False)
+            commands = container.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
