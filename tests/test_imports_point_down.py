@@ -10,7 +10,20 @@ import dyno
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
-    {"units", "clock", "errors", "files", "http", "limits", "proxy", "secrets", "tls", "transport", "visible"},
+    {
+        "units",
+        "clock",
+        "errors",
+        "files",
+        "http",
+        "limits",
+        "option",
+        "proxy",
+        "secrets",
+        "tls",
+        "transport",
+        "visible",
+    },
     {"facts"},
     {"measure"},
     {"checks"},

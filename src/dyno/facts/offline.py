@@ -1,6 +1,6 @@
 """An offline load: everything is handed to the engine's own process at once, with no server in between."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -51,13 +51,13 @@ class Iteration(msgspec.Struct):
     index: int  # from 0, the warm-ups first
     start_ns: int  # on the machine's monotonic clock
     end_ns: int
-    answers: list[Answer]
-    warmup: bool = False
-    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
-    drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
-    drafted_tokens: int | None = None
-    accepted_tokens: int | None = None
-    told: dict[str, Any] = {}  # by llama-bench, of itself and the test
+    answers: Annotated[list[Answer], "its requests: tokens, and times in ns since the iteration began"]
+    warmup: Annotated[bool, "not measured"] = False
+    others_cpu: Annotated[float | None, "cores kept busy by others than dyno and the engine"] = None
+    drafts: Annotated[int | None, "how often tokens were drafted"] = None
+    drafted_tokens: Annotated[int | None, "in speculative decoding"] = None
+    accepted_tokens: Annotated[int | None, "of the drafted ones"] = None
+    told: Annotated[dict[str, Any], "by llama-bench, of itself and the test"] = {}
 
 
 class Speculation(msgspec.Struct, frozen=True):
