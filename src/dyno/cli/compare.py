@@ -3,8 +3,9 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dyno.cli import settings
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -20,17 +21,14 @@ _EXAMPLES = """examples:
 exit codes: 0 done, 1 it failed, 2 wrong usage, 3 a gate is broken, or the two are not comparable"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "compare",
-        help="is the difference between two runs, studies or result files real",
-        description="Pair what two sides measured under the same load, and tell what differs, how sure that is, and "
-        "what would be needed to tell.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Pair what two sides measured under the same load, and tell what differs, how sure that is, and "
+        "what would be needed to tell."
     )
-    of = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
-    p.add_argument("a", metavar="A", help=f"{of}: what B is held against")
+    p.epilog = _EXAMPLES
+    sources = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
+    p.add_argument("a", metavar="A", help=f"{sources}: what B is held against")
     p.add_argument("b", metavar="B")
     p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ones")
     p.add_argument(
@@ -40,7 +38,7 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     p.add_argument("--strict", action="store_true", help="a gate that isn't surely held is broken too")
     p.add_argument("--anyway", action="store_true", help="compare what isn't comparable, and mark it")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     how = p.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true")
     how.add_argument("--markdown", action="store_true")

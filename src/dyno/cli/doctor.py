@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 LEVELS = (64, 256, 512, 1024, 2048)
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "doctor",
-        help="describe this machine; find the load up to which dyno's timings are accurate",
-        description="Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
         "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
-        "leaves dyno more room than is found here.",
+        "leaves dyno more room than is found here."
     )
+    p.formatter_class = argparse.HelpFormatter
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
     p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")

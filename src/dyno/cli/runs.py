@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli.values import sized
+from dyno.cli import settings
+from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +23,9 @@ _EXAMPLES = """examples:
   dyno runs pack my-study -o my-study.tar.zst        `dyno runs unpack` is the way back"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "runs",
-        help="list, show, tag, delete and pack runs and studies",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+def add(p: argparse.ArgumentParser) -> None:
+    p.epilog = _EXAMPLES
+    settings.add_runs(p, "default: runs")
     _list_flags(p)
     p.set_defaults(command=list_, paths=[])
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
@@ -213,7 +209,6 @@ def show(options: argparse.Namespace) -> int:
 
         return audit.show(str(file), options.runs, options.json)
     from dyno.cli.serve import result_file
-    from dyno.cli.values import METRICS
     from dyno.conduct.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run

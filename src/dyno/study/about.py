@@ -1,10 +1,9 @@
 """about.toml, in a folder of results: its title, a sentence, and who published it."""
 
-import typing
 from pathlib import Path
 
 from dyno.facts.about import About
-from dyno.study.cells import converted
+from dyno.study.cells import converted, hints
 from dyno.study.document import Document
 from dyno.study.prices import text_of
 
@@ -17,12 +16,12 @@ def about(path: Path) -> About:
     if path.is_dir() and not file.exists():
         return About()
     doc = Document(text_of(file), str(file), so="")
-    hints = typing.get_type_hints(About)
+    known = hints(About)
     values = {}
     for key, value in doc.tree.items():
-        if key not in hints:
-            doc.unknown((key,), list(hints), "key")
+        if key not in known:
+            doc.unknown((key,), list(known), "key")
         else:
-            values[key] = converted(doc, (key,), hints[key], value) or ""
+            values[key] = converted(doc, (key,), known[key], value) or ""
     doc.check()
     return About(**values)

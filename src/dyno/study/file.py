@@ -8,7 +8,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -16,20 +16,13 @@ from dyno import files, secrets
 from dyno.errors import UsageError
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
-from dyno.study.cells import CELLS, converted
+from dyno.study.cells import CELLS, converted, hints
 from dyno.study.document import Document
 from dyno.study.grid import Cell, Room, Section, expand, used
 from dyno.study.tables import Parts, Tables
 from dyno.study.trials import Known, Trials
 
-_TOP: dict[str, Any] = {
-    "name": str,
-    "about": str,
-    "seed": int,
-    "repeats": int,
-    "interleave": Literal["engines", "trials"],
-    "on_failure": Literal["carry_on", "retry", "stop"],
-}
+_TOP = hints(Study, "trials", "stop", "rigs")
 _TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
 _DEEPEST = 20  # variables that name one another
 

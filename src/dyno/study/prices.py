@@ -1,7 +1,6 @@
 """Prices by the hour, from a file beside studies and from the command line."""
 
 import math
-import typing
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 from dyno import files
 from dyno.errors import UsageError
 from dyno.facts.price import Price, PriceRule
-from dyno.study.cells import converted
+from dyno.study.cells import converted, hints
 from dyno.study.document import Document
 
 _PATTERNS = ("accelerator", "series")
-_HINTS: dict[str, Any] = {**dict.fromkeys(_PATTERNS, str), **typing.get_type_hints(Price)}
+_HINTS = {**dict.fromkeys(_PATTERNS, str), **hints(Price)}
 _MOST = 1e6
 _HOW = "Write a number (--price 2.99), several by name (--price H100=2.99 MI300X=4.50), or a machine's (machine=12)."
 _EXAMPLE = '[[price]] with accelerator = "H100" and accelerator_hour = 2.99 below it'

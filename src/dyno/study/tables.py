@@ -6,7 +6,7 @@ import msgspec
 
 from dyno.facts.price import Price
 from dyno.facts.study import RigWanted
-from dyno.study.cells import CELLS, converted
+from dyno.study.cells import CELLS, converted, hints
 from dyno.study.document import Document, Path
 from dyno.study.grid import Section
 
@@ -48,13 +48,12 @@ class Tables:
         if not isinstance(table, dict):
             self.doc.mistake(path, "is a table.")
             return struct()
-        fields = {f.name: f.type for f in msgspec.structs.fields(struct)}
-        values = {}
+        known, values = hints(struct), {}
         for key, value in table.items():
-            if key not in fields:
-                self.doc.unknown((*path, key), list(fields))
-            elif (made := converted(self.doc, (*path, key), fields[key], value)) is not None:
-                values[key] = made
+            if key not in known:
+                self.doc.unknown((*path, key), list(known))
+            elif (own := converted(self.doc, (*path, key), known[key], value)) is not None:
+                values[key] = own
         return struct(**values)
 
     def parts(self, rigs: list[str]) -> Parts:
