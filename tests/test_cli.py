@@ -428,7 +428,7 @@ def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from dyno.cli.main import _flags, _parser; _flags(_parser()); print(*sys.modules)"
+    code = "import sys; from dyno.cli.main import _flags, parser; _flags(parser()); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 

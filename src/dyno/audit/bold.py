@@ -44,7 +44,7 @@ def _wrong(name: str, column: Column) -> list[Figure]:
 
 def _key(row: Row, names: tuple[str, ...]) -> tuple[object, ...]:
     own = {"label": row.label, "series": row.series, "section": row.section}
-    return tuple(own[n] if n in own else row.told(n) for n in names)
+    return tuple(own[n] if n in own else row.setting(n) for n in names)
 
 
 def _grouped(rows: list[Row], columns: dict[str, Column]) -> bool:

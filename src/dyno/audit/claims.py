@@ -38,7 +38,7 @@ class Context(NamedTuple):
     spoken: frozenset[str]  # words of it and of the sentence before
 
     def finding(self, code: str, doubt: bool, text: str, advice: str, rows: list[Row]) -> Finding:
-        at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.at for r in rows)]
+        at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.location for r in rows)]
         return Finding(code, "doubt" if doubt else "note", text, advice, at[:9])
 
 

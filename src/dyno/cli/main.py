@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        parser = _parser()
-        options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
+        top = parser()
+        options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
         if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
-            raise UsageError(_unrecognized(parser, rest))
+            raise UsageError(_unrecognized(top, rest))
         options.rest = rest
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
@@ -82,7 +82,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return 1
 
 
-def _unrecognized(parser: argparse.ArgumentParser, words: list[str]) -> str:
+def _unrecognized(parser: "Parser", words: list[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(words[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
@@ -90,10 +90,9 @@ def _unrecognized(parser: argparse.ArgumentParser, words: list[str]) -> str:
     return f"unrecognized arguments: {' '.join(secrets.without((), words))}. {hint}--help lists what there is."
 
 
-def _flags(parser: argparse.ArgumentParser) -> list[str]:
+def _flags(parser: "Parser") -> list[str]:
     """All flags of all commands."""
-    if isinstance(parser, _Parser):
-        parser.fill()
+    parser.fill()
     flags: list[str] = []
     for action in parser._actions:
         flags += action.option_strings
@@ -111,7 +110,7 @@ def _dashed(argv: Sequence[str]) -> list[str]:
     return out
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Gets its flags when it parses: a list of the commands needs none of them."""
 
     where = ""
@@ -127,18 +126,18 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> Parser:
+    top = Parser(
         prog="dyno",
         description="A dynamometer for LLM inference engines: known load in, checked numbers out.",
         epilog="Start with `dyno demo`; then `dyno bench serve --base-url http://HOST:PORT`.",
     )
-    parser.add_argument("--version", action="version", version=f"dyno {__version__}")
-    groups = {"": parser.add_subparsers(title="commands", required=True, metavar="COMMAND")}
+    top.add_argument("--version", action="version", version=f"dyno {__version__}")
+    groups = {"": top.add_subparsers(title="commands", required=True, metavar="COMMAND")}
     for name, (where, about) in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         p = groups[group].add_parser(word, help=about, formatter_class=argparse.RawDescriptionHelpFormatter)
         p.where = where
         if not where:
             groups[name] = p.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
-    return parser
+    return top

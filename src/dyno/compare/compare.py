@@ -146,7 +146,7 @@ def _side(group: Group) -> Side:
         told = [v for m in group if (v := m.row.get(name)) is not None]
         return round(sum(told)) if told else None
 
-    rows = [m.row.file if m.row.form == "run" else m.row.at for m in group]
+    rows = [m.row.file if m.row.form == "run" else m.row.location for m in group]
     return Side(rows, row.label or row.series, total("completed"), total("failed"))
 
 

@@ -41,7 +41,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""  # where the price is from, in words
     # The price is one of whole machines, of which a part was used, or of accelerators: then the rest of the machine is
     # somebody else's.
-    of: str = "accelerators"  # or machine
+    basis: str = "accelerators"  # or machine
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ class Position(msgspec.Struct, frozen=True):
 class Memory(msgspec.Struct, frozen=True):
     after_load_bytes: float | None  # when the engine was ready, before any request; of all its accelerators together
     peak_bytes: float | None
-    of: str = "accelerators"  # or processes: what the engine's processes hold of the machine's
+    basis: str = "accelerators"  # or processes: what the engine's processes hold of the machine's
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[Finding] = []
     settings: dict[str, Scalar] = {}
     repeats: int = 1
-    at: list[str] = []  # run folders, or file:line
+    locations: list[str] = []  # run folders, or file:line
     failure: str = ""  # it has no result: why
     accelerator: str = ""  # name
     accelerators: float | None = None  # that it used

@@ -78,22 +78,22 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         figure = self.figures.get(name)
         return None if figure is None else figure.value
 
-    def told(self, name: str) -> Scalar | None:
+    def setting(self, name: str) -> Scalar | None:
         setting = self.settings.get(name)
         return None if setting is None else setting.value
 
-    def told_at(self, name: str) -> str:
+    def setting_location(self, name: str) -> str:
         """Where a setting stands; the row, where the file doesn't tell it."""
         setting = self.settings.get(name)
-        return place(self.file, setting.line) if setting is not None and setting.line else self.at
+        return place(self.file, setting.line) if setting is not None and setting.line else self.location
 
     def number(self, name: str) -> float | None:
         """A setting, where it is one number."""
-        value = self.told(name)
+        value = self.setting(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     @property
-    def at(self) -> str:
+    def location(self) -> str:
         return place(self.file, self.line)
 
 

@@ -63,7 +63,9 @@ class Iteration(msgspec.Struct):
     drafts: Annotated[int | None, "how often tokens were drafted"] = None
     drafted_tokens: Annotated[int | None, "in speculative decoding"] = None
     accepted_tokens: Annotated[int | None, "of the drafted ones"] = None
-    told: Annotated[dict[str, Any], "by llama-bench, of itself and the test"] = {}
+    reported: Annotated[dict[str, Any], "by llama-bench, of itself and the test"] = msgspec.field(
+        default_factory=dict, name="told"
+    )
 
 
 class Speculation(msgspec.Struct, frozen=True):

@@ -114,7 +114,7 @@ def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 def _same_result(first: Row, row: Row) -> bool:
     """Told again, and not as something else."""
     for name in ("concurrency", "rate", "num_prompts"):
-        a, b = first.told(name), row.told(name)
+        a, b = first.setting(name), row.setting(name)
         if a is not None and b is not None and a != b:
             return False
     return same_model(first, row) and (first.form != row.form or first.file != row.file)

@@ -54,7 +54,7 @@ def passes(name: str) -> bool:
 
 
 def key_of(row: Row) -> dict[str, Scalar]:
-    key = {name: value for name in KEYS if (value := plain(row.told(name))) is not None}
+    key = {name: value for name in KEYS if (value := plain(row.setting(name))) is not None}
     if key.get("burstiness") == 1:  # what every tool does by itself
         del key["burstiness"]
     paced = {"concurrency", "rate", "batch_size"} & key.keys()
@@ -139,7 +139,7 @@ FAR = 1.25  # two tokenizers count the same text by less differently
 
 
 def _unlimited(row: Row) -> str | None:
-    told = row.told("rate")
+    told = row.setting("rate")
     return "inf" if told is not None and plain(told) is None else None
 
 
@@ -175,7 +175,7 @@ def _likeness(a: Row, b: Row) -> int | None:
     """How many settings agree. None: not comparable."""
     if a.kind != b.kind or any(conflicts(a, b)):
         return None
-    same = sum(plain(s.value) == plain(b.told(name)) for name, s in a.settings.items() if not passes(name))
+    same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name))
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and abs(y / x - 1) < 0.05

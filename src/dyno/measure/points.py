@@ -31,7 +31,7 @@ def point(row: Row) -> Point:
     """The load, as far as it is told. Of a serving benchmark that tells none, the requests that it completed."""
     told = []
     for name in LOAD:
-        value = row.told(name)
+        value = row.setting(name)
         if value is not None and not (name == "rate" and not finite_rate(row)):
             told.append((name, value))
     if row.kind == "serve" and not any(name in (*LEVELS, "num_prompts") for name, _ in told) and row.get("completed"):
@@ -49,13 +49,15 @@ def subject(row: Row) -> str:
     """What was measured, in words: what its author calls it, else its engine, model and settings."""
     if row.series:
         return row.series.strip()
-    told = {n: str(row.told(n)) for n in ("engine", "model", "quantization", "accelerator") if row.told(n) is not None}
+    told = {
+        n: str(row.setting(n)) for n in ("engine", "model", "quantization", "accelerator") if row.setting(n) is not None
+    }
     if "model" in told:
         told["model"] = named(told["model"]).name
         if told.get("quantization", "").lower() in told["model"].lower():
             told.pop("quantization", None)
     parts = list(told.values())
-    if (tp := row.told("tensor_parallel")) is not None:
+    if (tp := row.setting("tensor_parallel")) is not None:
         parts.append(f"tp {tp}")
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
 

@@ -99,7 +99,7 @@ def _failures(measured: Sequence[Measured]) -> Iterator[Finding]:
             done.setdefault(_key(m), []).append(m)
     for m in measured:
         if m.why_not and (others := done.get(_key(m))):
-            yield failed_trials([m], [o.row.at for o in others])
+            yield failed_trials([m], [o.row.location for o in others])
 
 
 def about_failures(made: Sequence[Made]) -> list[Finding]:
@@ -117,7 +117,7 @@ def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
         "doubt",
         f"{many} of {of[0].row.label!r} failed and {'has' if len(of) == 1 else 'have'} no result: {of[0].why_not}",
         "Run the study again: what failed is tried again.",
-        list(at) or [m.row.at for m in of],
+        list(at) or [m.row.location for m in of],
     )
 
 
@@ -140,7 +140,7 @@ def _by_place(found: Iterable[Finding], measured: Sequence[Measured]) -> Doubts:
         rows.setdefault(m.row.file, []).append(m.row)
     out: Doubts = {}
     for finding in found:
-        places = [_place(at) for at in finding.at]
+        places = [_place(at) for at in finding.locations]
         kinds = [row.kind for file, line in places[:1] for row in rows.get(file, ()) if not line or _within(row, line)]
         for file, line in places:
             for kind in kinds[:1]:
@@ -176,9 +176,9 @@ def _made(
         findings=findings,
         settings={k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")},
         repeats=len(group),
-        at=[row.at for m in group for row in (m.row, *m.also)],
+        locations=[row.location for m in group for row in (m.row, *m.also)],
         failure=first.why_not,
-        accelerator=str(row.told("accelerator") or ""),
+        accelerator=str(row.setting("accelerator") or ""),
         accelerators=_used(first),
         machine=_machine(first),
     )

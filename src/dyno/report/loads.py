@@ -26,7 +26,7 @@ class Loads:
         """As points.point tells it, and the length of prompts where that is all that is known of them."""
         load = dict(point(row))
         if row.form == "run":  # which tells all of it
-            load |= {name: short(value) for name in _OWN if (value := row.told(name)) is not None}
+            load |= {name: short(value) for name in _OWN if (value := row.setting(name)) is not None}
         if (told := self._told.get(_untold(row) or -1.0)) is not None:
             return load | {"input_len": int(told) if told.is_integer() else told}
         length = self._length(row)
@@ -65,7 +65,7 @@ class Loads:
 
 def _untold(row: Row) -> float | None:
     """The mean length of prompts, where nobody tells which they were."""
-    silent = row.form != "run" and row.kind in ("serve", "throughput") and row.told("dataset") is None
+    silent = row.form != "run" and row.kind in ("serve", "throughput") and row.setting("dataset") is None
     each = input_each(row) if silent and row.number("input_len") is None else None
     return each if each is not None and each > 0 else None
 

@@ -347,23 +347,24 @@ def findings(report: Report) -> Table | None:
     columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
                Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
     # A run's folder is told by its trial, which links to it.
-    own = {at for e in report.entries if e.tool == "dyno" for at in e.at}
+    own = {at for e in report.entries if e.tool == "dyno" for at in e.locations}
     lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
     return Table("findings", "Findings", columns, lines)
 
 
 def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
     """Whom it is about: those that bear it, or one of those that it was gathered from."""
-    at = set(f.at)
+    at = set(f.locations)
     return [
         e.id
         for e in entries
-        if at & set(e.at) or any(o.code == f.code and (o.text == f.text or at & set(o.at)) for o in e.findings)
+        if at & set(e.locations)
+        or any(o.code == f.code and (o.text == f.text or at & set(o.locations)) for o in e.findings)
     ]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
-    at = [place for place in f.at if place not in own]
+    at = [place for place in f.locations if place not in own]
     more = f" and {len(at) - PLACES} more" if len(at) > PLACES else ""
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
     return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(at[:PLACES]) + more),

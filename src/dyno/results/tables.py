@@ -332,7 +332,7 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     if test not in ("pp", "tg"):
         return llama_bench_table.test(test, line)
     several = any(
-        (row.number(name) or 1) > 1 or isinstance(row.told(name), str) for name in ("batch_size", "concurrency")
+        (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
     )
     words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
     if several or _GUESSED.search(words):

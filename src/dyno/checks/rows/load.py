@@ -98,7 +98,7 @@ def slots(row: Row) -> Iterator[Finding]:
             f"{asked:g} requests were kept in flight, and the engine takes {limit:g} at once"
             + (f" in each of {copies:g} copies." if copies > 1 else "."),
             "The others wait, and their wait is in the time to the first token. Raise the limit, or ask for less.",
-            [*at([row], "mean_ttft_ms"), row.told_at("max_num_seqs")],
+            [*at([row], "mean_ttft_ms"), row.setting_location("max_num_seqs")],
         )
 
 
@@ -134,7 +134,7 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     word, (waited, wait) = waits
     if has > had * (1 + GAIN) or wait < WAIT * waited:
         return
-    engine, limit = after.told("engine"), after.number("max_num_seqs")
+    engine, limit = after.setting("engine"), after.number("max_num_seqs")
     at_slots = (
         engine == "vllm" and limit is None and low[0] == high[0] == "concurrency"
         and low[1] <= VLLM_SLOTS < high[1] and wait > 2 * waited and "tensor_parallel" in after.settings

@@ -73,7 +73,7 @@ def unsteady(row: Row) -> Iterator[Finding]:
 
 
 def _named(row: Row) -> str:
-    return " ".join(str(v) for v in (row.told("model") or row.label, row.told("test")) if v) or row.file
+    return " ".join(str(v) for v in (row.setting("model") or row.label, row.setting("test")) if v) or row.file
 
 
 def drift(row: Row) -> Iterator[Finding]:
@@ -173,7 +173,7 @@ def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
     by_task: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "quality" and row.get("score") is not None and row.get("stderr"):
-            what = (row.told("task"), row.told("metric"), row.told("filter"), row.told("n_shot"))
+            what = (row.setting("task"), row.setting("metric"), row.setting("filter"), row.setting("n_shot"))
             by_task.setdefault(what, []).append(row)
     for (task, *_), there in by_task.items():
         for i, a in enumerate(there):

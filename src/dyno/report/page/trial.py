@@ -35,7 +35,7 @@ class Trial(msgspec.Struct, frozen=True):
     latencies: list[tuple[str, list[Figure]]]
     by: str  # whence the intervals, in words
     findings: list[Finding]
-    at: list[str]
+    locations: list[str]
 
 
 def trial(entry: Entry, varying: list[str]) -> Trial:
@@ -46,7 +46,7 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
     return Trial(
         entry.id, entry.series, whole(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
-        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.at,
+        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.locations,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
     if entry.memory is not None:
         told = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in told if n is not None)
-        lines.append((f"memory of {entry.memory.of}", words))
+        lines.append((f"memory of {entry.memory.basis}", words))
     if entry.power_w is not None:
         lines.append(("power", f"{significant(entry.power_w)} W"))
     if entry.joules_per_token is not None:
