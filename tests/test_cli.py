@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -425,6 +426,11 @@ def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
         done = dyno(*words.split(), "--help")
         assert done.code == 0
         assert "usage: dyno" in done.out
+
+
+def test_llm_dyno_is_the_same_program() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["llm-dyno"] == scripts["dyno"] == "dyno.__main__:main"
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -15,7 +15,6 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.http import Url, check_plain
 from dyno.option import Option
 from dyno.transport import Transport
 
@@ -248,6 +247,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
 
 
 def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
+    from dyno.http import Url, check_plain
     from dyno.load.protocols import PROTOCOLS
 
     for name in ("model", "served_model_name"):

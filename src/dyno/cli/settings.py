@@ -13,7 +13,6 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.http import Url
 from dyno.option import Option
 
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
@@ -135,6 +134,7 @@ def check_files(targets: Iterable[TargetSpec]) -> None:
 
 def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     """The target with the proxy that the environment names for it, and the header that the proxy wants."""
+    from dyno.http import Url
     from dyno.proxy import named
 
     urls = [Url(url) for url in target.urls if url]
