@@ -18,7 +18,7 @@ from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.study.estimate import trial_s
+from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 

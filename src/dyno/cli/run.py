@@ -17,8 +17,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.option import Option
-from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, left_s, trial_s
-from dyno.study.order import Session, sessions
+from dyno.study.order import OWN_START_S, START_S, TOKEN_S, Session, left_s, sessions, trial_s
 
 if TYPE_CHECKING:
     from dyno.store.study import StudyFolder

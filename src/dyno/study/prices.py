@@ -1,4 +1,4 @@
-"""Prices by the hour, from a file beside studies and from the command line."""
+"""The small files beside results: prices by the hour (also from the command line), and about.toml."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,12 @@ from typing import Any
 
 from dyno import files
 from dyno.errors import UsageError
+from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
 from dyno.study.cells import converted, hints
 from dyno.study.document import Document
 
+ABOUT = "about.toml"
 _PATTERNS = ("accelerator", "series")
 _HINTS = {**dict.fromkeys(_PATTERNS, str), **hints(Price)}
 _MOST = 1e6
@@ -107,3 +109,23 @@ def _amount(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and 0 < value < _MOST else None
+
+
+# ---- about.toml: a title, a sentence, and who published the results ----
+
+
+def about(path: FilePath) -> About:
+    """`path`: the file, or its folder. A folder without one has nothing to say."""
+    file = path / ABOUT if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        return About()
+    doc = Document(text_of(file), str(file), so="")
+    known = hints(About)
+    values = {}
+    for key, value in doc.tree.items():
+        if key not in known:
+            doc.unknown((key,), list(known), "key")
+        else:
+            values[key] = converted(doc, (key,), known[key], value) or ""
+    doc.check()
+    return About(**values)
