@@ -120,7 +120,7 @@ def show(word: str, runs: Path, as_json: bool) -> int:
 
 
 def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding], int]":
-    """Files, runs and studies. One that can't be read is told, and the others go on."""
+    """Read files, runs and studies. One that can't be read is reported, and the others go on."""
     import msgspec
 
     from dyno.conduct.sources import read, spread
@@ -154,13 +154,13 @@ def import_(options: argparse.Namespace) -> int:
     documents, words, failed = [], [], 0
     for word in dict.fromkeys(options.files):
         try:
-            found = read(Path(word))
+            document = read(Path(word))
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
             continue
-        found = with_given(found, asked)
-        documents.append(without_text(found) if options.no_text else found)
+        document = with_given(document, asked)
+        documents.append(without_text(document) if options.no_text else document)
         words.append(word)
     if not failed:
         all_used(asked, documents)

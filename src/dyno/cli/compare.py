@@ -58,18 +58,18 @@ def run(options: argparse.Namespace) -> int:
     for name in options.metric:
         check_metric(name, "--metric")
     a, b = read(options.a, options.runs), read(options.b, options.runs)
-    _apart(a, b)
-    found = compare(
+    _check_distinct(a, b)
+    comparison = compare(
         a.measured, b.measured, (_name(a), _name(b)), options.metric, [g.metric for g in gates], options.anyway
     )  # fmt: skip
-    found = msgspec.structs.replace(
-        found, gates=[judge(gate, p, i) for i, p in enumerate(found.pairings) for gate in gates]
+    comparison = msgspec.structs.replace(
+        comparison, gates=[judge(gate, p, i) for i, p in enumerate(comparison.pairings) for gate in gates]
     )
-    code = GATE if _refused(found, options) or stops(found.gates, options.strict) else 0
+    code = GATE if _refused(comparison, options) or stops(comparison.gates, options.strict) else 0
     if options.json:
-        print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(found), "exit": code}, allow_nan=False))
+        print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(comparison), "exit": code}, allow_nan=False))
     else:
-        print((as_markdown if options.markdown else text)(found))
+        print((as_markdown if options.markdown else text)(comparison))
     return code
 
 
@@ -79,7 +79,7 @@ def _name(source: "Source") -> str:
     return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
 
-def _apart(a: "Source", b: "Source") -> None:
+def _check_distinct(a: "Source", b: "Source") -> None:
     """Not one and the same thing twice."""
     if not a.measured or not b.measured:
         empty = a if not a.measured else b
@@ -98,7 +98,7 @@ def _apart(a: "Source", b: "Source") -> None:
         )
 
 
-def _refused(found: "Comparison", options: argparse.Namespace) -> bool:
+def _refused(comparison: "Comparison", options: argparse.Namespace) -> bool:
     """Also a figure that was asked for and is none of both sides. What is compared anyway is marked, and no refusal."""
-    asked = {x.metric for p in found.pairings for x in p.left_out} & set(options.metric)
-    return not found.pairings or any(p.refused for p in found.pairings) or bool(asked)
+    asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
+    return not comparison.pairings or any(p.refused for p in comparison.pairings) or bool(asked)

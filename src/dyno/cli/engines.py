@@ -88,7 +88,7 @@ def start_engine(options: argparse.Namespace) -> int:
     say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
     try:
         with running(plan, folder, {}, say, lambda _: None) as fleet:
-            for line in _told(fleet):
+            for line in _lines(fleet):
                 print(line, file=sys.stderr)
             for url in fleet.urls:
                 print(f"{plan.kind.title}: {url}, model {plan.served_name}. Ctrl-C stops it.", file=sys.stderr)
@@ -101,7 +101,7 @@ def start_engine(options: argparse.Namespace) -> int:
         raise
 
 
-def _told(fleet: "Fleet") -> "Iterator[str]":
+def _lines(fleet: "Fleet") -> "Iterator[str]":
     """What the engine says of itself, as far as it does."""
     import msgspec
 

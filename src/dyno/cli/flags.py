@@ -54,20 +54,20 @@ def number(group: argparse._ActionsContainer, kind: type, option: Option, defaul
 
 def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any]) -> None:
     option, kind, default = field.option, without_none(field.hint), field.default
-    told: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": _default(field)}
+    arguments: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": _default(field)}
     if kind is bool:
         switch = "store_false" if default else "store_true"
-        told |= {"action": argparse.BooleanOptionalAction if default is None else switch}
-        del told["metavar"]
+        arguments |= {"action": argparse.BooleanOptionalAction if default is None else switch}
+        del arguments["metavar"]
     elif get_origin(kind) is Literal:
-        told |= {"choices": get_args(kind)}
+        arguments |= {"choices": get_args(kind)}
     elif get_origin(kind) in (list, dict):
-        told |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
-        told |= {"nargs": option.nargs} if option.nargs else {}
+        arguments |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
+        arguments |= {"nargs": option.nargs} if option.nargs else {}
     elif kind is not str:
-        told |= {"type": kind, "action": _Checked, "option": option}
+        arguments |= {"type": kind, "action": _Checked, "option": option}
     names = changes.pop("flags", option.flags).split()
-    group.add_argument(*names, **{**told, **changes})
+    group.add_argument(*names, **{**arguments, **changes})
 
 
 def _default(field: Field) -> Any:

@@ -35,7 +35,7 @@ _KNOBS = {
     "threads": "--threads",
 }  # fmt: skip
 _FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto": "auto"}
-_OF_ONE_ENGINE = (
+_SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
 _SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
@@ -152,10 +152,10 @@ def _range(word: str) -> Iterator[int]:
     if re.fullmatch(r"-?\d+", word):
         yield int(word)
         return
-    found = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
-    if not found:
+    match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
+    if not match:
         raise argparse.ArgumentTypeError(f"{word!r} is no number and no range such as 1-4, 0-512+128 or 1-8*2")
-    n, last, how, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
+    n, last, how, by = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
     if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
         raise argparse.ArgumentTypeError(f"{word!r} never comes to its end: it must rise from the first to the last")
     while n <= last:
@@ -164,10 +164,10 @@ def _range(word: str) -> Iterator[int]:
 
 
 def pair(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+),(\d+)", text)
-    if not found or 0 in (int(found[1]), int(found[2])):
+    match = re.fullmatch(r"(\d+),(\d+)", text)
+    if not match or 0 in (int(match[1]), int(match[2])):
         raise argparse.ArgumentTypeError(f"{text!r}: write PROMPT,GENERATED, such as 512,128")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def flash(text: str) -> list[str]:
@@ -207,9 +207,9 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
         knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "threads")]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            said = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
+            chosen = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
             yield msgspec.structs.replace(
-                setting, args=[*setting.args, *(word for flag, value in said for word in (flag, str(value)))]
+                setting, args=[*setting.args, *(word for flag, value in chosen for word in (flag, str(value)))]
             )
 
 
@@ -267,8 +267,8 @@ def _check_flags(o: argparse.Namespace) -> None:
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
-        of_llama = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(bool(of_llama), f"{', '.join(of_llama)}: of llama.cpp alone, and it isn't among the engines.")
+        llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
+        refuse(bool(llama_only), f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
     refuse(
         bool(o.draft_model or o.draft_tokens),
         "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
@@ -279,10 +279,10 @@ def _check_flags(o: argparse.Namespace) -> None:
             bool(astray),
             f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
         )
-        of_one = [flag for flag in settings.given_engine(o) if flag in _OF_ONE_ENGINE]
+        single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
         refuse(
-            bool(of_one),
-            f"{', '.join(of_one)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
+            bool(single),
+            f"{', '.join(single)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
             "Measure them one after the other.",
         )
 
@@ -304,7 +304,7 @@ def run(options: argparse.Namespace) -> int:
     done, failed, cut = 0, 0, False
     try:
         for outcome in offline.conduct(wanted, runs=options.runs, watcher=Line()):
-            row = row_of(outcome)
+            row = result_row(outcome)
             done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
             if options.progress:
                 print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)
@@ -320,7 +320,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def row_of(outcome: "OfflineOutcome") -> "Row":
+def result_row(outcome: "OfflineOutcome") -> "Row":
     from dyno.report import micro
 
     return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())

@@ -156,13 +156,13 @@ class StudyView(StudyWatcher):
         repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
         self._trial = place.label + repeat
 
-    def ended(self, planned: PlannedTrial, told: Told) -> None:
+    def ended(self, planned: PlannedTrial, ending: Told) -> None:
         self._estimated += self._left.pop(planned.place.id, 0.0)
-        self._done += told.state == "done"
-        self._failed += told.state == "failed"
-        self._skipped += told.state == "skipped"
+        self._done += ending.state == "done"
+        self._failed += ending.state == "failed"
+        self._skipped += ending.state == "skipped"
         self._trial = self._phase = ""
-        what = _in_words(told.outcome.result) if told.outcome else f"{told.state}: {told.text}"
+        what = _in_words(ending.outcome.result) if ending.outcome else f"{ending.state}: {ending.text}"
         repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
         self._wipe()
         print(f"{self._count()} {planned.place.label}{repeat}: {what}", file=sys.stderr, flush=True)
@@ -176,7 +176,7 @@ class StudyView(StudyWatcher):
         self._phase = text
         if self._live:
             self._draw([])
-        elif not self._trial:  # a trial's own steps are told by its result
+        elif not self._trial:  # a trial's own steps are in its result
             print(f"  {text} …", file=sys.stderr, flush=True)
 
     def progress(self, progress: Progress) -> None:
@@ -188,18 +188,18 @@ class StudyView(StudyWatcher):
         width = max(min(shutil.get_terminal_size().columns - 16, 60), 5)
         share = share_done(progress)
         sampled = self._sampler.latest() if self._sampler else []
-        told = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
-        self._draw([*told, f"       {bar(share, width)} {share:.0%}"])
+        lines = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
+        self._draw([*lines, f"       {bar(share, width)} {share:.0%}"])
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
         sampled = self._sampler.latest() if self._sampler else []
-        told = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
-        self._draw([f"       {line}" for line in told])
+        texts = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
+        self._draw([f"       {line}" for line in texts])
 
     def within(self, done: int, count: int) -> None:
         sampled = self._sampler.latest() if self._sampler else []
-        told = (f"{bar(done / count, 40)} {done}/{count} requests of this iteration", *_telemetry(sampled))
-        self._draw([f"       {line}" for line in told])
+        texts = (f"{bar(done / count, 40)} {done}/{count} requests of this iteration", *_telemetry(sampled))
+        self._draw([f"       {line}" for line in texts])
 
     def sampling(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -249,15 +249,15 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
     engines = [s.values for s in samples if s.source == "engine"]
     if engines:
         names = {"running_requests": "running", "waiting_requests": "waiting"}
-        told = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
+        values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
         if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            told.append(f"KV cache {max(shares):.0%}")
-        out.append("engine: " + ", ".join(told))
+            values.append(f"KV cache {max(shares):.0%}")
+        out.append("engine: " + ", ".join(values))
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
     cards = []
     for s in sorted((s for s in samples if s.source == "accelerator"), key=lambda s: s.index):
-        told = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
-        cards.append(f"{s.index}: {' '.join(told)}")
+        values = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
+        cards.append(f"{s.index}: {' '.join(values)}")
     if cards:
         out.append("accelerators: " + ", ".join(cards))
     elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:

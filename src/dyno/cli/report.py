@@ -82,8 +82,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def of_study(study: Path, runs: Path) -> Path | None:
-    """The page of a study, in its folder. That there is none is told, and is no failure of the study."""
+def study_page(study: Path, runs: Path) -> Path | None:
+    """Write a study's page into its folder. A failure is reported, and is no failure of the study."""
     output = study / "report.html"
     options = argparse.Namespace(
         what=[str(study)], output=[output], title=None, price=[], prices=None, energy_price=None, target=[], runs=runs,
@@ -130,16 +130,16 @@ def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Pat
 
 def _choices(chart: "Chart") -> list[str]:
     """What --show can choose."""
-    told = []
+    lines = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
         if isinstance(bind, dict) and bind.get("options"):
             labels = [str(o) for o in bind.get("labels") or bind["options"]]
             more = f" … and {len(labels) - 6} more" if len(labels) > 6 else ""
-            told.append(f"{param['name']}={' | '.join(labels[:6])}{more}")
+            lines.append(f"{param['name']}={' | '.join(labels[:6])}{more}")
     if len(chart.per) > 1:
-        told.append(f"per={' | '.join(chart.per)}")
-    return told
+        lines.append(f"per={' | '.join(chart.per)}")
+    return lines
 
 
 def _write(report: "Report", charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:

@@ -53,7 +53,7 @@ def demo(options: argparse.Namespace) -> int:
     from dyno.conduct import study_plan
     from dyno.probe import rig
 
-    study, text = study_plan.read(found_study(options.study))
+    study, text = study_plan.read(study_path(options.study))
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.held():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.new and options.extend:
         raise UsageError("--new and --extend: one of them.")
-    study, text = study_plan.read(found_study(options.study), _given(options.set))
+    study, text = study_plan.read(study_path(options.study), _given(options.set))
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
@@ -104,7 +104,7 @@ def conduct(
     if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     for planned in left:
-        _headers(planned)  # a key that is missing is told before anything starts
+        _headers(planned)  # a missing key is an error before anything starts
     settings.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
         raise UsageError(
@@ -146,9 +146,9 @@ def _conclude(
         print(f"left out {p.place.label}: {skipped[p.place.id]}")
     print(f"Study: {folder.path}", file=sys.stderr)
     if done and not options.no_report and (ran or not (folder.path / "report.html").exists()):
-        from dyno.cli.report import of_study
+        from dyno.cli.report import study_page
 
-        if (page := of_study(folder.path, options.runs)) is not None:
+        if (page := study_page(folder.path, options.runs)) is not None:
             print(f"Page: {page}", file=sys.stderr)
     if stopped:
         print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
@@ -173,7 +173,7 @@ def _command(options: argparse.Namespace) -> str:
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
-def found_study(name: str) -> Path:
+def study_path(name: str) -> Path:
     """A file, or one that comes with dyno."""
     import dyno
 

@@ -96,11 +96,11 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[Non
 
 def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None) -> WorkloadSpec:
     ratio_in, ratio_out = flags.range_ratio(o.random_range_ratio)
-    told = {
+    fields = {
         **flags.values(o, WorkloadSpec), "dataset": dataset, "num_prompts": count, "input_len": input_len,
         "output_len": output_len, "range_ratio_input": ratio_in, "range_ratio_output": ratio_out,
     }  # fmt: skip
-    return WorkloadSpec(**told)
+    return WorkloadSpec(**fields)
 
 
 def add_runs(g: argparse._ActionsContainer, help: str = "where run folders go (default: runs)") -> None:

@@ -131,9 +131,9 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 def valued(args: Sequence[str], *names: str) -> str | None:
     """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
-    found = None
+    value = None
     for i, arg in enumerate(args):
         head, equals, tail = arg.partition("=")
         if head.replace("_", "-") in names:
-            found = tail if equals else args[i + 1] if i + 1 < len(args) else None
-    return found
+            value = tail if equals else args[i + 1] if i + 1 < len(args) else None
+    return value

@@ -157,7 +157,7 @@ _MEANINGS = {
     "name": "of the value, its unit last",
     "value": "counters run on from before the load",
 }
-_OF = {
+_FAMILIES = {
     "workload_": "a setting of the workload",
     "load_": "a setting of the load",
     "engine_": "a setting of the engine; null: as it does by itself",
@@ -247,14 +247,14 @@ class Tables:
         return Answer(columns, numbers, _rows(result))
 
     def _files(self, folders: list[Path], name: str) -> list[Path]:
-        there = []
+        readable = []
         for path in (folder / name for folder in folders if (folder / name).exists()):
             try:
                 opened(path).close()
-                there.append(path)
+                readable.append(path)
             except OSError as e:
                 self.unreadable.append(f"{path} can't be read: {e.strerror}.")
-        return there
+        return readable
 
     def _fit(self, tables: list[str]) -> None:
         """DuckDB takes twice the longest line for each thread: as much room as these files need, and no more threads
@@ -283,15 +283,15 @@ class Tables:
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
         """(table, column, type, meaning), in order."""
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
-        told = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
-        for table, column, kind in told:
+        by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
+        for table, column, kind in by_table:
             if table == "trials" and column in _NAMED:
                 meaning = _NAMED[column][2]
             elif table == "imported":
                 meaning = _IMPORTED[column][1]
             else:
-                family = next(prefix for prefix in _OF if column.startswith(prefix))
-                meaning = _MEANINGS.get(column, _OF[family])
+                family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
+                meaning = _MEANINGS.get(column, _FAMILIES[family])
             yield table, column, kind, meaning
 
     def _fill(self, folders: list[Path]) -> None:
@@ -305,7 +305,7 @@ class Tables:
                     planned.setdefault(study, _planned(study))
                     files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
                 trials += [_trial(folder, files)] if files["trial"] else []
-                findings += [{"run": str(folder), **f} for f in _at(files, "summary.findings") or []]
+                findings += [{"run": str(folder), **f} for f in _within(files, "summary.findings") or []]
             except StoreError as e:
                 self.unreadable.append(str(e))
                 continue
@@ -379,11 +379,11 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _planned(study: Path) -> dict[str, Any]:
     """What study.json says of each trial, by its id."""
-    trials = _at(_json(study / "study.json"), "trials") or []
-    return {id: trial for trial in trials if (id := _at(trial, "place.id"))}
+    trials = _within(_json(study / "study.json"), "trials") or []
+    return {id: trial for trial in trials if (id := _within(trial, "place.id"))}
 
 
-def _at(value: Any, where: str) -> Any:
+def _within(value: Any, where: str) -> Any:
     for name in where.split(".") if where else ():
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -391,24 +391,24 @@ def _at(value: Any, where: str) -> Any:
 
 def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     line = look(folder)
-    accelerators = _at(files, "trial.rig.accelerators") or []
+    accelerators = _within(files, "trial.rig.accelerators") or []
     first = accelerators[0] if accelerators else {}
-    row: dict[str, Any] = {name: _at(files, where) for name, (_, where, _) in _NAMED.items() if where}
+    row: dict[str, Any] = {name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where}
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
     row |= {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
-    for share in _at(files, "summary.roofline.shares") or []:
+    for share in _within(files, "summary.roofline.shares") or []:
         row |= {
-            f"{share['what']}_{of}_share": share.get(of)
-            for of in ("bandwidth", "arithmetic")
-            if share.get(of) is not None
+            f"{share['what']}_{limit}_share": share.get(limit)
+            for limit in ("bandwidth", "arithmetic")
+            if share.get(limit) is not None
         }
-    row["engine_kind"] = row["engine_kind"] or _at(files, "trial.target.kind")
+    row["engine_kind"] = row["engine_kind"] or _within(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
-    row["engine_version"] = row["engine_version"] or _at(files, "trial.target.version")
-    row["quantization"] = row["quantization"] or _at(files, "trial.trial.engine.quantization")
-    row["workload"] = row["workload"] or _at(files, "trial.trial.workload.dataset")
+    row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
+    row["quantization"] = row["quantization"] or _within(files, "trial.trial.engine.quantization")
+    row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
     for prefix, where, kind in _all_parts():
-        row = {**_flat(kind, _at(files, where), prefix), **row}
+        row = {**_flat(kind, _within(files, where), prefix), **row}
     return row
 
 
@@ -511,17 +511,17 @@ def _longest_line(path: Path) -> int:
     if size <= _OBJECT:
         return longest
     with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = 0
-        while at + longest < len(data):
-            end = data.rfind(b"\n", at, at + longest) + 1
+        start = 0
+        while start + longest < len(data):
+            end = data.rfind(b"\n", start, start + longest) + 1
             if not end:
-                end = data.find(b"\n", at + longest) + 1 or len(data)
-                longest = end - at
-            at = end
+                end = data.find(b"\n", start + longest) + 1 or len(data)
+                longest = end - start
+            start = end
     return longest
 
 
-def _bytes(told: str) -> int:
-    """DuckDB's '18.6 GiB'."""
-    number, _, unit = told.partition(" ")
+def _bytes(size: str) -> int:
+    """Read DuckDB's '18.6 GiB'."""
+    number, _, unit = size.partition(" ")
     return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit))

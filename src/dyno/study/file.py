@@ -380,7 +380,7 @@ def _fingerprint(path: str | None) -> str | None:
     try:
         stat = FilePath(path or "").stat()
         return _ends(path or "", stat.st_size, stat.st_mtime_ns)
-    except (OSError, ValueError):  # told by those who read it
+    except (OSError, ValueError):  # reported by those who read it
         return None
 
 

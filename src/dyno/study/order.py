@@ -33,17 +33,17 @@ class Session(NamedTuple):
 
 def sessions(study: Study, wanted: Collection[str] | None = None) -> list[Session]:
     """`wanted`: the ids of those that are to be run; None: all."""
-    found: list[Session] = []
+    planned_sessions: list[Session] = []
     last = None
     for key, trials in _rounds(study):
         if key == last:
-            found[-1].trials.extend(trials)
+            planned_sessions[-1].trials.extend(trials)
         else:
-            found.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
+            planned_sessions.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
         last = key
     if wanted is None:
-        return found
-    chosen = (Session(s.name, [p for p in s.trials if p.place.id in wanted]) for s in found)
+        return planned_sessions
+    chosen = (Session(s.name, [p for p in s.trials if p.place.id in wanted]) for s in planned_sessions)
     return [session for session in chosen if session.trials]
 
 

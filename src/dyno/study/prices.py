@@ -43,15 +43,15 @@ def prices(text: str, name: str) -> list[PriceRule]:
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         doc.mistake(("price",), f"is a list of tables: write {_EXAMPLE}.")
         rules = []
-    made = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
-    for i, rule in enumerate(made[:-1]):
+    read_rules = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
+    for i, rule in enumerate(read_rules[:-1]):
         if rule.general:
             doc.mistake(("price", i), "fits everything, and none of those below it would ever hold. Put it last.")
             break
-    if not made:
+    if not read_rules:
         doc.mistake((), f"There is no price in it. Write {_EXAMPLE}.")
     doc.check()
-    return made
+    return read_rules
 
 
 def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
@@ -60,8 +60,8 @@ def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
         path = ("price", index, key)
         if key not in _HINTS:
             doc.unknown(path, list(_HINTS))
-        elif (made := converted(doc, path, _HINTS[key], value)) is not None:
-            values[key] = made
+        elif (own := converted(doc, path, _HINTS[key], value)) is not None:
+            values[key] = own
     for key in _PATTERNS:
         if key in values and not values[key].strip():
             doc.mistake(("price", index, key), "is empty. Leave it out where the price is of all.")

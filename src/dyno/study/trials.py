@@ -45,9 +45,9 @@ class Trials:
         for part, section in sections.items():
             cells = {k: self._relative(k, v) for k, v in cell.sections[part].items()}
             values[part] = {
-                k: made
+                k: value
                 for k, v in cells.items()
-                if (made := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
+                if (value := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
             }
         engine, target = self._engine(values["engine"], sections["engine"])
         if engine is None or target is None:
