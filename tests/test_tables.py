@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.facts.imported import Cell, Row, Table
-from dyno.measure.direction import better
+from dyno.facts.metric import better
 from dyno.results.columns import Column, meaning, statistic
 from dyno.results.printed import Printed, printed
 from dyno.results.tables import rows_of

@@ -9,7 +9,7 @@ from dyno.audit import arithmetic, bold, claims, percent, sections
 from dyno.audit.reports import REPORTS
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
-from dyno.measure.direction import better, leads
+from dyno.facts.metric import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Figure, Row
-from dyno.measure.direction import better
+from dyno.facts.metric import better
 
 TIE = 0.001  # two bold values this close are one to their author
 Column = list[tuple[Row, Figure]]

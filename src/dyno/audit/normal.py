@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from dyno.facts.imported import Row
+from dyno.facts.load import words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
+from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
 
+LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
+             "mean_latency_ms")  # fmt: skip
 NODE = 8  # accelerators of the machines that are rented as one
 
 
@@ -69,8 +72,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         per_node_estimated=count != NODE,
         latencies={
             name: (row.figures[name].value, row.figures[name].definition)
-            for name in ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
-                         "mean_latency_ms")
+            for name in LATENCIES
             if name in row.figures
         },
         speed=_speed(row),

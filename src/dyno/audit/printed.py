@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from dyno.audit.audit import Audit
-from dyno.audit.normal import Normal
+from dyno.audit.normal import LATENCIES, Normal
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
+from dyno.facts.metric import words
 from dyno.report.columns import aligned, markdown
 from dyno.units import many
 
@@ -114,11 +115,6 @@ def _plain(words: str) -> str:
 
 # ---- the table ----
 
-_LATENCIES = {
-    "mean_ttft_ms": "TTFT", "p99_ttft_ms": "p99 TTFT", "mean_tpot_ms": "TPOT", "mean_itl_ms": "ITL",
-    "mean_e2el_ms": "E2EL", "mean_latency_ms": "latency",
-}  # fmt: skip
-
 
 def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, list[list[str]]]]:
     """One for each kind and tool: figures of different definitions don't share a column."""
@@ -153,7 +149,8 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
     ]
     if len({r.accelerators for r in rows if r.accelerators}) > 1:  # parts of a node beside each other
         columns.append(("tok/s/8 devices", [_node(r) for r in rows]))
-    for name, title in _LATENCIES.items():
+    for name in (n for n in LATENCIES if n != "median_ttft_ms"):
+        title = words(name).removeprefix("mean ")
         columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Figure, Row
+from dyno.facts.imported import Figure, Row
 from dyno.facts.measured import Measured
+from dyno.facts.metric import SPEEDS
 from dyno.measure.model_name import same_model
 from dyno.measure.points import point
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.measure.points import LOAD, at, point, settings, subject
+from dyno.facts.load import LOAD
+from dyno.facts.metric import THROUGHPUTS
+from dyno.measure.points import at, point, settings, subject
 
 NEAR, NEARLY = 0.001, 0.0025
 _TELLING = (
@@ -167,7 +169,7 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
 def _multiple(a: Row, b: Row) -> int | None:
     """How many times b's throughput is a's; negative: the other way round."""
     ratios = []
-    for name in ("request_throughput", "total_token_throughput", "output_throughput"):
+    for name in reversed(THROUGHPUTS):
         x, y = a.figures.get(name), b.figures.get(name)
         if x and y and x.value and y.value:
             if min(_digits(x.value), _digits(y.value)) < 4:

@@ -6,6 +6,7 @@ from statistics import median
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.metric import TOKEN_THROUGHPUTS
 from dyno.measure.points import ASIDE, at, finite_rate, key, level, point, requests_per_s, subject
 from dyno.measure.statistics import samples_needed
 
@@ -57,7 +58,7 @@ def ramp(row: Row) -> Iterator[Finding]:
 
 
 def unsteady(row: Row) -> Iterator[Finding]:
-    for name in ("speed", "output_throughput", "total_token_throughput"):
+    for name in ("speed", *TOKEN_THROUGHPUTS):
         figure = row.figures.get(name)
         if figure is None or not figure.deviation or figure.value <= 0:
             continue

@@ -4,9 +4,10 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.points import whole
+from dyno.facts.load import whole
+from dyno.facts.metric import STEMS
 from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
-from dyno.report.tables import STEMS, figure_unit, figure_words, verdict_words
+from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.units import human_bytes
 
 _STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
@@ -71,7 +72,12 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
     told = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in told), *sorted(told.difference(_STATS))]
-    return stats, [(STEMS[stem], [held[stem].get(s, Figure("")) for s in stats]) for stem in STEMS if stem in held]
+    lines = [
+        (latency.words, [held[stem].get(s, Figure("")) for s in stats])
+        for stem, latency in STEMS.items()
+        if stem in held
+    ]
+    return stats, lines
 
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
