@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyno import files
+from dyno.cli import settings
 from dyno.cli.terminal import for_programs
 from dyno.errors import StoreError, UsageError
 
@@ -24,18 +25,15 @@ _EXAMPLES = """examples:
   dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests where error is null group by run" --csv"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "sql",
-        help="query all runs and studies with SQL",
-        description="Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
-        "tables and nothing else.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
+        "tables and nothing else."
     )
+    p.epilog = _EXAMPLES
     p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
     p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     how = p.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown"):
         how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
