@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dyno.facts.finding import Finding, Level
 from dyno.facts.imported import Document, Passage, Row
+from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import STEMS, better, leads
 from dyno.facts.setting import ENGINE, ENGINES
 from dyno.measure.points import input_each, output_each
@@ -326,7 +327,7 @@ class Pair(NamedTuple):
     lead: float  # of the first side
 
     def describe(self, figure: str, among: str = "") -> str:
-        names = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+        names = (*sorted(LEVELS), *LENGTHS)
         levels = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := self.one.number(n)) is not None]
         if not levels and (completed := self.one.get("completed")) is not None:
             levels = [f"{completed:g} requests"]

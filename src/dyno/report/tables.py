@@ -10,9 +10,9 @@ from dyno.facts.definition import meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
 from dyno.facts.report import AuthorsTable, Report
-from dyno.measure import points
 from dyno.report import per
 from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
 from dyno.report.target import kept
@@ -57,10 +57,6 @@ KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
-_LOAD: dict[str, tuple[str, str]] = {
-    "rate": ("offered", "req/s"), "batch_size": ("batch size", ""), "num_prompts": ("prompts", ""),
-    "input_len": ("input", "tokens"), "output_len": ("output", "tokens"), "n_shot": ("shots", ""),
-}  # fmt: skip
 _NOT_TOLD = Cell(NONE)
 
 
@@ -97,11 +93,11 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
     """The series and where it stands; a setting of the load that all share is told below the table instead."""
     drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
     for name in _varying(entries):
-        title, unit = _LOAD.get(name, (name, ""))
+        key = KEYS.get(name, Key())
         values = [e.load.get(name) for e in entries]
         cells = [_scalar(v) for v in values]
         number = all(c.value is not None for c in cells if c is not _NOT_TOLD)
-        drawn.append(_Drawn(Column(title, unit, "number" if number else "text"), cells))
+        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if number else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
@@ -110,9 +106,9 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
-    """In points.LOAD's order. How many were completed has a column anyhow."""
+    """In LOAD's order. How many were completed has a column anyhow."""
     told = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
-    return [*(n for n in points.LOAD if n in told), *(n for n in told if n not in points.LOAD)]
+    return [*(n for n in LOAD if n in told), *(n for n in told if n not in LOAD)]
 
 
 def varying(report: Report) -> dict[RowKind, list[str]]:
@@ -127,7 +123,7 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
     shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
-    return f"All of them: {points.whole(shared)}." if shared else ""
+    return f"All of them: {whole(shared)}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -324,8 +320,8 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
     """By what a sweep raises; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
-    raised = {name: value for name, value in entry.load.items() if name in points.LEVELS}
-    return Cell(points.whole(raised or entry.load))
+    raised = {name: value for name, value in entry.load.items() if name in LEVELS}
+    return Cell(whole(raised or entry.load))
 
 
 # ---- findings ----
