@@ -18,12 +18,8 @@ from dyno.errors import DynoError, UsageError
 Command = Callable[[argparse.Namespace], int]
 
 
+@shown()
 def main(argv: Sequence[str] | None = None) -> int:
-    with shown():
-        return _run(argv)
-
-
-def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them

@@ -6,7 +6,7 @@ import sys
 import time
 
 from dyno.cli.terminal import draw
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
 from dyno.load.progress import Progress
 from dyno.units import NS_PER_MS, seconds
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dyno.cli.progress import Rates, bar, clock, iteration_text, share_done, writable
 from dyno.cli.terminal import draw
-from dyno.conduct.study import StudyWatcher, Told
+from dyno.conduct.study import StudyWatcher, TrialEnd
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
@@ -43,13 +43,13 @@ class StudyView(StudyWatcher):
         repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
         self._trial = place.label + repeat
 
-    def ended(self, planned: PlannedTrial, told: Told) -> None:
+    def ended(self, planned: PlannedTrial, end: TrialEnd) -> None:
         self._estimated += self._left.pop(planned.place.id, 0.0)
-        self._done += told.state == "done"
-        self._failed += told.state == "failed"
-        self._skipped += told.state == "skipped"
+        self._done += end.state == "done"
+        self._failed += end.state == "failed"
+        self._skipped += end.state == "skipped"
         self._trial = self._phase = ""
-        what = _in_words(told.outcome.result) if told.outcome else f"{told.state}: {told.text}"
+        what = _in_words(end.outcome.result) if end.outcome else f"{end.state}: {end.text}"
         repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
         self._wipe()
         print(f"{self._count()} {planned.place.label}{repeat}: {what}", file=sys.stderr, flush=True)

@@ -16,9 +16,9 @@ from dyno import workload
 from dyno.checks import examine_offline
 from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.prompts import longest
-from dyno.conduct.trial import others_s, public
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.prepare import longest, public
+from dyno.conduct.session import Watcher, others_s
+from dyno.conduct.trial import summarize_samples
 from dyno.conduct.worker import Worker, iteration_of, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
@@ -33,7 +33,6 @@ from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
 from dyno.probe import rig
-from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
 from dyno.workload.synthetic import random_lengths
@@ -60,7 +59,7 @@ def batch_of(trial: TrialSpec) -> Batch:
     return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
 
 
-def plan_of(trial: TrialSpec, found: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def engine_plan(trial: TrialSpec, found: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
     assert trial.engine is not None
     return EnginePlan(trial.engine, found, dry=dry, batch=batch or batch_of(trial))
 
@@ -81,13 +80,13 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
 
 def lines(trial: TrialSpec, found: Rig | None = None) -> Iterator[str]:
     """For the dry run."""
-    yield from plan_of(trial, found or rig.look(), dry=True).lines()
+    yield from engine_plan(trial, found or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
 
 
 def problems(trial: TrialSpec, found: Rig | None = None) -> list[str]:
-    return plan_of(trial, found or rig.look(), dry=True).problems([longest(trial)])
+    return engine_plan(trial, found or rig.look(), dry=True).problems([longest(trial)])
 
 
 def counts(trial: TrialSpec) -> tuple[int, int]:
@@ -109,14 +108,14 @@ def conduct(
     """A run folder for each. Trials that need the same engine, loaded alike, share it; yields each as it is done."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     found = rig.look()
-    waiting = [(t, plan_of(t, found, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
+    waiting = [(t, engine_plan(t, found, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
     for trial, plan in waiting:
         if wrong := plan.problems([longest(trial)]):
             raise UsageError(" ".join(wrong))
     while waiting and not stop.requested:
         plan = waiting[0][1]
-        mine = [trial for trial, other in waiting if alike(plan, other)]
-        waiting = [(trial, other) for trial, other in waiting if not alike(plan, other)]
+        mine = [trial for trial, other in waiting if same_engine(plan, other)]
+        waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
         run = create(runs, _name(mine[0], plan))
         with working(plan, run.path, watcher.phase, run.write_engine) as worker:
             for i, trial in enumerate(mine):
@@ -135,8 +134,8 @@ def conduct(
                     return
 
 
-def alike(plan: EnginePlan, other: EnginePlan) -> bool:
-    """One loaded engine does for both."""
+def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
+    """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
         launch = p.launches[0]
@@ -262,11 +261,8 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
     if not chosen:
         raise EngineError(f"No iteration was measured to its end in {run.path}.")
     summary, engine = measured.summarize(manifest.trial, chosen), run.engine()
-    sampled = None
-    samples, facts = sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
-    if facts is not None:
-        window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
-        sampled = telemetry.summarize(samples, facts, window, summary.output_tokens, manifest.rig, engine)
+    window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
+    sampled = summarize_samples(run, manifest, window, summary.output_tokens)
     shape, peaks, spec = manifest.model, manifest.peaks, manifest.trial.engine
     roof = None
     if shape is not None and peaks is not None:

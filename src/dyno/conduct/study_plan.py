@@ -12,10 +12,9 @@ import msgspec
 from dyno import files, secrets, workload
 from dyno.checks.rig import differences as rig_differences
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.offline import alike, batch_of
-from dyno.conduct.prompts import longest
-from dyno.conduct.trial import hidden
-from dyno.conduct.trial import public as public_trial
+from dyno.conduct.offline import batch_of, same_engine
+from dyno.conduct.prepare import hidden, longest
+from dyno.conduct.prepare import public as public_trial
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.facts.rig import Accelerator, Rig
@@ -125,7 +124,7 @@ def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -
             out.append(SettingPlan(mine, None, str(e)))
             continue
         # Several batches may need the same of the engine, and then share what is loaded.
-        same = next((s for s in out if batch and s.engine and s.engine.batch and alike(s.engine, plan)), None)
+        same = next((s for s in out if batch and s.engine and s.engine.batch and same_engine(s.engine, plan)), None)
         if same and same.trials[0].place.rig == name:
             same.trials.extend(mine)
         else:

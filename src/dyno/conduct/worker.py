@@ -9,25 +9,11 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import (
-    Say,
-    accelerator_memory,
-    given_back,
-    log_facts,
-    looked_at,
-    prepared,
-    start,
-    stop,
-    verified,
-    what,
-)
+from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import Iteration
-from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, known
-from dyno.probe import llama_build, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
@@ -52,18 +38,12 @@ class _Said(msgspec.Struct):
     progress: int | None = None  # requests of the iteration that are done
 
 
-class Worker:
-    def __init__(
-        self,
-        plan: EnginePlan,
-        engine: Engine,
-        ready: Ready,
-        target: TargetFacts,
-        facts: EngineFacts,
-        peaks: Peaks | None = None,
-    ) -> None:
-        self.plan, self.engine, self.ready, self.target, self.facts = plan, engine, ready, target, facts
-        self.peaks = peaks
+class Worker(Life):
+    ready: Ready
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines[0]
 
     def ask(
         self, job: dict[str, Any], limit_s: float, progress: Callable[[int], None] = lambda _: None
@@ -86,60 +66,24 @@ class Worker:
             answer["error"] = self.plan.clean(answer["error"])
         return said.iterations or []
 
-    def cpu_s(self) -> float | None:
-        """That its processes have used so far. None in a container: they are another's children."""
-        return None if self.plan.spec.container else self.engine.process.cpu_s()
-
-    def death(self) -> str | None:
-        if self.engine.process.alive():
-            return None
-        return str(self.engine.failed(f"died with code {self.engine.process.exit_code}"))
-
-    def told(self) -> str:
-        """What came up, in a line."""
-        t = self.target
-        facts = [
-            t.max_model_len and f"context {t.max_model_len}",
-            t.slots and f"{t.slots} at once",
-            t.quantization or t.dtype,
-            t.kv_cache_tokens and f"KV cache {t.kv_cache_tokens:,} tokens",
-        ]
-        known = ", ".join(str(fact) for fact in facts if fact)
+    def describe(self) -> str:
+        """Say in a line what came up."""
         took = f"{self.plan.title} {self.facts.version or ''} is loaded after {self.facts.ready_s or 0:.1f} s"
-        return f"{took}: {known}" if known else took
+        return ": ".join(filter(None, (took, self.capacity())))
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineFacts], None]) -> Iterator[Worker]:
-    """Loads the engine and verifies it; ends it on leaving. `changed` is told the facts, and again after the stop."""
-    engine: Engine | None = None
-    facts: EngineFacts | None = None
-    peaks = plan.peaks()  # the first time it may be measured: before the engine is there
-    with prepared(plan, folder, say, changed) as planned:
-        try:
-            say(f"Loading {what(plan)}")
-            engine = start(plan, plan.launches[0], folder / "engine.log")
-            ready = _loaded(engine, plan, say)
-            target = verified(plan, engine, _target(plan, ready))
-            facts = msgspec.structs.replace(
-                planned,
-                version=ready.version or target.version or plan.program.version,
-                ready_s=engine.process.age_s,
-                startup_s=log_facts(plan, engine).startup_s,
-                software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused(engine.process.text()),
-                memory_loaded_bytes=accelerator_memory(plan),
-                resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
-            )
-            changed(facts)
-            worker = Worker(plan, engine, ready, target, facts, peaks)
-            say(worker.told())
-            yield worker
-        finally:
-            began = time.monotonic()
-            stop([engine] if engine else [])
-            if facts is not None:
-                given_back(plan, msgspec.structs.replace(facts, stop_s=time.monotonic() - began), changed)
+def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Iterator[Worker]:
+    """Load the engine and verify it; end it on leaving."""
+    worker = Worker(plan, changed)
+    with around(worker, folder, say):
+        say(f"Loading {describe(plan)}")
+        worker.engines.append(start(plan, folder / "engine.log"))
+        worker.ready = _loaded(worker.engine, plan, say)
+        target = verify(plan, worker.engine, _target(plan, worker.ready))
+        worker.came_up(target, worker.engine.process.age_s, worker.ready.version)
+        say(worker.describe())
+        yield worker
 
 
 def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
@@ -185,7 +129,7 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
         return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
-    return looked_at(plan, ready.base_url, {})
+    return look_at(plan, ready.base_url, {})
 
 
 def iteration_of(said: dict[str, Any], index: int, warmup: bool, others_cpu: float | None) -> Iteration:

@@ -1,4 +1,4 @@
-"""Priority: while the load is on, the wire goes before whatever else wants its core.
+"""Scheduling: the wire's priority while the load is on, and how long it waited for a core.
 
 Measured beside eight busy loops on two cores (decisions/0013-busy-machines.md): with real-time scheduling every chunk
 is seen. Where that is not allowed, a short slice of the fair scheduler makes turns come sooner; Linux 6.12 and newer
@@ -8,9 +8,12 @@ ask no permission for it.
 import contextlib
 import os
 import platform
+import signal
 import struct
 import sys
+import threading
 import time
+from types import FrameType
 
 from dyno.clock import now_ns
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -21,14 +24,15 @@ _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sche
 # Of a core. A wire that needs more would take it from a server on the same cores; and from a real-time process that
 # uses all of a core the kernel takes 50 ms in each second.
 TOO_BUSY = 0.3
+_SCHEDSTAT = "/proc/thread-self/schedstat"  # CPU time, time spent runnable without a core, turns
 _SLICE = f"slice {SLICE_NS / NS_PER_MS:g} ms"
 
 
 class Priority:
-    """A context. `facts()`: what the system allowed, in words; '' where nothing."""
+    """A context that raises the thread's priority. `facts()` says what the system allowed; '' where nothing."""
 
     def __init__(self, core: int | None = None) -> None:
-        """`core`: kept for the wire; it stays there."""
+        """`core`: reserved for the wire, which is pinned to it."""
         self._core = core
         self._levels: list[str] = []
         self._before: set[int] | None = None
@@ -58,7 +62,7 @@ class Priority:
                 os.sched_setaffinity(0, self._before)
 
     def ease(self) -> None:
-        """Every tick: a wire with much to do takes its turns like others."""
+        """Give up real-time priority when busy; called every tick."""
         now, cpu_s = now_ns(), time.thread_time()
         busy = (cpu_s - self._cpu_s) * NS_PER_S > TOO_BUSY * (now - self._at_ns)
         self._at_ns, self._cpu_s = now, cpu_s
@@ -88,7 +92,7 @@ def _schedule(policy: int, priority: int) -> bool:
 
 
 def _slice(length_ns: int) -> bool:
-    """Of the fair scheduler, for this thread; 0: the usual one. False where the kernel knows no such thing."""
+    """Set the fair scheduler's slice for this thread; 0: the usual one. False where the kernel has no such thing."""
     import ctypes
 
     calls = _SYSCALLS.get(platform.machine())
@@ -102,3 +106,53 @@ def _slice(length_ns: int) -> bool:
     got = ctypes.create_string_buffer(_SCHED_ATTR.size)  # older kernels take it and do nothing
     libc.syscall(calls[1], 0, got, _SCHED_ATTR.size, 0)
     return bool(length_ns) and _SCHED_ATTR.unpack(got.raw)[5] == length_ns
+
+
+class Stalls:
+    """When this thread wanted to run and was not let. A context: while it is open, SIGCONT is noticed and the
+    scheduler's own count can be read. `delay_ns()` covers the time since the last `mark()` but two.
+    """
+
+    def __init__(self) -> None:
+        self.continued_ns = 0  # when this process last continued after SIGSTOP
+        self._stat = -1
+        self._start = 0
+        self._marks = (0, 0, 0)
+        self._handler: object = None
+
+    def __enter__(self) -> "Stalls":
+        with contextlib.suppress(OSError):  # not Linux, or a sandbox
+            self._stat = os.open(_SCHEDSTAT, os.O_RDONLY)
+            if os.pread(self._stat, 96, 0).startswith(b"0 "):  # no CPU time at all: this kernel doesn't count
+                self._close()
+        self._start = self._waited_ns()
+        self._marks = (self._start,) * 3
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGCONT, self._continued)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCONT, self._handler or signal.SIG_DFL)  # type: ignore[arg-type]
+
+    def mark(self) -> None:
+        self._marks = (*self._marks[1:], self._waited_ns())
+
+    def delay_ns(self) -> int | None:
+        """None: this system does not count it."""
+        return None if self._stat < 0 else self._waited_ns() - self._marks[0]
+
+    def total_ns(self) -> int | None:
+        return None if self._stat < 0 else self._waited_ns() - self._start
+
+    def _close(self) -> None:
+        if self._stat >= 0:
+            os.close(self._stat)
+            self._stat = -1
+
+    def _waited_ns(self) -> int:
+        return 0 if self._stat < 0 else int(os.pread(self._stat, 96, 0).split()[1])
+
+    def _continued(self, _signal: int, _frame: FrameType | None) -> None:
+        self.continued_ns = now_ns()
