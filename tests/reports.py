@@ -93,7 +93,7 @@ def of(entries: list[Entry], **fields: Any) -> Report:
     first = entries[0].series if entries else ""
     told: dict[str, Any] = {
         "title": "Llama 3.1 70B on 4 × H100: vLLM, SGLang and TGI",
-        "made": "2025-11-15T14:03:22Z",
+        "created": "2025-11-15T14:03:22Z",
         "dyno": "0.1.0",
         "verdict": worst,
         "words": Words(

@@ -16,9 +16,9 @@ from dyno.facts.comparison import Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row, Samples, Setting
 from dyno.facts.measured import Measured
+from dyno.facts.metric import better, words
 from dyno.facts.rig import Rig
 from dyno.measure import bootstrap, student
-from dyno.measure.direction import better, words
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
 

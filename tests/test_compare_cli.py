@@ -206,9 +206,9 @@ def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
     assert row.get("p99_ttft_ms") == summary.ttft.percentiles["99"]
     assert row.get("median_tpot_ms") == summary.tpot.median
     assert {f.definition for name, f in row.figures.items() if name.endswith("_tpot_ms")} <= {"dyno.tpot"}
-    told = {name: row.told(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
+    told = {name: row.setting(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
     assert told == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 40, "repeat": 1}
-    assert row.told("engine") == "fake" and m.prompts_sha256 and m.rig is not None
+    assert row.setting("engine") == "fake" and m.prompts_sha256 and m.rig is not None
     assert row.samples is not None and row.samples.starts_s == sorted(row.samples.starts_s)
     for values, latency in ((row.samples.ttfts_ms, summary.ttft), (row.samples.itls_ms, summary.itl)):
         if latency.bounds:  # read late: then there are no samples
@@ -222,14 +222,14 @@ def test_a_study_is_a_document_of_its_trials(runs: Path) -> None:
     source: Source = read("s", runs)
     assert source.document.format == "dyno study" and len(source.document.rows) == 12
     assert [m.row for m in source.measured] == source.document.rows
-    assert {row.told("repeat") for row in source.document.rows} == set(range(1, 7))
+    assert {row.setting("repeat") for row in source.document.rows} == set(range(1, 7))
 
 
 def test_offline_runs_are_rows_too(tmp_path: Path) -> None:
     its = iterations([100_000_000, 110_000_000, 90_000_000], [500_000_000])
     of = outcome(tmp_path, trial("latency", batch_size=4), its)
     row = row_of(of.result, of.manifest.trial, of.manifest.target, file="x", iterations=its)
-    assert (row.kind, row.told("batch_size"), row.told("concurrency")) == ("latency", 4, None)
+    assert (row.kind, row.setting("batch_size"), row.setting("concurrency")) == ("latency", 4, None)
     assert (
         row.get("mean_latency_ms") == pytest.approx(100)
         and row.figures["p99_latency_ms"].definition == "offline.latency"
@@ -250,6 +250,11 @@ def test_a_micro_test_is_a_row_with_its_speed(tmp_path: Path) -> None:
     result = Result(None, [], "sound", offline=summarize(spec, [i for i in its if not i.warmup]))
     m = manifest(spec)
     row = row_of(result, spec, m.target, file="x", iterations=its, model=m.model)
-    assert (row.kind, row.told("test"), row.told("depth"), row.told("--threads")) == ("micro", "pp512", 64, "2")
+    assert (row.kind, row.setting("test"), row.setting("depth"), row.setting("--threads")) == (
+        "micro",
+        "pp512",
+        64,
+        "2",
+    )
     assert row.get("speed") == pytest.approx(51_214, rel=1e-3) and len(row.samples.speeds) == 3  # type: ignore[union-attr]
     assert isinstance(result.offline.request_throughput, Spread)  # type: ignore[union-attr]

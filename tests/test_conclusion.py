@@ -14,7 +14,7 @@ from rows import micro, row, score
 
 
 def said(rows: list[Row], limits: dict[str, float] | None = None, price: float | None = None, **more: Any) -> Words:
-    rules = [PriceRule(Price(accelerator_hour=price), at="--price")] if price else []
+    rules = [PriceRule(Price(accelerator_hour=price), origin="--price")] if price else []
     made = entries([Measured(r) for r in rows], more.pop("found", []), rules, lambda m: None)
     chosen = best([m.entry for m in made], limits or {})
     return conclude(made, chosen, more.pop("findings", []), limits or {}, lambda m: m, **more)
@@ -71,7 +71,7 @@ def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
 
 def test_a_void_result_is_in_no_answer() -> None:
     bad = at("vllm", 64, 9000.0)
-    void = Finding("requests.failed", "void", "28 of 64 requests failed.", "Look.", [bad.at])
+    void = Finding("requests.failed", "void", "28 of 64 requests failed.", "Look.", [bad.location])
     rows = [at("vllm", 8, 500.0), bad, at("tgi", 8, 400.0), at("tgi", 64, 1600.0)]
     words = said(rows, found=[void], findings=[void])
     assert "9,000" not in " ".join(words.answer)

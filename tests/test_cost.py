@@ -41,7 +41,7 @@ def test_an_hour_costs_what_was_used_or_the_whole_machine(
 
 def test_each_figure_bears_the_whole_price() -> None:
     found = cost(Price(accelerator_hour=4.5, source="a list"), RATES, accelerators=8)
-    assert found is not None and (found.hour, found.of, found.source) == (36.0, "accelerators", "a list")
+    assert found is not None and (found.hour, found.basis, found.source) == (36.0, "accelerators", "a list")
     assert found.per_million_output == pytest.approx(10.0)  # 36 / 3.6 million tokens
     assert found.per_million_input == pytest.approx(10 / 3)
     assert found.per_million_total == pytest.approx(2.5)
@@ -102,7 +102,7 @@ def test_a_name_holds_a_part_as_a_word(part: str, name: str, expected: bool) -> 
 
 
 def rule(value: float, at: str, **more: Any) -> PriceRule:
-    return PriceRule(Price(accelerator_hour=value), at=at, **more)
+    return PriceRule(Price(accelerator_hour=value), origin=at, **more)
 
 
 def test_the_command_line_goes_before_the_file_before_the_study_before_the_result() -> None:
@@ -117,7 +117,7 @@ def test_the_command_line_goes_before_the_file_before_the_study_before_the_resul
     found = choose([], "H100", "", None, 4.0)
     assert found is not None and (found.hour, found.by) == (4.0, "the result")
     paid = cost(found, RATES)
-    assert paid is not None and (paid.hour, paid.of, paid.source) == (4.0, "accelerators", "the result")
+    assert paid is not None and (paid.hour, paid.basis, paid.source) == (4.0, "accelerators", "the result")
     assert choose([], "H100") is None
 
 
@@ -135,19 +135,19 @@ def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
 
 
 def test_energy_and_a_machines_size_are_taken_from_where_they_are_told() -> None:
-    file = PriceRule(Price(machine_hour=30.0, energy_kwh=0.2, machine_accelerators=8), at="p:1")
+    file = PriceRule(Price(machine_hour=30.0, energy_kwh=0.2, machine_accelerators=8), origin="p:1")
     found = choose([rule(1.0, "--price"), file])
     assert found is not None
     assert (found.price.accelerator_hour, found.price.machine_hour) == (1.0, None), "hours are of one who tells them"
     assert (found.price.energy_kwh, found.price.machine_accelerators) == (0.2, 8)
-    euros = PriceRule(Price(energy_kwh=0.3, currency="EUR"), at="p:1")
+    euros = PriceRule(Price(energy_kwh=0.3, currency="EUR"), origin="p:1")
     found = choose([rule(1.0, "--price"), euros])
     assert found is not None and found.price.energy_kwh is None, "two currencies don't add up"
 
 
 def test_a_price_is_stated_with_its_source() -> None:
     price = Price(machine_hour=0.0761, energy_kwh=0.12, currency="EUR", source="bought", machine_accelerators=1)
-    found = choose([PriceRule(price, at="p:1")])
+    found = choose([PriceRule(price, origin="p:1")])
     assert found is not None
     assert stated(found) == "0.0761 EUR for a machine-hour (1 accelerators), 0.12 EUR for a kWh (bought, p:1)"
 

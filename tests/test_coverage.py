@@ -290,7 +290,7 @@ def test_tests_of_named_configurations_are_read() -> None:
     titles = "| Model | Vulkan pp512 | HIP pp512 | HIP tg128 | Vulkan tg128 |"
     table = f"{titles}\n|---|---|---|---|---|\n| m | 10.5 | 20 | 30 | 40 |\n"
     rows = document(report(table)).rows
-    assert [(r.series, r.told("test"), r.get("speed")) for r in rows] == [
+    assert [(r.series, r.setting("test"), r.get("speed")) for r in rows] == [
         ("m, Vulkan", "pp512", 10.5), ("m, HIP", "pp512", 20), ("m, HIP", "tg128", 30), ("m, Vulkan", "tg128", 40),
     ]  # fmt: skip
 
@@ -316,6 +316,6 @@ def test_a_total_beside_a_figure_of_each_device_is_not_input_and_output_together
 def test_the_nearest_words_above_a_table_name_it() -> None:
     table = "| Prompt Tokens | Generation t/s |\n|---|---|\n| 19 | 50.5 |\n"
     rows = document(report("**Thing-8B** (Q4_K_M):", table, "**Other-8B** (Q8_0):", table)).rows
-    assert [(r.label, r.told("quantization")) for r in rows] == [
+    assert [(r.label, r.setting("quantization")) for r in rows] == [
         ("Thing-8B (Q4_K_M):", "Q4_K_M"), ("Other-8B (Q8_0):", "Q8_0"),
     ]  # fmt: skip

@@ -184,7 +184,7 @@ def test_a_result_that_two_files_tell_is_one_entry_with_the_figures_of_both() ->
                 file="b.csv", half=0.00005)  # fmt: skip
     (e,) = made([one, other])
     assert {"total_token_throughput", "mean_latency_ms", "request_throughput"} <= e.figures.keys()
-    assert e.at == ["a.csv:1", "b.csv:1"]
+    assert e.locations == ["a.csv:1", "b.csv:1"]
 
 
 def test_repeats_in_several_files_are_one_entry_with_an_interval() -> None:
@@ -216,7 +216,7 @@ def test_a_result_under_another_name_in_another_file_is_told_once() -> None:
 
 
 def test_a_price_of_the_command_line_makes_a_cost() -> None:
-    rules = [PriceRule(Price(accelerator_hour=3.6), accelerator="H100", at="--price")]
+    rules = [PriceRule(Price(accelerator_hour=3.6), accelerator="H100", origin="--price")]
     (e,) = made([row({}, {"accelerator": "H100", "accelerators": 2})], rules=rules)
     assert e.cost is not None and e.cost.hour == pytest.approx(7.2)
     assert e.cost.per_million_output == pytest.approx(7.2 / (1000 * 3600) * 1e6)

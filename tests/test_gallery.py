@@ -35,16 +35,18 @@ def gallery(request: pytest.FixtureRequest) -> tuple[str, Report]:
 def test_every_figure_is_in_an_entry_as_it_was_read(gallery: tuple[str, Report]) -> None:
     """But for results that are told again: those stand once."""
     name, report = gallery
-    entries = {(at, figure): number for e in report.entries for at in e.at for figure, number in e.figures.items()}
+    entries = {
+        (at, figure): number for e in report.entries for at in e.locations for figure, number in e.figures.items()
+    }
     told = 0
     for document in published(name):
         for row in document.rows:
             for figure, value in row.figures.items():
-                number = entries.get((row.at, figure))
+                number = entries.get((row.location, figure))
                 if number is not None:
                     told += 1
                     # Of a result that two files tell, the first one's digits stand.
-                    assert math.isclose(number.value, value.value, rel_tol=0.005), (row.at, figure)
+                    assert math.isclose(number.value, value.value, rel_tol=0.005), (row.location, figure)
     assert told >= sum(len(e.figures) for e in report.entries)
 
 
@@ -57,7 +59,7 @@ def test_what_is_printed_are_the_digits_of_the_reports(gallery: tuple[str, Repor
             for figure, told in row.figures.items():
                 if told.half > 0 and not in_other_units(figure, told, lines):
                     text = printed(Number(told.value, half=told.half))
-                    assert text in lines[told.line - 1].replace(",", "") or text in lines[told.line - 1], row.at
+                    assert text in lines[told.line - 1].replace(",", "") or text in lines[told.line - 1], row.location
                     seen += 1
     assert seen > 0 or not any(d.rows for d in published(name))
 

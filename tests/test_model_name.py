@@ -74,7 +74,7 @@ def test_a_copy_of_the_same_model_counts_once_and_both_places_are_noted() -> Non
         for f in audit([Document("a.md", "text", rows)], lambda *_: None).findings
         if f.code == "consistency.reported_twice"
     ]
-    assert (found.level, found.at) == ("note", ["a.md:1", "b.md:7"])
+    assert (found.level, found.locations) == ("note", ["a.md:1", "b.md:7"])
     assert found.text == "1 result is reported twice and counts once: b.md:7 repeats a.md:1."
 
 

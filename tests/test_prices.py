@@ -29,8 +29,8 @@ currency = "EUR"
 
 def test_a_file_is_rules_in_its_order() -> None:
     first, last = prices(WHOLE, "p.toml")
-    assert first == PriceRule(Price(4.5, 32.0, 0.12, "USD", "a list", 8), accelerator="MI300X", at="p.toml:2")
-    assert last == PriceRule(Price(machine_hour=0.5, currency="EUR"), at="p.toml:10") and last.general
+    assert first == PriceRule(Price(4.5, 32.0, 0.12, "USD", "a list", 8), accelerator="MI300X", origin="p.toml:2")
+    assert last == PriceRule(Price(machine_hour=0.5, currency="EUR"), origin="p.toml:10") and last.general
 
 
 @pytest.mark.parametrize(
@@ -71,25 +71,25 @@ def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("words", "energy", "expected"),
     [
         ([], None, []),
-        (["2.99"], None, [PriceRule(Price(2.99), at="--price")]),
-        (["machine=12"], None, [PriceRule(Price(machine_hour=12.0), at="--price")]),
-        (["2", "Machine=12"], 0.1, [PriceRule(Price(2.0, 12.0, 0.1), at="--price")]),
+        (["2.99"], None, [PriceRule(Price(2.99), origin="--price")]),
+        (["machine=12"], None, [PriceRule(Price(machine_hour=12.0), origin="--price")]),
+        (["2", "Machine=12"], 0.1, [PriceRule(Price(2.0, 12.0, 0.1), origin="--price")]),
         (
             ["1", "H100=2.99", "RTX 4090=0.5"],
             None,
             [
-                PriceRule(Price(2.99), accelerator="H100", at="--price"),
-                PriceRule(Price(0.5), accelerator="RTX 4090", at="--price"),
-                PriceRule(Price(1.0), at="--price"),
+                PriceRule(Price(2.99), accelerator="H100", origin="--price"),
+                PriceRule(Price(0.5), accelerator="RTX 4090", origin="--price"),
+                PriceRule(Price(1.0), origin="--price"),
             ],
         ),
-        ([], 0.0, [PriceRule(Price(energy_kwh=0.0), at="--energy-price")]),
+        ([], 0.0, [PriceRule(Price(energy_kwh=0.0), origin="--energy-price")]),
         (
             ["H100=2"],
             0.3,
             [
-                PriceRule(Price(2.0, energy_kwh=0.3), accelerator="H100", at="--price"),
-                PriceRule(Price(energy_kwh=0.3), at="--energy-price"),
+                PriceRule(Price(2.0, energy_kwh=0.3), accelerator="H100", origin="--price"),
+                PriceRule(Price(energy_kwh=0.3), origin="--energy-price"),
             ],
         ),
     ],
@@ -120,7 +120,7 @@ def test_a_wrong_price_gets_a_sentence(words: list[str], energy: float | None, t
 
 def test_the_command_line_stands_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(WHOLE)
-    assert [r.at.rpartition("/")[2] for r in price_rules(["1"], None, tmp_path / "p.toml")] == [
+    assert [r.origin.rpartition("/")[2] for r in price_rules(["1"], None, tmp_path / "p.toml")] == [
         "--price", "p.toml:2", "p.toml:10",
     ]  # fmt: skip
 

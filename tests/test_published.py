@@ -27,7 +27,7 @@ NAMES = sorted(p.name for p in (ROOT / "published").iterdir() if p.is_dir())
 
 def told(found: Audit) -> str:
     """Verdict, then level, code and lines of each finding."""
-    lines = sorted(f"{f.level} {f.code} {' '.join(f.at)}".rstrip() for f in found.findings)
+    lines = sorted(f"{f.level} {f.code} {' '.join(f.locations)}".rstrip() for f in found.findings)
     return "\n".join([found.verdict, *lines]) + "\n"
 
 
@@ -109,14 +109,14 @@ def test_rows_that_are_sound_are_not_doubted() -> None:
 def test_what_the_files_tell_stands_and_the_rest_is_told_by_user(name: str) -> None:
     for ours, theirs in zip(published(name), reported(name), strict=True):
         for mine, read_now in zip(ours.rows, theirs.rows, strict=True):
-            assert {k: s for k, s in mine.settings.items() if s.by != "user"} == read_now.settings, mine.at
+            assert {k: s for k, s in mine.settings.items() if s.by != "user"} == read_now.settings, mine.location
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_result_tells_its_engine_and_its_accelerators(name: str) -> None:
     for document in published(name):
         for row in document.rows:
-            assert all(row.told(n) for n in ("engine", "model", "accelerator", "accelerators")), row.at
+            assert all(row.setting(n) for n in ("engine", "model", "accelerator", "accelerators")), row.location
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,7 +126,7 @@ def test_each_folder_says_what_it_is_and_has_a_price(name: str) -> None:
     rules = read_prices(ROOT / "published" / "prices.toml")
     for document in published(name):
         for row in document.rows:
-            assert choose(rules, str(row.told("accelerator"))) is not None, row.at
+            assert choose(rules, str(row.setting("accelerator"))) is not None, row.location
 
 
 def test_the_prices_are_those_of_the_authors_own_file() -> None:
@@ -134,5 +134,5 @@ def test_the_prices_are_those_of_the_authors_own_file() -> None:
     (curve,) = [d for d in published("h100-mi300x-llama-405b") if d.file.endswith("curve.csv")]
     for row in curve.rows:
         ours = normal(row, rules)
-        assert ours.cost_per_million == pytest.approx(row.get("cost_per_million_tokens"), rel=1e-6), row.at
+        assert ours.cost_per_million == pytest.approx(row.get("cost_per_million_tokens"), rel=1e-6), row.location
         assert ours.price_per_hour == pytest.approx(row.number("price_per_hour"))

@@ -41,14 +41,14 @@ def hostile() -> Report:
     made = reports.report(engines=HOSTILE[:3], streams=(1, 2))
     entries = [
         msgspec.structs.replace(
-            e, label=bad, failure=bad, accelerator=bad, at=list(HOSTILE), settings={bad: bad}, tool=bad,
+            e, label=bad, failure=bad, accelerator=bad, locations=list(HOSTILE), settings={bad: bad}, tool=bad,
             load={**e.load, "dataset": bad}, findings=[Finding("a.b", "void", bad, bad, list(HOSTILE))],
         )
         for e in made.entries
     ]  # fmt: skip
     sheet = Sheet(bad, [(bad, one) for one in HOSTILE], ["t1"])
     return reports.of(
-        entries, title=bad, made=bad, dyno=bad, about=bad, sources=list(HOSTILE), prices=list(HOSTILE), again=bad,
+        entries, title=bad, created=bad, dyno=bad, about=bad, sources=list(HOSTILE), prices=list(HOSTILE), again=bad,
         words=Words(bad, bad, [bad], [bad], [bad]), rigs=[sheet], engines=[sheet], commands=[Command(bad, bad)],
         definitions={bad: bad}, target={"p99_ttft_ms": 1.0},
         tables=[AuthorsTable(bad, Table(1, [bad, bad], [[Cell(bad, True), Cell(bad)]], [2], bad))],

@@ -289,7 +289,7 @@ def test_what_no_machine_can_do_is_void(one: Row, said: str | None) -> None:
 
 def test_a_finding_has_the_numbers_and_the_lines() -> None:
     (f,) = answers.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)))
-    assert "380 of 1,000" in f.text and "1,488 ms is 2,400 ms" in f.text and f.at == ["r.md:9", "r.md:10"]
+    assert "380 of 1,000" in f.text and "1,488 ms is 2,400 ms" in f.text and f.locations == ["r.md:9", "r.md:10"]
     (f,) = statistics.within_error([score(0.8466, 0.0135), score(0.848, 0.0134)])
     assert "607 and 608 right answers of 717, 1 apart" in f.text
 
@@ -311,7 +311,7 @@ def test_many_alike_are_told_once_with_all_lines() -> None:
     rows = [row({"completed": 640, "failed": None}, line=1 + 30 * i) for i in range(9)]
     found = [f for r in rows for f in answers.failed(r)]
     (told,) = audit.gathered(found)
-    assert len(told.at) == 9
+    assert len(told.locations) == 9
     different = [f for i, r in enumerate(rows) for f in answers.failed(row({"completed": 600 + i}, line=r.line))]
     (told,) = audit.gathered(different)
-    assert told.text.endswith("8 more like it.") and len(told.at) == 18
+    assert told.text.endswith("8 more like it.") and len(told.locations) == 18

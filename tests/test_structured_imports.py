@@ -64,9 +64,9 @@ def test_vllms_result_is_read_to_the_digit() -> None:
             assert row.figures[key].value == told[key]
             assert row.figures[key].definition in DEFINITIONS
     assert "request_goodput" not in row.figures  # null
-    assert row.told("concurrency") == 16
-    assert row.told("rate") == "inf"
-    assert row.told("model") == "llama8b"
+    assert row.setting("concurrency") == 16
+    assert row.setting("rate") == "inf"
+    assert row.setting("model") == "llama8b"
     assert row.samples is not None
     assert row.samples.ttfts_ms == [1e3 * s for s in told["ttfts"]]
     assert row.samples.itls_ms == [1e3 * s for request in told["itls"] for s in request]
@@ -75,8 +75,8 @@ def test_vllms_result_is_read_to_the_digit() -> None:
 
 def test_a_file_of_2024_has_fewer_keys_and_other_names() -> None:
     row = document(FIXTURES / "vllm-0.6-serve-16qps.json").rows[0]
-    assert row.told("rate") == 16.0
-    assert row.told("backend") == "vllm"
+    assert row.setting("rate") == 16.0
+    assert row.setting("backend") == "vllm"
     assert row.get("p99_itl_ms") == 290.83847719986807
     assert row.get("failed") is None
     assert one({**SERVED, "request_goodput:": 3.5}).get("request_goodput") == 3.5
@@ -94,8 +94,8 @@ def test_each_figure_has_the_line_of_its_key() -> None:
 
 def test_metadata_are_settings_under_their_own_names_and_known_ones_under_dynos() -> None:
     row = one({**SERVED, "tp": 8, "note_of_mine": "second try", "label": "baseline"})
-    assert row.told("tensor_parallel") == 8
-    assert row.told("note_of_mine") == "second try"
+    assert row.setting("tensor_parallel") == 8
+    assert row.setting("note_of_mine") == "second try"
     assert row.label == "baseline"
 
 
@@ -135,7 +135,7 @@ def test_dynos_own_result_is_told_from_vllms() -> None:
     assert row.tool == "dyno"
     assert row.figures["mean_ttft_ms"].definition == "dyno.ttft"
     assert row.get("cached_input_tokens") == 3
-    assert (row.told("engine"), row.told("engine_version")) == ("vllm", "0.24")
+    assert (row.setting("engine"), row.setting("engine_version")) == ("vllm", "0.24")
     assert one({"avg_latency": 0.5, "latencies": [0.5], "percentiles": {"50": 0.5}, "dyno": own}).kind == "latency"
 
 
@@ -158,8 +158,8 @@ def test_sglangs_line_has_its_own_words() -> None:
     assert row.figures["mean_e2el_ms"].definition == "sglang.e2el"
     assert row.get("total_token_throughput") == 4388.5
     assert row.get("concurrency_mean") == 3.43
-    assert row.told("concurrency") == 16
-    assert (row.told("input_len"), row.told("output_len"), row.told("tensor_parallel")) == (1024, 128, 2)
+    assert row.setting("concurrency") == 16
+    assert (row.setting("input_len"), row.setting("output_len"), row.setting("tensor_parallel")) == (1024, 128, 2)
     assert row.samples is not None
     assert row.samples.itls_ms == [500.0, 250.0]
 
@@ -171,7 +171,10 @@ def test_sglang_writes_infinity_where_json_has_none() -> None:
     found = read("f.jsonl", line + line)
     assert found is not None
     assert found.unread == []
-    assert [(row.line, row.told("rate"), row.get("completed")) for row in found.rows] == [(1, "inf", 3), (2, "inf", 3)]
+    assert [(row.line, row.setting("rate"), row.get("completed")) for row in found.rows] == [
+        (1, "inf", 3),
+        (2, "inf", 3),
+    ]
 
 
 def test_the_servers_own_metrics_are_no_result_of_inference_perf() -> None:
@@ -187,13 +190,13 @@ def test_llama_bench_tells_the_same_in_every_format(ending: str) -> None:
     found = document(CAPTURES / f"llama-bench-11434.{ending}")
     prompt, generated = found.rows
     assert (prompt.kind, prompt.tool) == ("micro", "llama-bench")
-    assert (prompt.told("test"), generated.told("test")) == ("pp128", "tg32")
-    assert (prompt.told("model"), prompt.told("model_bytes"), prompt.told("parameters")) == (
+    assert (prompt.setting("test"), generated.setting("test")) == ("pp128", "tg32")
+    assert (prompt.setting("model"), prompt.setting("model_bytes"), prompt.setting("parameters")) == (
         "llama ?B F16",
         10494976,
         5245184,
     )
-    assert (prompt.told("backend"), prompt.told("threads"), prompt.told("depth")) == ("CPU", 2, None)
+    assert (prompt.setting("backend"), prompt.setting("threads"), prompt.setting("depth")) == ("CPU", 2, None)
     speed = prompt.figures["speed"]
     assert speed.definition == "llama-bench.speed"
     expected = {"csv": (6622.428658, 15.909122, 2), "json": (6628.997697, 32.348105, 43),
@@ -207,7 +210,7 @@ def test_llama_batched_bench_is_two_tests() -> None:
             "speed_pp": 1024.0, "t_tg": 2.0, "speed_tg": 128.0, "t": 2.5, "speed": 307.2}  # fmt: skip
     found = read("f", json.dumps(line).encode())
     assert found is not None
-    assert [(r.told("test"), r.told("batch_size"), r.get("speed")) for r in found.rows] == [
+    assert [(r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found.rows] == [
         ("pp128", 4, 1024.0),
         ("tg64", 4, 128.0),
     ]
@@ -229,11 +232,15 @@ def test_lm_evals_scores_have_their_errors_and_the_models_arguments() -> None:
     assert (strict.kind, strict.get("score"), strict.get("stderr"), strict.line) == ("quality", 0.25, 0.0119, 5)
     assert "stderr" not in flexible.figures
     told = {
-        name: strict.told(name) for name in ("task", "metric", "filter", "n_shot", "limit", "samples", "samples_of")
+        name: strict.setting(name) for name in ("task", "metric", "filter", "n_shot", "limit", "samples", "samples_of")
     }
     assert told == {"task": "gsm8k", "metric": "exact_match", "filter": "strict-match", "n_shot": 5, "limit": 100.0,
                     "samples": 100, "samples_of": 1319}  # fmt: skip
-    assert (strict.told("model"), strict.told("dtype"), strict.told("tensor_parallel")) == ("m/x", "float16", 8)
+    assert (strict.setting("model"), strict.setting("dtype"), strict.setting("tensor_parallel")) == (
+        "m/x",
+        "float16",
+        8,
+    )
     assert strict.settings["model"].by == "namespace"
     assert "pass" not in str(strict)
 
@@ -247,7 +254,7 @@ def test_guidellms_tenth_of_a_percent_is_p001() -> None:
     assert row.get("mean_e2el_ms") == 1e3 * told["request_latency"]["successful"]["mean"]
     assert row.figures["mean_tpot_ms"].definition == "guidellm.tpot"
     assert (row.get("completed"), row.get("total_output_tokens")) == (12, 240)
-    assert (row.told("concurrency"), row.told("model"), row.told("seed")) == (2, "truth", 42)
+    assert (row.setting("concurrency"), row.setting("model"), row.setting("seed")) == (2, "truth", 42)
     lines = (FIXTURES / "guidellm-0.8.1.json").read_text().splitlines()
     assert '"p999"' in lines[row.figures["p99.9_itl_ms"].line - 1]
     assert row.samples is not None
@@ -263,8 +270,8 @@ def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
         "metrics": {"requests_per_second": {"successful": spread}, "request_latency": {"successful": spread}},
     }]})  # fmt: skip
     assert (row.get("completed"), row.get("failed"), row.get("duration_s")) == (6, 1, 12.5)
-    assert (row.get("p99_e2el_ms"), row.told("rate"), row.told("model")) == (4000.0, 2.5, "m")
-    assert (row.told("input_len"), row.told("output_len")) == (128, 64)
+    assert (row.get("p99_e2el_ms"), row.setting("rate"), row.setting("model")) == (4000.0, 2.5, "m")
+    assert (row.setting("input_len"), row.setting("output_len")) == (128, 64)
 
 
 def test_aiperfs_units_are_read() -> None:
@@ -274,11 +281,11 @@ def test_aiperfs_units_are_read() -> None:
     assert row.get("median_itl_ms") == told["inter_token_latency"]["p50"]
     assert row.figures["mean_itl_ms"].definition == "aiperf.itl"
     assert (row.get("completed"), row.get("duration_s")) == (12, 1.9586611200000001)
-    assert (row.told("concurrency"), row.told("model"), row.told("tool_version")) == (2, "truth", "0.13.0")
+    assert (row.setting("concurrency"), row.setting("model"), row.setting("tool_version")) == (2, "truth", "0.13.0")
     row = one({"request_latency": {"unit": "ns", "avg": 5_000_000, "p50": 4_000_000},
                "input_config": {"model": ["ensemble"], "concurrency": 100, "request_count": 0}})  # fmt: skip
     assert (row.get("mean_e2el_ms"), row.get("median_e2el_ms")) == (5.0, 4.0)
-    assert (row.told("model"), row.told("concurrency"), row.told("num_prompts")) == ("ensemble", 100, None)
+    assert (row.setting("model"), row.setting("concurrency"), row.setting("num_prompts")) == ("ensemble", 100, None)
 
 
 def test_aiperfs_records_are_one_rows_samples() -> None:
@@ -298,7 +305,7 @@ def test_inference_perfs_seconds_become_milliseconds() -> None:
     row = one(stage)
     assert values(row) == {"completed": 9, "failed": 1, "duration_s": 1.25, "output_throughput": 99.5,
                            "mean_ttft_ms": 500.0, "p99.9_ttft_ms": 2000.0, "median_ttft_ms": 250.0}  # fmt: skip
-    assert row.told("rate") == 8.0
+    assert row.setting("rate") == 8.0
     assert one({"stage_0": stage, "note": 3}).label == "stage_0"
 
 
@@ -312,7 +319,7 @@ def test_hugging_faces_tokens_are_the_generated_ones_and_its_warm_up_is_no_resul
         {"config": {"model_name": "m", "meta": {"engine": "TGI"}}, "results": [{**result, "id": "warmup"}, result]}
     )
     assert (row.get("total_output_tokens"), row.get("output_throughput"), row.get("duration_s")) == (500, 50.0, 10.0)
-    assert (row.get("median_ttft_ms"), row.told("rate"), row.told("concurrency"), row.told("engine")) == (
+    assert (row.get("median_ttft_ms"), row.setting("rate"), row.setting("concurrency"), row.setting("engine")) == (
         20.5,
         1.0,
         None,
@@ -340,19 +347,19 @@ def test_a_csv_file_of_vllms_keys_has_their_meaning() -> None:
     assert (row.tool, row.kind, row.form, row.line, row.table) == ("vllm", "serve", "csv", 2, 0)
     assert (row.get("total_token_throughput"), row.get("p99_itl_ms")) == (3336.581187, 290.8384772)
     assert row.figures["request_throughput"].half == pytest.approx(5e-10)
-    assert (row.told("accelerator"), row.told("accelerators"), row.told("rate")) == ("H100", 8, 16)
-    assert (row.told("chunked_prefill"), row.told("scheduler_steps"), row.label) == (True, 1, "8xH100 1FP8-meta")
+    assert (row.setting("accelerator"), row.setting("accelerators"), row.setting("rate")) == ("H100", 8, 16)
+    assert (row.setting("chunked_prefill"), row.setting("scheduler_steps"), row.label) == (True, 1, "8xH100 1FP8-meta")
     assert len(found.tables[0].rows) == len(found.rows) == 5
 
 
 def test_a_csv_file_of_offline_batches() -> None:
     row = document(FIXTURES / "throughput_comparsion.csv").rows[0]
     assert (row.kind, row.get("completed"), row.get("total_tokens")) == ("throughput", 4, 139328)
-    assert (row.get("total_token_throughput"), row.told("batch_size")) == (590.0635218, 4)
+    assert (row.get("total_token_throughput"), row.setting("batch_size")) == (590.0635218, 4)
     row = document(FIXTURES / "throughput_latency_curve.csv").rows[0]
     assert row.get("mean_latency_ms") == pytest.approx(71273.94036, rel=1e-15)
     assert row.figures["mean_latency_ms"].definition == "offline.latency"
-    assert (row.get("cost_per_million_tokens"), row.told("price_per_hour")) == (54.40897716, 23.92)
+    assert (row.get("cost_per_million_tokens"), row.setting("price_per_hour")) == (54.40897716, 23.92)
     assert "tokens_per_hr" not in row.settings
 
 
@@ -374,7 +381,7 @@ def test_a_line_of_csv_with_a_comma_too_many_is_left_out() -> None:
 def test_csv_behind_comments_keeps_its_lines() -> None:
     found = read("f.csv", b"# Licensed under x, y and z\n# by w\nModel,ISL,Concurrency,Mean TTFT (ms)\nm,1024,4,40.5\n")
     assert found is not None
-    assert [(row.line, row.get("mean_ttft_ms"), row.told("concurrency")) for row in found.rows] == [(4, 40.5, 4)]
+    assert [(row.line, row.get("mean_ttft_ms"), row.setting("concurrency")) for row in found.rows] == [(4, 40.5, 4)]
     assert read("f", b"# A title\n\none, two\nthree, four\n") is None
 
 
@@ -389,7 +396,7 @@ def test_llmperfs_columns() -> None:
     assert (row.tool, values(row)) == (
         "llmperf", {"p90_ttft_ms": 500.0, "output_throughput": 20.5, "request_throughput": 0.5},
     )  # fmt: skip
-    assert (row.told("concurrency"), row.told("input_len"), row.told("output_len")) == (4, 2048, 256)
+    assert (row.setting("concurrency"), row.setting("input_len"), row.setting("output_len")) == (4, 2048, 256)
 
 
 def test_a_line_for_each_request_is_no_result() -> None:
@@ -425,7 +432,7 @@ def test_llama_benchs_json_behind_what_was_printed_before_it() -> None:
 def test_llama_benchs_tests_inside_somebody_elses_object() -> None:
     found = read("f", json.dumps({"name": "x", "pp_tok_s": 50.5, "raw": [LLAMA_TEST, LLAMA_TEST]}).encode())
     assert found is not None
-    assert [row.told("test") for row in found.rows] == ["pp512", "pp512"]
+    assert [row.setting("test") for row in found.rows] == ["pp512", "pp512"]
 
 
 def test_aiperfs_csv_is_one_result() -> None:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.facts.imported import Cell, Row, Table
-from dyno.measure.direction import better
+from dyno.facts.metric import better
 from dyno.results.columns import Column, meaning, statistic
 from dyno.results.printed import Printed, printed
 from dyno.results.tables import rows_of
@@ -199,8 +199,8 @@ def test_a_comparison_of_engines_has_rows_series_and_bold_cells() -> None:
     assert first.figures["request_throughput"].half == 0.005
     assert first.figures["mean_ttft_ms"].definition == ""
     assert [f.bold for f in second.figures.values()] == [True, True, True]
-    assert (first.told("engine"), first.told("model"), first.told("concurrency")) == ("vllm", "m/a (FP16)", 16)
-    assert (second.told("concurrency"), second.told("model_bytes")) == (16, 13.5e9)
+    assert (first.setting("engine"), first.setting("model"), first.setting("concurrency")) == ("vllm", "m/a (FP16)", 16)
+    assert (second.setting("concurrency"), second.setting("model_bytes")) == (16, 13.5e9)
     assert second.label == second.series == "llama.cpp, a.f16.gguf"
 
 
@@ -215,8 +215,8 @@ def test_a_load_in_the_first_column_is_no_label_and_no_series() -> None:
     assert [values(row) for row in found] == [{"mean_ttft_ms": 120.0, "speed": 1031.8}, {"mean_ttft_ms": 1500.0}]
     assert found[0].figures["mean_ttft_ms"].half == 0.5
     assert found[1].figures["mean_ttft_ms"].half == 50.0
-    assert [(row.label, row.series, row.told("rate")) for row in found] == [("", "", 1), ("", "", 2)]
-    assert (found[0].told("Notes"), found[1].told("Notes")) == ("fine", None)
+    assert [(row.label, row.series, row.setting("rate")) for row in found] == [("", "", 1), ("", "", 2)]
+    assert (found[0].setting("Notes"), found[1].setting("Notes")) == ("fine", None)
 
 
 def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
@@ -226,8 +226,8 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
 | 4x MI300X   | 1,000               | 9.9   | 3.25  | 80     |
 """)
     assert (row.figures["completed"].value, row.figures["completed"].half) == (1000.0, 0.0)
-    assert (row.told("accelerator"), row.told("accelerators")) == ("MI300X", 4)
-    assert (row.told("Score"), row.told("Layers")) == (None, 80)
+    assert (row.setting("accelerator"), row.setting("accelerators")) == ("MI300X", 4)
+    assert (row.setting("Score"), row.setting("Layers")) == (None, 80)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
 )
 def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str | None, int | None]) -> None:
     (row,) = rows(f"| gpu | tok/s |\n|---|---|\n| {cell} | 5 |")
-    assert (row.told("accelerator"), row.told("accelerators")) == told
+    assert (row.setting("accelerator"), row.setting("accelerators")) == told
 
 
 def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
@@ -255,15 +255,15 @@ def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:
     speed = first.figures["speed"]
     assert (first.kind, first.tool, speed.value, speed.deviation) == ("micro", "llama-bench", 878.31, 4.11)
     assert (speed.half, speed.definition, speed.line) == (0.005, "llama-bench.speed", 12)
-    assert (first.told("test"), first.told("depth"), first.told("ngl"), first.told("flash_attn")) == (
+    assert (first.setting("test"), first.setting("depth"), first.setting("ngl"), first.setting("flash_attn")) == (
         "pp512",
         None,
         99,
         1,
     )
-    assert (second.told("test"), second.told("depth")) == ("tg128", 4096)
-    assert (first.told("model_bytes"), first.told("parameters")) == (3.56 * 2**30, 6.74e9)
-    assert (first.label, first.told("backend")) == ("llama 7B Q4_0", "ROCm")
+    assert (second.setting("test"), second.setting("depth")) == ("tg128", 4096)
+    assert (first.setting("model_bytes"), first.setting("parameters")) == (3.56 * 2**30, 6.74e9)
+    assert (first.label, first.setting("backend")) == ("llama 7B Q4_0", "ROCm")
 
 
 def test_llama_batched_benchs_table_is_two_tests_a_line() -> None:
@@ -272,7 +272,7 @@ def test_llama_batched_benchs_table_is_two_tests_a_line() -> None:
 |-------|--------|------|--------|----------|----------|----------|----------|
 |   512 |    128 |    4 |   2560 |    0.500 |  4096.00 |    2.000 |   256.00 |
 """)
-    assert [(r.tool, r.told("test"), r.told("batch_size"), r.get("speed")) for r in found] == [
+    assert [(r.tool, r.setting("test"), r.setting("batch_size"), r.get("speed")) for r in found] == [
         ("llama-batched-bench", "pp512", 4, 4096.0),
         ("llama-batched-bench", "tg128", 4, 256.0),
     ]
@@ -292,7 +292,7 @@ def test_tests_side_by_side_are_a_result_each() -> None:
 | m Q4  | Vulkan  | **878.3 ± 4** | 39.3          |
 | m Q8  | ROCm    | OOM           | 25.2          |
 """)
-    assert [(r.kind, r.told("test"), r.told("depth"), r.get("speed"), r.line) for r in found] == [
+    assert [(r.kind, r.setting("test"), r.setting("depth"), r.get("speed"), r.line) for r in found] == [
         ("micro", "pp512", None, 878.3, 12),
         ("micro", "tg128", 4096, 39.3, 12),
         ("micro", "tg128", 4096, 25.2, 13),
@@ -306,7 +306,7 @@ def test_tests_side_by_side_are_a_result_each() -> None:
 
 def test_a_lone_speed_is_of_the_test_beside_it() -> None:
     (row,) = rows("| model | workload | tps |\n|---|---|---|\n| m | pp512 @ d16 | 1116.65 |", form="csv")
-    assert (row.kind, row.told("test"), row.told("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
+    assert (row.kind, row.setting("test"), row.setting("depth"), row.get("speed")) == ("micro", "pp512", 16, 1116.65)
 
 
 def test_a_unit_in_every_cell_stands_for_one_in_the_title() -> None:
@@ -330,23 +330,23 @@ def test_prompts_and_tokens_are_two_tests_of_a_line() -> None:
 |-------|----------------|---------|-----------------------|
 | m     | 812            | 69.6    | 700                   |
 """)
-    assert [(r.kind, r.told("test"), r.get("speed"), r.series) for r in found] == [
+    assert [(r.kind, r.setting("test"), r.get("speed"), r.series) for r in found] == [
         ("micro", "pp", 812, "m"), ("micro", "tg", 69.6, "m"), ("micro", "pp128", 700, "m"),
     ]  # fmt: skip
 
 
 def test_decoding_of_several_requests_or_of_guesses_is_no_tg() -> None:
     found = rows("| Batch | Decode tok/s |\n|---|---|\n| 1 | 20 |\n| 8 | 150 |")
-    assert [r.told("test") for r in found] == ["tg", "decode"]
+    assert [r.setting("test") for r in found] == ["tg", "decode"]
     found = rows("| Config | Decode tok/s |\n|---|---|\n| no-spec | 20 |\n| MTP n=3 | 50 |")
-    assert [r.told("test") for r in found] == ["tg", "decode"]
+    assert [r.setting("test") for r in found] == ["tg", "decode"]
 
 
 def test_a_load_in_a_title_is_its_lines() -> None:
     (row,) = rows("| Engine | Output tok/s (c32) | TTFT med (ms) |\n|---|---|---|\n| vllm | 965.0 | 403.1 |")
-    assert (values(row), row.told("concurrency")) == ({"output_throughput": 965.0, "median_ttft_ms": 403.1}, 32)
+    assert (values(row), row.setting("concurrency")) == ({"output_throughput": 965.0, "median_ttft_ms": 403.1}, 32)
     found = rows("| Engine | Req/s (c=1) | Req/s (c=8) |\n|---|---|---|\n| vllm | 1.5 | 9.5 |")
-    assert [(r.told("concurrency"), r.get("request_throughput")) for r in found] == [(1, 1.5), (8, 9.5)]
+    assert [(r.setting("concurrency"), r.get("request_throughput")) for r in found] == [(1, 1.5), (8, 9.5)]
 
 
 def test_configurations_side_by_side_are_a_result_each() -> None:
@@ -355,7 +355,7 @@ def test_configurations_side_by_side_are_a_result_each() -> None:
 |-------------|--------------|-------------|-----------------------|----------------------|---------|
 | 4           | 304.3        | 524.2       | 24.3                  | 14.0                 | 1.7x    |
 """)
-    assert [(r.series, r.told("concurrency"), values(r)) for r in found] == [
+    assert [(r.series, r.setting("concurrency"), values(r)) for r in found] == [
         ("fp16", 4, {"speed": 304.3, "median_ttft_ms": 24.3}),
         ("AWQ", 4, {"speed": 524.2, "median_ttft_ms": 14.0}),
     ]
@@ -370,7 +370,7 @@ def test_builds_side_by_side_in_llama_benchs_table() -> None:
 |-------|-------|---------------|----------------|---------|
 | m IQ4 | pp512 | 668.46 ± 1.74 | 680.74 ± 21.47 | 1.018   |
 """)
-    assert [(r.series, r.told("test"), r.get("speed"), r.figures["speed"].deviation) for r in found] == [
+    assert [(r.series, r.setting("test"), r.get("speed"), r.figures["speed"].deviation) for r in found] == [
         ("m IQ4, main", "pp512", 668.46, 1.74),
         ("m IQ4, PR", "pp512", 680.74, 21.47),
     ]
@@ -383,7 +383,9 @@ def test_llama_benchys_requests_at_once() -> None:
 |-------|-------------------|----------------|-------------------|----------|------------|
 | m     | pp2048 @ d4 (c20) | 20262.35 ± 18.4 | 3773.25 ± 4501.36 |          | 11496 ± 64 |
 """)
-    assert [(r.series, r.told("test"), r.told("depth"), r.told("concurrency"), r.get("speed")) for r in found] == [
+    assert [
+        (r.series, r.setting("test"), r.setting("depth"), r.setting("concurrency"), r.get("speed")) for r in found
+    ] == [
         ("m, total", "pp2048", 4, 20, 20262.35),
         ("m, req", "pp2048", 4, 20, 3773.25),
     ]
@@ -425,7 +427,7 @@ def test_a_table_called_metric_may_tell_other_things_too() -> None:
 | Mood           | good       |
 | Weather        | dry        |
 """)
-    assert [(r.kind, r.told("test"), values(r)) for r in found] == [
+    assert [(r.kind, r.setting("test"), values(r)) for r in found] == [
         ("serve", None, {"p50_latency_ms": 1500.33, "speed": 66.81}),
         ("micro", "tg", {"speed": 66.9}),
     ]
@@ -436,7 +438,7 @@ def test_a_load_as_a_columns_title_is_no_series() -> None:
         "| 指标 | 1 并发 | c=8 | 变化 |\n|---|---|---|---|\n| 输出吞吐 | 20 tok/s | 90 tok/s | 4x |\n"
         "| 平均 TTFT | 0.5s | 0.6s | |"
     )
-    assert (first.told("concurrency"), first.series, values(first)) == (
+    assert (first.setting("concurrency"), first.series, values(first)) == (
         1, "", {"output_throughput": 20.0, "mean_ttft_ms": 500.0},
     )  # fmt: skip
 
@@ -450,7 +452,7 @@ def test_lm_evals_table_goes_on_where_the_task_is_blank() -> None:
 """)
     assert (first.kind, first.tool, first.get("score"), first.get("stderr")) == ("quality", "lm-eval", 0.8466, 0.0135)
     assert first.figures["stderr"].half == pytest.approx(5e-5)
-    assert (second.told("task"), second.told("filter"), second.told("n_shot")) == ("gsm8k", "strict-match", 5)
+    assert (second.setting("task"), second.setting("filter"), second.setting("n_shot")) == ("gsm8k", "strict-match", 5)
     assert (second.get("score"), second.get("stderr"), second.figures["score"].bold) == (0.848, None, True)
 
 
@@ -467,7 +469,7 @@ def test_metrics_as_rows_are_a_result_for_each_column() -> None:
     assert values(second) == {"request_throughput": 0.61, "mean_ttft_ms": 8829.0}
     assert (first.figures["request_throughput"].line, first.figures["mean_ttft_ms"].line) == (12, 13)
     assert first.figures["request_throughput"].bold
-    assert first.told("concurrency") == 16
+    assert first.setting("concurrency") == 16
     assert (first.line, first.end) == (10, 15)
 
 
@@ -508,7 +510,7 @@ def test_a_lone_column_of_values_has_no_name() -> None:
 
 def test_requests_beside_a_concurrency_were_asked_for() -> None:
     (row,) = rows("| num_requests | concurrency | mean TTFT(ms) |\n|---|---|---|\n| 720 | 144 | 4717.45 |")
-    assert (row.told("num_prompts"), row.get("completed")) == (720, None)
+    assert (row.setting("num_prompts"), row.get("completed")) == (720, None)
 
 
 def test_a_table_without_figures_has_no_rows() -> None:

@@ -358,7 +358,7 @@ def test_no_secret_is_kept() -> None:
     for secret in secrets:
         assert secret not in encoded, secret
     assert len(document.commands) == 3
-    assert only(document).told("model") == "m-8b"
+    assert only(document).setting("model") == "m-8b"
 
 
 def test_ordinary_words_about_tokens_are_no_secrets() -> None:
@@ -377,7 +377,7 @@ def test_ordinary_words_about_tokens_are_no_secrets() -> None:
 
 def test_a_command_in_a_listing_with_results_says_nothing_of_the_next_listing() -> None:
     document = markdown(f"# A\n```\nvllm bench serve --model a --num-prompts 5\n{block(1)}```\n\n```\n{block(2)}```\n")
-    assert [r.told("model") for r in document.rows] == ["a", None]
+    assert [r.setting("model") for r in document.rows] == ["a", None]
 
 
 def test_a_command_in_a_listing_of_its_own_holds_until_the_next_heading_of_its_level() -> None:
@@ -385,7 +385,7 @@ def test_a_command_in_a_listing_of_its_own_holds_until_the_next_heading_of_its_l
         f"## A\n```\nvllm serve a-7b\n```\n### c=4\n```\n{block(1)}```\n### c=8\n```\n{block(2)}```\n## "
         f"B\n```\n{block(3)}```\n"
     )
-    assert [r.told("model") for r in document.rows] == ["a-7b", "a-7b", None]
+    assert [r.setting("model") for r in document.rows] == ["a-7b", "a-7b", None]
     assert [r.number("concurrency") for r in document.rows] == [4, 8, None]
     assert document.rows[0].settings["concurrency"].by == "heading"
 
@@ -394,8 +394,8 @@ def test_the_next_command_of_a_kind_takes_the_place_of_the_last() -> None:
     document = text(
         f"vllm bench serve --model a --num-prompts 5\n{block(1)}\nvllm bench serve --model b --seed 3\n{block(2)}"
     )
-    assert [r.told("model") for r in document.rows] == ["a", "b"]
-    assert document.rows[1].told("num_prompts") is None
+    assert [r.setting("model") for r in document.rows] == ["a", "b"]
+    assert document.rows[1].setting("num_prompts") is None
 
 
 def test_words_that_speak_of_a_program_are_no_command() -> None:
@@ -426,7 +426,7 @@ def test_the_last_item_of_a_list_is_no_name_of_the_table_below() -> None:
         "# A\n- llama.cpp b1620\n- ExLlamaV2\n\n| Software | TTFT (ms) | tok/s |\n|---|---|---|\n| vLLM "
         "| 12.5 | 80.1 |\n"
     )
-    assert only(document).told("engine") in (None, "vllm")
+    assert only(document).setting("engine") in (None, "vllm")
 
 
 TABLES = {
@@ -486,14 +486,14 @@ def test_what_lm_eval_says_of_its_model_belongs_to_the_table_below() -> None:
         )
         row = only(text("".join(comment + line + "\n" for line in content.splitlines())))
         assert (row.kind, row.tool, row.get("score"), row.get("stderr")) == ("quality", "lm-eval", 0.768, 0.0268)
-        assert (row.told("model"), row.told("quantization"), row.told("task")) == ("org/m-8b", "fp8", "gsm8k")
+        assert (row.setting("model"), row.setting("quantization"), row.setting("task")) == ("org/m-8b", "fp8", "gsm8k")
 
 
 def test_the_build_below_a_table_of_llama_bench_belongs_to_its_rows() -> None:
     content = (CAPTURES / "llama-bench-11434.md").read_text()
     document = markdown("# A\n```\n" + content.replace("unknown (0)", "11fb327bf (7941)") + "```\n")
     assert len(document.rows) == 4
-    assert {r.told("engine_version") for r in document.rows} == {"7941 (11fb327bf)"}
+    assert {r.setting("engine_version") for r in document.rows} == {"7941 (11fb327bf)"}
     assert {r.tool for r in document.rows} == {"llama-bench"}
 
 

@@ -9,7 +9,7 @@ from dyno.audit import arithmetic, bold, claims, percent, sections
 from dyno.audit.reports import REPORTS
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
-from dyno.measure.direction import better, leads
+from dyno.facts.metric import better, leads
 
 Check = Callable[[list[Document]], Iterator[Finding]]
 
@@ -54,7 +54,7 @@ def said(check: Check, *documents: Document) -> list[Finding]:
 )
 def test_a_sum_that_does_not_come_out_is_told(text: str) -> None:
     (finding,) = said(arithmetic.sums, doc(text))
-    assert (finding.code, finding.level, finding.at) == ("consistency.arithmetic", "doubt", ["r.md:10"])
+    assert (finding.code, finding.level, finding.locations) == ("consistency.arithmetic", "doubt", ["r.md:10"])
 
 
 def test_a_wrong_sum_is_told_with_what_it_is() -> None:
@@ -123,7 +123,7 @@ def test_a_python_session_is_held_against_its_answer() -> None:
         )
 
     assert said(arithmetic.sums, session("12472")) == []
-    assert said(arithmetic.sums, session("12473"))[0].at == ["r.md:5"]
+    assert said(arithmetic.sums, session("12473"))[0].locations == ["r.md:5"]
     assert said(arithmetic.sums, session("Traceback")) == []
 
 
@@ -134,7 +134,7 @@ def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
     measured = [row(output_throughput=2011.33, line=3), row(output_throughput=1559.19, line=4)]
     (finding,) = said(arithmetic.extrapolated, doc(text, rows=measured, listing=True))
     assert (finding.code, finding.level) == ("comparability.extrapolated", "doubt")
-    assert finding.at[0] == "r.md:10" and finding.at[1] in ("r.md:3", "r.md:4")
+    assert finding.locations[0] == "r.md:10" and finding.locations[1] in ("r.md:3", "r.md:4")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_bold_value_that_is_not_the_best_is_told() -> None:
     a = row("a", 1, duration_s=155.97, request_throughput=0.41, output_throughput=-72.17, mean_tpot_ms=162.64)
     b = row("b", 2, duration_s=-79.95, request_throughput=-0.45, output_throughput=66.85, mean_tpot_ms=-175.86)
     (finding,) = said(bold.bold, table(a, b))
-    assert (finding.code, finding.level, finding.at) == ("consistency.bold", "doubt", ["r.md:2"])
+    assert (finding.code, finding.level, finding.locations) == ("consistency.bold", "doubt", ["r.md:2"])
     assert "175.86 is bold, 162.64 is lower" in finding.text
 
 
@@ -176,7 +176,7 @@ def test_two_bold_values_of_which_one_is_better_are_told() -> None:
         row("c", 3, request_throughput=-0.15, mean_ttft_ms=-145.18, mean_tpot_ms=-39.09),
     ]
     (finding,) = said(bold.bold, table(*rows))
-    assert finding.at == ["r.md:2", "r.md:3"] and "2 of 3 columns" in finding.text
+    assert finding.locations == ["r.md:2", "r.md:3"] and "2 of 3 columns" in finding.text
 
 
 def test_the_best_in_bold_and_ties_in_bold_are_right() -> None:
@@ -244,7 +244,7 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
         Heading(15, 2, "Runs"),
     ]
     found = said(sections.empty, Document("r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings))
-    assert [(f.code, f.level, f.at) for f in found] == [
+    assert [(f.code, f.level, f.locations) for f in found] == [
         ("consistency.empty_section", "doubt", ["r.md:5"]),
         ("consistency.empty_section", "note", ["r.md:7"]),
     ]
@@ -269,7 +269,7 @@ def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
     (finding,) = said(arithmetic.extrapolated, Document("r.md", "markdown", tables=[table]))
     assert (
         finding.code == "comparability.extrapolated"
-        and finding.at == ["r.md:5"]
+        and finding.locations == ["r.md:5"]
         and "7787.17 is multiplied by 2" in finding.text
     )
     shapes = Table(3, ["GPU", "Size"], [[Cell("8x7B"), Cell("2 x 80 GB, 1.5x faster, v1.2x")]], [5])
@@ -278,7 +278,7 @@ def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
 
 def percentages(*rows: tuple[str, str, str]) -> list[str]:
     table = Table(1, ["Case", "Before", "After"], [[Cell(c) for c in r] for r in rows], list(range(3, 3 + len(rows))))
-    return [f.at[0] for f in said(percent.percentages, Document("r.md", "markdown", tables=[table]))]
+    return [f.locations[0] for f in said(percent.percentages, Document("r.md", "markdown", tables=[table]))]
 
 
 def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() -> None:
@@ -330,7 +330,7 @@ LONG = (
 def test_values_that_are_listed_below_and_are_not() -> None:
     promise = "Suggested values for various models are listed below."
     (finding,) = said(sections.dangling, doc(promise, LONG))
-    assert (finding.code, finding.level, finding.at) == ("consistency.empty_section", "note", ["r.md:10"])
+    assert (finding.code, finding.level, finding.locations) == ("consistency.empty_section", "note", ["r.md:10"])
 
 
 def test_values_that_are_listed_below() -> None:
@@ -397,7 +397,11 @@ def test_a_claim_that_the_rows_contradict_is_told(text: str) -> None:
         found = claim(text)
     (finding,) = found
     assert (finding.code, finding.level) == ("consistency.claim", "doubt")
-    assert finding.at[0] == "r.md:10" and all(a.startswith("d.csv:") for a in finding.at[1:]) and len(finding.at) > 1
+    assert (
+        finding.locations[0] == "r.md:10"
+        and all(a.startswith("d.csv:") for a in finding.locations[1:])
+        and len(finding.locations) > 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -489,7 +493,7 @@ def test_words_on_the_length_of_prompts_choose_among_files() -> None:
     text = "Red consistently exceeds Green in token throughput across all batch sizes."
     assert claim(text, data=data) == []  # it may be of the long ones
     (finding,) = claim(text, "The prompts have a constant length of 80 tokens each.", data=data)
-    assert "26 against 28" in finding.text and "result_red_short.csv:1" in finding.at
+    assert "26 against 28" in finding.text and "result_red_short.csv:1" in finding.locations
 
 
 def test_a_legend_and_likeness_choose_among_names() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Passage
+from dyno.facts.metric import THROUGHPUTS
 
 TEXT_MAX = 20_000  # characters of a passage that are looked at
 _NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?"
@@ -205,7 +206,7 @@ def sums(documents: list[Document]) -> Iterator[Finding]:
                 )
 
 
-_SPEEDS = ("output_throughput", "total_token_throughput", "request_throughput", "input_throughput", "speed")
+_SPEEDS = (*THROUGHPUTS, "input_throughput", "speed")
 _TIMES = re.compile(
     rf"(?<![\w.*/+-])(?P<first>{_NUMBER})(?:\s?(?:tok(?:en)?s?|t|req(?:uest)?s?)/s(?:ec)?)?\s{{0,2}}[*×x]\s{{0,2}}"
     rf"(?P<second>{_NUMBER})(?![\w.]?\d)(?!\s?[A-Za-z]{{1,3}}\d)"

@@ -48,7 +48,7 @@ def gathered(found: Iterable[Finding]) -> Iterator[Finding]:
     """Of many alike one is told, with the lines of all."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in found:
-        file = finding.at[0].rpartition(":")[0] if finding.at and finding.level != "note" else ""
+        file = finding.locations[0].rpartition(":")[0] if finding.locations and finding.level != "note" else ""
         alike.setdefault((finding.code, finding.level, file), []).append(finding)
     for (code, level, _), same in alike.items():
         told = list(_merged(same))
@@ -62,12 +62,12 @@ def _merged(same: Sequence[Finding]) -> Iterator[Finding]:
     """The same words for several lines are one finding."""
     lines: dict[str, list[str]] = {}
     for f in same:
-        lines.setdefault(f.text, []).extend(f.at)
+        lines.setdefault(f.text, []).extend(f.locations)
     first = {f.text: f for f in reversed(same)}
     for text, at in lines.items():
-        yield msgspec.structs.replace(first[text], at=list(dict.fromkeys(at)))
+        yield msgspec.structs.replace(first[text], locations=list(dict.fromkeys(at)))
 
 
 def _one(told: Sequence[Finding], count: int) -> Finding:
-    lines = list(dict.fromkeys(at for f in told for at in f.at))
-    return msgspec.structs.replace(told[0], text=f"{told[0].text} {count - 1} more like it.", at=lines)
+    lines = list(dict.fromkeys(at for f in told for at in f.locations))
+    return msgspec.structs.replace(told[0], text=f"{told[0].text} {count - 1} more like it.", locations=lines)

@@ -5,6 +5,7 @@ import re
 
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
+from dyno.facts.metric import METRICS
 from dyno.results.flags import scalar
 from dyno.results.printed import half
 
@@ -26,18 +27,7 @@ _LATENCY = re.compile(
 _STEMS = {"e2e latency": "e2el", "e2e": "e2el", "end-to-end latency": "e2el", "latency": "e2el"}
 _WORDS = {"average": "mean", "avg": "mean"}
 
-_FIGURES: dict[str, str] = {
-    "successful requests": "completed", "failed requests": "failed", "benchmark duration (s)": "duration_s",
-    "total input tokens": "total_input_tokens", "total generated tokens": "total_output_tokens",
-    "total output tokens": "total_output_tokens", "total generated tokens (retokenized)": "retokenized_output_tokens",
-    "request throughput (req/s)": "request_throughput",
-    "request goodput (req/s)": "request_goodput", "input token throughput (tok/s)": "input_throughput",
-    "output token throughput (tok/s)": "output_throughput", "total token throughput (tok/s)": "total_token_throughput",
-    "total throughput (tok/s)": "total_token_throughput",
-    "peak output token throughput (tok/s)": "peak_output_throughput", "peak concurrent requests": "peak_concurrency",
-    "concurrency": "concurrency_mean", "accept length": "acceptance_length",
-    "acceptance rate (%)": "acceptance_rate", "acceptance length": "acceptance_length",
-}  # fmt: skip
+_FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {"concurrency": "concurrency_mean"}
 _SETTINGS: dict[str, str] = {
     "maximum request concurrency": "concurrency", "max request concurrency": "concurrency", "max reqeuest concurrency":
     "concurrency", "traffic request rate": "rate", "request rate configured (rps)": "rate", "backend": "backend",

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Figure, Row
-from dyno.measure.direction import better
+from dyno.facts.metric import better
 
 TIE = 0.001  # two bold values this close are one to their author
 Column = list[tuple[Row, Figure]]
@@ -44,7 +44,7 @@ def _wrong(name: str, column: Column) -> list[Figure]:
 
 def _key(row: Row, names: tuple[str, ...]) -> tuple[object, ...]:
     own = {"label": row.label, "series": row.series, "section": row.section}
-    return tuple(own[n] if n in own else row.told(n) for n in names)
+    return tuple(own[n] if n in own else row.setting(n) for n in names)
 
 
 def _grouped(rows: list[Row], columns: dict[str, Column]) -> bool:

@@ -19,6 +19,7 @@ from dyno.audit.claim.side import Names, Pair, legend
 from dyno.audit.claim.words import sentences, within, words
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document, Passage, Row
+from dyno.facts.load import LENGTHS, LEVELS
 
 _PERFORMANCE = ("serve", "throughput", "latency", "micro")
 SAMPLES = 100  # fewer requests have no P99 to speak of
@@ -38,7 +39,7 @@ class Context(NamedTuple):
     spoken: frozenset[str]  # words of it and of the sentence before
 
     def finding(self, code: str, doubt: bool, text: str, advice: str, rows: list[Row]) -> Finding:
-        at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.at for r in rows)]
+        at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.location for r in rows)]
         return Finding(code, "doubt" if doubt else "note", text, advice, at[:9])
 
 
@@ -168,7 +169,7 @@ def _words(figure: str, pair: Pair, against: int, of: int) -> str:
 
 
 def _load(row: Row) -> str:
-    names = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+    names = (*sorted(LEVELS), *LENGTHS)
     told = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := row.number(n)) is not None]
     if not told and (completed := row.get("completed")) is not None:
         told = [f"{completed:g} requests"]

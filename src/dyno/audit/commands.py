@@ -67,7 +67,7 @@ def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
                 f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
                 "of no others.",
                 "Find out what became of the rest: a client's limit of open files drops requests in silence.",
-                [f"{d.file}:{asked[count]}", *(r.at for r in rows)],
+                [f"{d.file}:{asked[count]}", *(r.location for r in rows)],
             )
 
 
@@ -112,7 +112,7 @@ def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Fi
         return
     told: dict[str, dict[str, Command]] = {}
     for c in commands:
-        for name in {*ENGINE, *(n for o in commands for n in o.settings if n.startswith("--"))}:
+        for name in sorted({*ENGINE, *(n for o in commands for n in o.settings if n.startswith("--"))}):
             if name in _ELSEWHERE:
                 continue
             setting = c.settings.get(name)
@@ -167,8 +167,8 @@ def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
             if c.role != "quality" and (model := c.settings.get("model")) and "/" in str(model.value):
                 run.setdefault(str(model.value), f"{d.file}:{c.line}")
         for r in d.rows:
-            if r.kind == "serve" and "/" in str(r.told("model") or ""):
-                run.setdefault(str(r.told("model")), r.at)
+            if r.kind == "serve" and "/" in str(r.setting("model") or ""):
+                run.setdefault(str(r.setting("model")), r.location)
     if not run:
         return
     seen = set()
@@ -211,7 +211,9 @@ def size_named(documents: Sequence[Document]) -> Iterator[Finding]:
 
 
 def _asks_a_server(row: Row) -> bool:
-    return "base_url" in str(row.told("--model_args") or "") or str(row.told("backend") or "").startswith("local-")
+    return "base_url" in str(row.setting("--model_args") or "") or str(row.setting("backend") or "").startswith(
+        "local-"
+    )
 
 
 def _spelled(model: object) -> str:
@@ -222,16 +224,16 @@ def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
     """Accuracy of one configuration beside the speed of another."""
     for d in documents:
         # One that asks a server has that server's settings.
-        scores = [r for r in d.rows if r.kind == "quality" and r.told("model") and not _asks_a_server(r)]
+        scores = [r for r in d.rows if r.kind == "quality" and r.setting("model") and not _asks_a_server(r)]
         speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
         if not scores or not speed:
             continue
-        measured = {_spelled(r.told("model")) for r in scores}
+        measured = {_spelled(r.setting("model")) for r in scores}
         run = {
             _spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings
         }
         caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
-        tested = {str(r.told("kv_cache_dtype") or "") for r in scores}
+        tested = {str(r.setting("kv_cache_dtype") or "") for r in scores}
         if measured & run and not (caches - tested):
             continue
         kv = (

@@ -90,13 +90,13 @@ def _row(row: Row, asked: Sequence[Given]) -> Row:
         if not one.holds(row):
             continue
         if (other := own.get(one.name)) is not None and not _alike(other.value, one.value):
-            raise UsageError(f"--set {other.word} and --set {one.word} are both of {row.at}. Which is it?")
+            raise UsageError(f"--set {other.word} and --set {one.word} are both of {row.location}. Which is it?")
         own[one.name] = one
-        told = row.series or None if one.name == _SERIES else row.told(one.name)
+        told = row.series or None if one.name == _SERIES else row.setting(one.name)
         if told is not None and not _alike(told, one.value):
             raise UsageError(
-                f"--set {one.word}: {row.at} itself tells {one.name} = {told}. What a file tells stands: leave it "
-                "out, or name the lines it is meant for."
+                f"--set {one.word}: {row.location} itself tells {one.name} = {told}. What a file tells stands: leave "
+                "it out, or name the lines it is meant for."
             )
         if told is None and one.name == _SERIES:
             series = str(one.value)
@@ -115,5 +115,6 @@ def all_used(asked: Iterable[Given], documents: Sequence[Document]) -> None:
     for one in asked:
         if one.first and not any(one.holds(row) for row in rows):
             raise UsageError(
-                f"--set {one.word}: no result stands there. The first ones are at {', '.join(r.at for r in rows[:3])}."
+                f"--set {one.word}: no result stands there. The first ones are at "
+                f"{', '.join(r.location for r in rows[:3])}."
             )

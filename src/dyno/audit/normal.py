@@ -5,15 +5,18 @@ from collections.abc import Sequence
 import msgspec
 
 from dyno.facts.imported import Row
+from dyno.facts.load import words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
+from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
 
+LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
+             "mean_latency_ms")  # fmt: skip
 NODE = 8  # accelerators of the machines that are rented as one
 
 
 class Normal(msgspec.Struct, frozen=True):
-    at: str  # file:line
+    location: str = msgspec.field(name="at")  # file:line
     subject: str
     load: str
     kind: str
@@ -41,7 +44,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
     count = row.number("accelerators") or row.number("tensor_parallel")
     best, of = (out, "output") if out is not None else (total, "total")
-    named = str(row.told("accelerator") or "")
+    named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), told_hour=row.number("price_per_hour"))
     # Where nobody tells how many accelerators there were, a price of one is taken as it stands.
     paid = cost(chosen, rates(row.get), count or 1)
@@ -50,7 +53,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         per_million = paid.per_million_output if of == "output" else paid.per_million_total
     asked = sent(row)
     return Normal(
-        at=row.at,
+        location=row.location,
         subject=subject(row),
         load=words(point(row)),
         kind=row.kind,
@@ -69,8 +72,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         per_node_estimated=count != NODE,
         latencies={
             name: (row.figures[name].value, row.figures[name].definition)
-            for name in ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
-                         "mean_latency_ms")
+            for name in LATENCIES
             if name in row.figures
         },
         speed=_speed(row),

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from dyno.audit.audit import Audit
-from dyno.audit.normal import Normal
+from dyno.audit.normal import LATENCIES, Normal
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
+from dyno.facts.metric import words
 from dyno.report.columns import aligned, markdown
 from dyno.units import many
 
@@ -35,7 +36,11 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     head, _, files = _head(audit, rows).partition("\n")
     parts = [f"## Audit: {head}", files.strip()]
     for f in audit.findings:
-        at = f" ({', '.join(f'`{a}`' for a in f.at[:LINES])}{' …' if len(f.at) > LINES else ''})" if f.at else ""
+        at = (
+            f" ({', '.join(f'`{a}`' for a in f.locations[:LINES])}{' …' if len(f.locations) > LINES else ''})"
+            if f.locations
+            else ""
+        )
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
     for title, table in _tables(rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table, right=_numbers(table))]))
@@ -94,9 +99,9 @@ def _finding(f: Finding) -> str:
     lines = [f"{f.level:<6}{f.code}"]
     lines += textwrap.wrap(_plain(f.text), WIDTH, initial_indent="      ", subsequent_indent="      ")
     lines += textwrap.wrap(_plain(f.advice), WIDTH, initial_indent="    → ", subsequent_indent="      ")
-    if f.at:
-        more = f" and {len(f.at) - LINES} more" if len(f.at) > LINES else ""
-        shown = ", ".join(map(_plain, f.at[:LINES])) + more
+    if f.locations:
+        more = f" and {len(f.locations) - LINES} more" if len(f.locations) > LINES else ""
+        shown = ", ".join(map(_plain, f.locations[:LINES])) + more
         lines += textwrap.wrap(
             shown, WIDTH, initial_indent="   at ", subsequent_indent="      ", break_on_hyphens=False
         )
@@ -109,11 +114,6 @@ def _plain(words: str) -> str:
 
 
 # ---- the table ----
-
-_LATENCIES = {
-    "mean_ttft_ms": "TTFT", "p99_ttft_ms": "p99 TTFT", "mean_tpot_ms": "TPOT", "mean_itl_ms": "ITL",
-    "mean_e2el_ms": "E2EL", "mean_latency_ms": "latency",
-}  # fmt: skip
 
 
 def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -149,7 +149,8 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
     ]
     if len({r.accelerators for r in rows if r.accelerators}) > 1:  # parts of a node beside each other
         columns.append(("tok/s/8 devices", [_node(r) for r in rows]))
-    for name, title in _LATENCIES.items():
+    for name in (n for n in LATENCIES if n != "median_ttft_ms"):
+        title = words(name).removeprefix("mean ")
         columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]
@@ -159,9 +160,9 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
 def _places(rows: Sequence[Normal]) -> list[str]:
     """Lines; with the file's name before where there are several, and of runs their folder's name."""
     if any(r.tool == "dyno" for r in rows):
-        return [r.at.rpartition("/")[2] for r in rows]
-    one = len({r.at.rpartition(":")[0] for r in rows}) == 1
-    return [r.at.rpartition(":")[2] if one else r.at for r in rows]
+        return [r.location.rpartition("/")[2] for r in rows]
+    one = len({r.location.rpartition(":")[0] for r in rows}) == 1
+    return [r.location.rpartition(":")[2] if one else r.location for r in rows]
 
 
 def _node(r: Normal) -> str:

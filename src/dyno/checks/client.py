@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from dyno.checks.evidence import Evidence
 from dyno.facts.finding import Finding
+from dyno.facts.metric import STEMS
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
 
 LATE_SEND_MS = 10.0
 UNSEEN_NOTE = 0.01
 WAITED = 0.02  # of the load's time: more than that is no ordinary wait for a core
-_NAMES = {
-    "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "itl_per_token": "ITL per token", "e2el": "E2EL",
-    "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
+_NAMES = {name: stem.words for name, stem in STEMS.items()} | {
+    "itl_per_token": "ITL per token", "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
 }  # fmt: skip
 _RATES = {
     "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",

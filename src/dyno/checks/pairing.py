@@ -8,10 +8,11 @@ from dyno.checks import rig
 from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import COMPARED, plain
 from dyno.facts.measured import Measured
-from dyno.measure.direction import words
+from dyno.facts.metric import words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.pairs import KEYS, Group, conflicts, passes, plain, requests_of
+from dyno.measure.pairs import Group, conflicts, passes, requests_of
 
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
 LENGTHS_VOID = 0.05
@@ -29,7 +30,7 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NO_THING = {*KEYS, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_NO_THING = {*COMPARED, "num_prompts", "tokenizer", "model_bytes", "parameters"}
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -116,7 +117,7 @@ def requests(two: Two) -> Iterator[Objection]:
 def prompts(two: Two) -> Iterator[Objection]:
     one, other = ({m.prompts_sha256 for m in group} - {None} for group in (two.a, two.b))
     a, b = two.rows
-    tokenizers = (a.told("tokenizer"), b.told("tokenizer"))
+    tokenizers = (a.setting("tokenizer"), b.setting("tokenizer"))
     if all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
         yield Objection(
             Finding(
@@ -127,7 +128,7 @@ def prompts(two: Two) -> Iterator[Objection]:
                 "Compare by text (characters, words), or with prompts from one file.",
             )
         )
-    elif (names := (a.told("dataset"), b.told("dataset"))) and all(names) and names[0] != names[1]:
+    elif (names := (a.setting("dataset"), b.setting("dataset"))) and all(names) and names[0] != names[1]:
         yield Objection(
             Finding(
                 "comparability.prompts",
@@ -137,13 +138,13 @@ def prompts(two: Two) -> Iterator[Objection]:
             )
         )
     elif one and other and one != other:
-        seeds = (a.told("seed"), b.told("seed"))
+        seeds = (a.setting("seed"), b.setting("seed"))
         which = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] and len(two.a) == len(two.b) == 1 else ""
         yield Objection(
             Finding(
                 "comparability.prompts",
                 # Random ones of the same lengths are as good; of repeats, one side may have had some more.
-                "note" if a.told("dataset") == "random" or one <= other or other <= one else "doubt",
+                "note" if a.setting("dataset") == "random" or one <= other or other <= one else "doubt",
                 f"The two sides did not get the same prompts{which}.",
                 "Give both the same seed, dataset and tokenizer; lengths and contents move latencies.",
             )
@@ -305,7 +306,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
     sure = a.form == b.form == "run"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
-        x, y = a.told(name), b.told(name)
+        x, y = a.setting(name), b.setting(name)
         if name in _NO_THING or passes(name) or plain(x) == plain(y) or (not sure and (x is None or y is None)):
             continue
         if name == "model" and _last(x) == _last(y):  # wherever it lies

@@ -137,7 +137,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
             failed.append(str(e))
             continue
         documents.append(source.document)
-        own += [msgspec.structs.replace(f, at=[m.row.at]) for m in source.measured for f in m.findings]
+        own += [msgspec.structs.replace(f, locations=[m.row.location]) for m in source.measured for f in m.findings]
     for why in failed:
         print(f"dyno: {why}", file=sys.stderr)
     if failed and not documents:

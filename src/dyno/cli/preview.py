@@ -81,7 +81,5 @@ def _asked(planned: PlannedTrial) -> str:
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
-    rate = f", {load.request_rate_rps:g}/s" if load.request_rate_rps else ", ramp" if load.ramp else ""
-    streams = f", {load.max_concurrency} at once" if load.max_concurrency else ""
-    how = rate + streams or ", all at once"
+    how = load.words(", {:g}/s", ", {} at once", ", all at once", ", ramp")
     return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"

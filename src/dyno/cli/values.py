@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from dyno.errors import UsageError
+from dyno.facts.metric import GOODPUT
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 
@@ -60,8 +61,8 @@ def goodput(pairs: list[str]) -> dict[str, float]:
             limit = float(value)
         except ValueError:
             raise UsageError(f"--goodput {pair!r}: write NAME:MILLISECONDS, such as ttft:500.") from None
-        if name not in ("ttft", "tpot", "e2el"):
-            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: ttft, tpot, e2el.")
+        if name not in GOODPUT:
+            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: {', '.join(GOODPUT)}.")
         if limit < 0:
             raise UsageError(f"--goodput {pair!r}: a latency limit can't be negative.")
         targets[name] = limit

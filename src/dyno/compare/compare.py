@@ -10,7 +10,7 @@ from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pai
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.measured import Measured
-from dyno.measure.direction import better
+from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
 from dyno.measure.student import quantile, two_sided, welch_df
@@ -21,9 +21,8 @@ MARGIN = 0.05  # an interval within ± this says that there is no difference to 
 _MOST_REPEATS = 100  # that anybody is advised to make
 _MOST_TIMES = 100  # … as many requests as there were
 
-_SPEEDS = ("output_throughput", "total_token_throughput", "request_throughput")
 _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
-    "throughput": ("output_throughput", "total_token_throughput", "request_throughput"),
+    "throughput": THROUGHPUTS,
     "latency": ("mean_latency_ms", "median_latency_ms", "output_throughput"),
     "micro": ("speed",),
     "quality": ("score",),
@@ -146,7 +145,7 @@ def _side(group: Group) -> Side:
         told = [v for m in group if (v := m.row.get(name)) is not None]
         return round(sum(told)) if told else None
 
-    rows = [m.row.file if m.row.form == "run" else m.row.at for m in group]
+    rows = [m.row.file if m.row.form == "run" else m.row.location for m in group]
     return Side(rows, row.label or row.series, total("completed"), total("failed"))
 
 
@@ -159,7 +158,7 @@ def default_metrics(a: Group, b: Group) -> list[str]:
     if x.kind in _DEFAULTS:
         return [m for m in _DEFAULTS[x.kind] if both(m)]
     # One throughput: the others say the same of the same requests, or nothing that could be compared.
-    found = [m for m in _SPEEDS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
+    found = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
     for stem in ("ttft", "tpot", "itl", "e2el"):
         middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
         tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}

@@ -10,15 +10,13 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.comparison import Difference, Estimate, GateResult, GateState, Pairing
-from dyno.facts.imported import COUNTS, SPEEDS, STEMS
-from dyno.measure.direction import better, known, words
+from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric, words
 from dyno.measure.student import quantile
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_COUNTED = ("completed", "failed", "incomplete", "total_input_tokens", "total_output_tokens", "total_tokens")
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -36,16 +34,16 @@ def parse(text: str) -> Gate:
             f"--gate {text!r}: write METRIC<LIMIT, such as 'p99_ttft_ms<5%' (B may be up to 5 % above A), "
             "'p99_ttft_ms<200' (B's own value), 'output_throughput>-5%' or 'failed<=0'. Quote it for the shell."
         )
-    metric, sign, limit, percent = found.groups()
-    check_metric(metric, "--gate")
-    way = better(metric)
+    name, sign, limit, percent = found.groups()
+    check_metric(name, "--gate")
+    way = better(name)
     if percent and way is not None and (way == "lower") != (sign[0] == "<"):
-        turned = f"{metric}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}%"
+        turned = f"{name}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}%"
         raise UsageError(
-            f"--gate {text!r}: {metric} is better when it is {way}, so this holds B back from getting better. For 'not "
+            f"--gate {text!r}: {name} is better when it is {way}, so this holds B back from getting better. For 'not "
             f"worse by more than that', write '{turned}'."
         )
-    return Gate(text, metric, sign, float(limit) / (100 if percent else 1), bool(percent))
+    return Gate(text, name, sign, float(limit) / (100 if percent else 1), bool(percent))
 
 
 def check_metric(name: str, flag: str) -> None:
@@ -91,7 +89,7 @@ def _of_change(gate: Gate, d: Difference, change: float, result: Told) -> GateRe
 def _of_value(gate: Gate, b: Estimate, result: Told) -> GateResult:
     holds = _HOLDS[gate.sign]
     told = f"{words(gate.metric)} of B is {b.value:,.6g}"
-    if gate.metric in _COUNTED:
+    if metric(gate.metric).kind == "count":
         return result("held" if holds(b.value, gate.limit) else "broken", told)
     if b.error is None:
         return result("not sure" if holds(b.value, gate.limit) else "broken", f"{told}; {b.why}")

@@ -72,7 +72,12 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     documents = [s.document for s in sources]
     measured = [m for s in sources for m in (*s.measured, *s.missing)]
     lost = _lost(sources)
-    own = [msgspec.structs.replace(f, at=[m.row.at]) for m in measured if m.row.form == "run" for f in m.findings]
+    own = [
+        msgspec.structs.replace(f, locations=[m.row.location])
+        for m in measured
+        if m.row.form == "run"
+        for f in m.findings
+    ]
     judged = audit(documents, of_name, own)
     all_made = entries(measured, judged.each, rules, detail)
     if not all_made:
@@ -91,7 +96,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     studies = _studies(sources)
     return Report(
         title=secrets.clean(secrets.without_looks(options.title or about.title or _title(sources))),
-        made=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+        created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         dyno=__version__,
         verdict=verdict([*judged.each, *findings]),
         words=conclude(all_made, chosen, findings, aim.limits, _sampled, _unfinished(sources)),
@@ -142,7 +147,7 @@ def _uncopied(s: "Source", runs: set[tuple[object, ...]]) -> "Source":
 
     kept = []
     for m in s.measured:
-        mark = (m.row.told("date"), m.row.label, m.row.told("repeat"), m.row.get("duration_s"), m.prompts_sha256)
+        mark = (m.row.setting("date"), m.row.label, m.row.setting("repeat"), m.row.get("duration_s"), m.prompts_sha256)
         if mark not in runs:
             kept.append(m)
         runs.add(mark)
@@ -180,12 +185,12 @@ def _lost(sources: "Sequence[Source]") -> "list[Finding]":
 def _unused(rules: Any, all_made: "Sequence[Made]") -> None:
     """A price that nothing has: a name that doesn't fit, or a machine without accelerators. A file may hold more."""
     told = " ".join(m.price for m in all_made)
-    for rule in (rule for rule in rules if rule.at == "--price"):
+    for rule in (rule for rule in rules if rule.origin == "--price"):
         named = rule.accelerator or rule.series
         if named and not any(named.lower() in f"{m.entry.accelerator} {m.entry.series}".lower() for m in all_made):
-            print(f"dyno: {rule.at} {named}: no result is of that name, and the price is unused.", file=sys.stderr)
-        elif not named and rule.price.accelerator_hour is not None and rule.at not in told:
-            print(f"dyno: {rule.at}: no result tells how many accelerators it used; a price of the machine is "
+            print(f"dyno: {rule.origin} {named}: no result is of that name, and the price is unused.", file=sys.stderr)
+        elif not named and rule.price.accelerator_hour is not None and rule.origin not in told:
+            print(f"dyno: {rule.origin}: no result tells how many accelerators it used; a price of the machine is "
                   "--price machine=DOLLARS.", file=sys.stderr)  # fmt: skip
 
 

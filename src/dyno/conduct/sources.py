@@ -103,7 +103,7 @@ def _head(path: Path) -> bytes:
 
 def _verdict(row: Row) -> Verdict | None:
     """A result file of dyno's own tells it."""
-    told = row.told("verdict")
+    told = row.setting("verdict")
     return next((v for v in get_args(Verdict) if v == told), None)
 
 

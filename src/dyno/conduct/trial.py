@@ -68,7 +68,7 @@ def serve(
             _refuse(plan.problems(prompts.lengths))
         for note in plan.notes(trial.load.max_concurrency):
             watcher.phase(note)
-        run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
+        run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
         try:
             with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
                 session = Session(fleet.target, headers, watcher, stop, fleet)
@@ -81,7 +81,7 @@ def serve(
     else:
         session = attach(trial, headers, watcher, stop)
         prepared = prepare(trial, session)
-        run = create(runs, f"serve-{Path(session.target.model).name}-{_load_name(trial)}")
+        run = create(runs, f"serve-{Path(session.target.model).name}-{trial.load.slug}")
         before = sent_before(runs, prepared.prompts.workload.sha256, trial.target)
         measure(run, session, prepared._replace(sent_before=before))
     watcher.phase("Decoding")
@@ -256,10 +256,3 @@ def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Un
     for record in run.records():
         tally.add(cuts.record(record))
     return freeze.unfrozen(tally.summary(cuts.client(client)))
-
-
-def _load_name(trial: TrialSpec) -> str:
-    load = trial.load
-    rate = f"r{load.request_rate_rps:g}" if load.request_rate_rps else "ramp" if load.ramp else ""
-    cap = f"c{load.max_concurrency}" if load.max_concurrency else ""
-    return rate + cap or "all"

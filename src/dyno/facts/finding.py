@@ -17,7 +17,9 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     text: str  # one sentence with the numbers
     advice: str  # what to do about it
-    at: list[str] = []  # file:line of what it rests on, in other tools' results
+    locations: list[str] = msgspec.field(
+        default_factory=list, name="at"
+    )  # file:line of what it rests on, in other tools' results
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:

@@ -1,9 +1,8 @@
 """What somebody measured, as it was read: rows of figures with the lines they stand on, and the words around them.
 
 A row is one result, whoever wrote it: a printed block, an object of a JSON file, a line of a CSV file or of a table,
-and a run of dyno's own. Figures bear vLLM's result keys as names (COUNTS and SPEEDS below, `mean_ttft_ms`,
-`p99_itl_ms`), each with the definition of the tool that reckoned it (facts/definition.py): the same word means
-different numbers.
+and a run of dyno's own. Figures bear vLLM's result keys as names (facts/metric.py), each with
+the definition of the tool that reckoned it (facts/definition.py): the same word means different numbers.
 """
 
 from typing import Literal
@@ -78,40 +77,24 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         figure = self.figures.get(name)
         return None if figure is None else figure.value
 
-    def told(self, name: str) -> Scalar | None:
+    def setting(self, name: str) -> Scalar | None:
         setting = self.settings.get(name)
         return None if setting is None else setting.value
 
-    def told_at(self, name: str) -> str:
+    def setting_location(self, name: str) -> str:
         """Where a setting stands; the row, where the file doesn't tell it."""
         setting = self.settings.get(name)
-        return place(self.file, setting.line) if setting is not None and setting.line else self.at
+        return place(self.file, setting.line) if setting is not None and setting.line else self.location
 
     def number(self, name: str) -> float | None:
         """A setting, where it is one number."""
-        value = self.told(name)
+        value = self.setting(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     @property
-    def at(self) -> str:
+    def location(self) -> str:
         return place(self.file, self.line)
 
-
-# Names of figures. Counts are of requests, tokens and seconds; speeds of each second.
-COUNTS = (
-    "completed", "failed", "incomplete", "duration_s", "total_input_tokens", "total_output_tokens", "total_tokens",
-    "peak_concurrency", "concurrency_mean",  # requests in flight, as the tool tells
-    "cached_input_tokens", "acceptance_rate", "acceptance_length", "score", "stderr", "memory_bytes", "power_w",
-    "cost_per_million_tokens",
-    "sent_rate",  # requests/s that the client really sent, where it tells
-    "retokenized_output_tokens",  # of the answers' text, where they are counted again
-)  # fmt: skip
-SPEEDS = (
-    "request_throughput", "request_goodput", "input_throughput", "output_throughput", "total_token_throughput",
-    "peak_output_throughput", "speed",  # of a micro test
-)  # fmt: skip
-# Latencies: {mean, median, std, min, max, p50, p90, p95, p99, p99.9, …}_{stem}_ms. `latency`: of a whole offline batch.
-STEMS = ("ttft", "tpot", "itl", "e2el", "ntpot", "latency", "queue")
 
 # Names of settings that rows share, whoever writes them. Load and workload first, then the engine, then the machine.
 SETTINGS = (

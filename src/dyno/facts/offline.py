@@ -57,7 +57,9 @@ class Iteration(msgspec.Struct):
     drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
-    told: dict[str, Any] = {}  # by llama-bench, of itself and the test
+    reported: dict[str, Any] = msgspec.field(
+        default_factory=dict, name="told"
+    )  # by llama-bench, of itself and the test
 
 
 class Speculation(msgspec.Struct, frozen=True):

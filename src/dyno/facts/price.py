@@ -18,7 +18,7 @@ class PriceRule(msgspec.Struct, frozen=True):
     price: Price
     accelerator: str = ""  # a part of its name: MI300X
     series: str = ""  # a part of what the series is called
-    at: str = ""  # who says so: prices.toml:3, --price
+    origin: str = ""  # who says so: prices.toml:3, --price
 
     @property
     def general(self) -> bool:

@@ -51,7 +51,7 @@ class AuthorsTable(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     title: str
-    made: str  # date, ISO 8601
+    created: str  # date, ISO 8601
     dyno: str  # version
     verdict: Verdict
     words: Words

@@ -46,7 +46,7 @@ def choose(
     """`rules`: those of the command line before those of a file. `study`: what the study says of its rig.
     `told_hour`: the result's own price_per_hour."""
     fitting = [rule for rule in rules if fits(rule, accelerator, series)]
-    offers = [(rule.price, rule.at) for rule in fitting] + ([(study, "the study")] if study is not None else [])
+    offers = [(rule.price, rule.origin) for rule in fitting] + ([(study, "the study")] if study is not None else [])
     index = next((i for i, (price, _) in enumerate(offers) if _has_hour(price)), None)
     energy = next((offer for offer in offers if offer[0].energy_kwh is not None), None)
     own, passed = None, []
@@ -83,8 +83,8 @@ def _holds(name: str, part: str) -> bool:
 def _passed(taken: int, fitting: Sequence[PriceRule]) -> Iterator[str]:
     """One for all is what is left where no other fits: that it stands behind one that is of something is no doubt."""
     for rule in fitting[taken + 1 :]:
-        if _has_hour(rule.price) and rule.general == fitting[taken].general and rule.at != fitting[taken].at:
-            yield rule.at
+        if _has_hour(rule.price) and rule.general == fitting[taken].general and rule.origin != fitting[taken].origin:
+            yield rule.origin
 
 
 def _has_hour(price: Price) -> bool:
@@ -178,7 +178,7 @@ def cost(
         else None,
         energy_per_million_output=energy,
         source=_source(chosen),
-        of=of,
+        basis=of,
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Figure, Row
+from dyno.facts.imported import Figure, Row
 from dyno.facts.measured import Measured
+from dyno.facts.metric import SPEEDS
 from dyno.measure.model_name import same_model
 from dyno.measure.points import point
 
@@ -114,7 +115,7 @@ def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 def _same_result(first: Row, row: Row) -> bool:
     """Told again, and not as something else."""
     for name in ("concurrency", "rate", "num_prompts"):
-        a, b = first.told(name), row.told(name)
+        a, b = first.setting(name), row.setting(name)
         if a is not None and b is not None and a != b:
             return False
     return same_model(first, row) and (first.form != row.form or first.file != row.file)

@@ -9,12 +9,11 @@ import numpy as np
 from dyno.facts.comparison import By, Estimate
 from dyno.facts.imported import Row, Samples
 from dyno.facts.measured import Measured
+from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
 from dyno.measure import bootstrap
-from dyno.measure.direction import latency
 from dyno.measure.student import welch_df
 
-_LISTS = {"ttft": "ttfts_ms", "tpot": "tpots_ms", "e2el": "e2els_ms", "itl": "itls_ms", "latency": "latencies_ms"}
-_BY_TIME = ("request_throughput", "input_throughput", "output_throughput", "total_token_throughput")
+_BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
 _MANY = 1e9  # degrees of freedom: as good as known
 # Deviations from run to run, as shares of a figure: clocks, heat, where pages lie. LEAST is what no machine stays below
@@ -44,9 +43,9 @@ def value_of(row: Row, metric: str) -> float | None:
 def samples_of(row: Row, stem: str) -> np.ndarray:
     """Of completed requests in the order of sending, where that is told. In vLLM's files 0 stands for none."""
     s = row.samples
-    if s is None or stem not in _LISTS:
+    if s is None or stem not in SAMPLED:
         return np.empty(0)
-    values = np.array(getattr(s, _LISTS[stem]), dtype=np.float64)
+    values = np.array(getattr(s, STEMS[stem].samples), dtype=np.float64)
     if stem == "tpot" and not len(values) and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens):
         ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in (s.ttfts_ms, s.e2els_ms, s.output_lens))
         values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)

@@ -84,7 +84,7 @@ def related(a: ModelName, b: ModelName) -> bool:
 
 def same_model(a: Row, b: Row) -> bool:
     """Whether two results may be of one model, by what they say of it."""
-    return related(*(named(str(row.told("model") or "")) for row in (a, b)))
+    return related(*(named(str(row.setting("model") or "")) for row in (a, b)))
 
 
 def bytes_each(quantization: object, dtype: object, name: str) -> float:

@@ -236,7 +236,7 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
     figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
     if s.kind == "micro":
         # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
-        told_by = "llama-bench" if any(i.told for i in measured) else _TOOL
+        told_by = "llama-bench" if any(i.reported for i in measured) else _TOOL
         speeds = _speeds(trial, measured)
         if s.speed is not None:
             apart = _deviation(speeds)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dyno.compare.compare import default_metrics, pairing
 from dyno.facts.comparison import Difference
-from dyno.facts.entry import LOADS, Entry
+from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
+from dyno.facts.load import LOADS, levels_words, whole
 from dyno.facts.measured import Measured
+from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
-from dyno.measure import direction
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
-from dyno.measure.points import whole
-from dyno.report.contest import SMALL, SPEEDS, WAITS, Contest, contests, counts, small_contests
+from dyno.report.contest import SMALL, WAITS, Contest, contests, counts, small_contests
 from dyno.report.entries import Made
 from dyno.report.target import FEW, kept, latency, level, why_not
 from dyno.units import digits, many
@@ -23,13 +23,6 @@ _KINDS = {
     "quality": "accuracy",
 }  # fmt: skip
 _MOST = 4  # of the same kind of sentence
-_UNITS = {
-    "output_throughput": "output tokens/s", "total_token_throughput": "total tokens/s", "speed": "tokens/s",
-    "request_throughput": "requests/s", "score": "",
-}  # fmt: skip
-_LEVELS = {
-    "concurrency": "concurrency", "rate": "requests/s offered", "batch_size": "batch size", "requests": "requests",
-}  # fmt: skip
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _EQUAL = ("no difference seen", "can't tell")
@@ -63,7 +56,8 @@ def conclude(
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     series = list(dict.fromkeys(e.series for e in entries))
-    loads = list(dict.fromkeys(filter(None, (_axis_words(entries, axis) for axis in LOADS))))
+    levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
+    loads = list(dict.fromkeys(filter(None, levels)))
     workloads = list(dict.fromkeys(words for e in entries if (words := whole(e.workload))))
     kinds = list(dict.fromkeys(_KINDS[e.kind] for e in entries))
     parts = [_listed(series), f"({', '.join(kinds)})"]
@@ -82,14 +76,6 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     if unfinished:
         counted += f"; {many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
     return f"{' '.join(parts)}: {counted}."
-
-
-def _axis_words(entries: Sequence[Entry], axis: str) -> str:
-    values = sorted({e.axes[axis] for e in entries if axis in e.axes})
-    if not values:
-        return ""
-    span = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
-    return f"{span} {_LEVELS[axis]}" if axis in ("rate", "requests") else f"{_LEVELS[axis]} {span}"
 
 
 def _on(made: Sequence[Made]) -> str:
@@ -182,7 +168,7 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
     keeps = f" that keeps {kept(limits)}" if limits and not alone else ""
     loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
-    value, other = (f"{digits(contest.value(m))} {_unit(contest.metric)}".strip() for m in contest.ranked[:2])
+    value, other = (f"{digits(contest.value(m))} {metric(contest.metric).unit}".strip() for m in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
         why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
@@ -213,11 +199,7 @@ def _where(e: Entry) -> str:
 def _does(contest: Contest) -> str:
     if contest.metric == "score":
         return "scores best" if contest.lower else "scores highest"
-    return f"has the shortest {direction.words(contest.metric)}" if contest.lower else "gives the most"
-
-
-def _unit(metric: str) -> str:
-    return _UNITS.get(metric, "ms")
+    return f"has the shortest {metric(contest.metric).words}" if contest.lower else "gives the most"
 
 
 def _rest(contest: Contest) -> str:
@@ -237,7 +219,7 @@ def _for_each_accelerator(contest: Contest) -> Iterator[str]:
         return
     shares = [(contest.value(m) / (m.entry.accelerators or 1), m.entry.series) for m in contest.ranked]
     told = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
-    yield f"{_at(contest)}For each accelerator: {', '.join(told)} {_unit(contest.metric)}."
+    yield f"{_at(contest)}For each accelerator: {', '.join(told)} {metric(contest.metric).unit}."
 
 
 _WHY = {
@@ -271,10 +253,10 @@ def _unanswered(made: Sequence[Made], held: Sequence[Contest], limits: dict[str,
 def _alone(entries: Sequence[Entry], limits: dict[str, float]) -> str:
     """Nothing to compare: what the one thing does at most."""
     able = [e for e in entries if counts(e, limits)]
-    for name in (*SPEEDS, "speed", "score", *WAITS):
+    for name in (*THROUGHPUTS, "speed", "score", *WAITS):
         of = [(v, e) for e in able if (v := e.value(name)) is not None]
         if of:
-            lower = direction.better(name, str(of[0][1].load.get("metric", ""))) == "lower"
+            lower = better(name, str(of[0][1].load.get("metric", ""))) == "lower"
             value, e = (min if lower else max)(of, key=lambda pair: pair[0])
             return _most(value, name, e, limits)
     return "No result could be used." if not limits else f"No result keeps {kept(limits)}."
@@ -286,17 +268,17 @@ def _most(value: float, name: str, e: Entry, limits: dict[str, float]) -> str:
     if name == "score":
         return f"{e.series} scores {digits(value)}{where}."
     if name in WAITS:
-        return f"{e.series} has a {direction.words(name)} of {digits(value)} ms at least{where}{keeps}."
+        return f"{e.series} has a {metric(name).words} of {digits(value)} ms at least{where}{keeps}."
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {direction.words(tail)} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    return f"{e.series} gives {digits(value)} {_UNITS[name]} at most{where}{keeps}{waits}."
+    waits = f", with {metric(tail).words} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    return f"{e.series} gives {digits(value)} {metric(name).unit} at most{where}{keeps}{waits}."
 
 
 def _costs(
     held: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
 ) -> Iterator[str]:
     """Where series are held together, at the loads of that; of one alone, at its best."""
-    groups = [(c.about, [m.entry for m in c.ranked]) for c in held if c.metric in SPEEDS]
+    groups = [(c.about, [m.entry for m in c.ranked]) for c in held if c.metric in THROUGHPUTS]
     if not held:
         by_id = {e.id: e for e in entries}
         groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dyno.facts.entry import Entry
-from dyno.measure import direction
-from dyno.measure.points import whole
+from dyno.facts.load import identity, whole
+from dyno.facts.metric import THROUGHPUTS, better
 from dyno.report.entries import Made
 from dyno.report.target import why_not
 
 ALIKE = 0.02  # of a throughput: as good as the same
-SPEEDS = ("output_throughput", "total_token_throughput", "request_throughput")
 WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
          "median_latency_ms")  # fmt: skip
 SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
@@ -32,7 +31,7 @@ class Contest(msgspec.Struct):
 
     @property
     def lower(self) -> bool:
-        return direction.better(self.metric, str(self.made[0].entry.load.get("metric", ""))) == "lower"
+        return better(self.metric, str(self.made[0].entry.load.get("metric", ""))) == "lower"
 
     def value(self, m: Made) -> float:
         return m.entry.value(self.metric) or 0.0
@@ -113,7 +112,7 @@ def _contest(kind: str, words: str, held: dict[str, list[Made]], axis: str) -> C
         return next((n for n in names if all(m.entry.value(n) is not None for of in held.values() for m in of)), None)
 
     contest = None
-    if (speed := told(SPEEDS)) is not None:
+    if (speed := told(THROUGHPUTS)) is not None:
         contest = Contest(speed, kind, words, [_best(of, speed) for of in held.values()])
         if axis != "rate" or contest.lead() >= ALIKE:
             return contest
@@ -127,7 +126,7 @@ def _contest(kind: str, words: str, held: dict[str, list[Made]], axis: str) -> C
 
 
 def _best(of: Sequence[Made], metric: str) -> Made:
-    lower = direction.better(metric) == "lower"
+    lower = better(metric) == "lower"
     return sorted(of, key=lambda m: m.entry.value(metric) or 0.0, reverse=not lower)[0]
 
 
@@ -137,7 +136,7 @@ def small_contests(made: Sequence[Made]) -> Iterator[Contest]:
     for m in made:
         e = m.entry
         if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:
-            key = (e.kind, e.tool, *sorted((k, str(v)) for k, v in e.load.items()))
+            key = (e.kind, e.tool, *identity(e.load))
             groups.setdefault(key, {}).setdefault(e.series, []).append(m)
     for held in groups.values():
         if len(held) > 1:

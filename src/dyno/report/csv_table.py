@@ -56,7 +56,7 @@ def _line(e: Entry) -> dict[str, str]:
         "completed": e.completed, "failed": e.failed, "verdict": e.verdict, "failure": e.failure,
         "findings": " ".join(dict.fromkeys(f.code for f in e.findings)), "accelerator": e.accelerator,
         "accelerators": e.accelerators, "machine_accelerators": e.machine, "power_w": e.power_w,
-        "joules_per_token": e.joules_per_token, "at": " ".join(e.at),
+        "joules_per_token": e.joules_per_token, "at": " ".join(e.locations),
     }  # fmt: skip
     held |= {f"load.{name}": value for name, value in e.load.items()}
     held |= {f"setting.{name}": value for name, value in e.settings.items()}

@@ -7,16 +7,17 @@ from statistics import mean
 import msgspec
 
 from dyno.facts.comparison import Estimate
-from dyno.facts.entry import AXES, Entry, Memory, Number, Position
+from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
-from dyno.facts.imported import SPEEDS, STEMS, Row, RowKind
+from dyno.facts.imported import Row, RowKind
+from dyno.facts.load import rank
 from dyno.facts.measured import Measured
+from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.measure.bootstrap import QUICK
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.dedupe import once
-from dyno.measure.direction import latency
 from dyno.measure.estimate import estimates
 from dyno.measure.pairs import Group, groups
 from dyno.measure.points import sent
@@ -26,12 +27,9 @@ from dyno.report import series
 from dyno.report.loads import Loads
 from dyno.report.timeline import Detail, quantiles
 
-# Of repeats together: what was done in all of them, and how long that took.
-_SUMS = ("completed", "failed", "incomplete", "duration_s", "total_input_tokens", "total_output_tokens", "total_tokens",
-         "cached_input_tokens")  # fmt: skip
 _OWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _TIED = 1e-12
-_SPEED = ("output_throughput", "total_token_throughput", "speed")  # the first that is told
+_SPEED = (*TOKEN_THROUGHPUTS, "speed")  # the first that is told
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -99,7 +97,7 @@ def _failures(measured: Sequence[Measured]) -> Iterator[Finding]:
             done.setdefault(_key(m), []).append(m)
     for m in measured:
         if m.why_not and (others := done.get(_key(m))):
-            yield failed_trials([m], [o.row.at for o in others])
+            yield failed_trials([m], [o.row.location for o in others])
 
 
 def about_failures(made: Sequence[Made]) -> list[Finding]:
@@ -117,16 +115,12 @@ def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
         "doubt",
         f"{many} of {of[0].row.label!r} failed and {'has' if len(of) == 1 else 'have'} no result: {of[0].why_not}",
         "Run the study again: what failed is tried again.",
-        list(at) or [m.row.at for m in of],
+        list(at) or [m.row.location for m in of],
     )
 
 
 def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
-    """By workload, then by load."""
-    at = loads.axes(row)
-    told = [at.get(name, math.inf) for name in AXES]
-    rest = [(k, str(v)) for k, v in loads.load(row).items() if k not in AXES and k not in ("num_prompts", "completed")]
-    return row.kind, rest, told
+    return row.kind, *rank(loads.load(row), loads.axes(row))
 
 
 Doubts = dict[str, list[tuple[int, RowKind, Finding]]]
@@ -140,7 +134,7 @@ def _by_place(found: Iterable[Finding], measured: Sequence[Measured]) -> Doubts:
         rows.setdefault(m.row.file, []).append(m.row)
     out: Doubts = {}
     for finding in found:
-        places = [_place(at) for at in finding.at]
+        places = [_place(at) for at in finding.locations]
         kinds = [row.kind for file, line in places[:1] for row in rows.get(file, ()) if not line or _within(row, line)]
         for file, line in places:
             for kind in kinds[:1]:
@@ -176,9 +170,9 @@ def _made(
         findings=findings,
         settings={k: s.value for k, s in row.settings.items() if k not in ("verdict", "repeat")},
         repeats=len(group),
-        at=[row.at for m in group for row in (m.row, *m.also)],
+        locations=[row.location for m in group for row in (m.row, *m.also)],
         failure=first.why_not,
-        accelerator=str(row.told("accelerator") or ""),
+        accelerator=str(row.setting("accelerator") or ""),
         accelerators=_used(first),
         machine=_machine(first),
     )
@@ -225,8 +219,8 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for finding in (*m.findings, *there):
             found.setdefault((finding.code, finding.text), finding)
     results = [m.result for m in group if m.result is not None]
-    metric = next((n for n in _SPEED if n in group[0].row.figures), "")
-    speeds = [v for m in group if (v := m.row.get(metric)) is not None]
+    figure = next((n for n in _SPEED if n in group[0].row.figures), "")
+    speeds = [v for m in group if (v := m.row.get(figure)) is not None]
     repeated = differing(name, results) if results else apart(name, speeds)
     for finding in repeated:
         found.setdefault((finding.code, finding.text), finding)
@@ -255,7 +249,7 @@ def _figures(group: Group, deep: Row) -> dict[str, Number]:
 
 def _is_latency(name: str) -> bool:
     of = latency(name)
-    return of is not None and of[1] in STEMS and of[0] != "std"
+    return of is not None and of[0] != "std"
 
 
 def _worth(name: str) -> bool:
@@ -267,7 +261,7 @@ def _worth(name: str) -> bool:
 def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     told = [row.figures[name] for row in rows if name in row.figures]
     value = mean(f.value for f in told) if len(told) > 1 else told[0].value
-    if name in _SUMS and len(rows) > 1:
+    if metric(name).sums and len(rows) > 1:
         value *= len(rows)  # also where one of them doesn't tell it: else it wouldn't fit what the others sum up to
     first = told[0]
     low = high = None

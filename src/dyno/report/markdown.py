@@ -16,7 +16,7 @@ def markdown(report: Report) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
-    yield f"**{report.verdict}** · {escaped(report.made)} · dyno {escaped(report.dyno)}"
+    yield f"**{report.verdict}** · {escaped(report.created)} · dyno {escaped(report.dyno)}"
     yield escaped_line(report.about)
     yield from _words(report)
     yield from _section("Results", tables.results(report))

@@ -103,7 +103,7 @@ def row(
         "n_gen": work.output_len or 0,
         "n_depth": how.depth or 0,
         # llama-bench says itself what it ran with.
-        **{k: v for k, v in next((i.told for i in iterations if i.told), {}).items() if k in FIELDS},
+        **{k: v for k, v in next((i.reported for i in iterations if i.reported), {}).items() if k in FIELDS},
         "test_time": _utc(manifest.started),
         "avg_ns": int(statistics.fmean(ns)) if ns else None,
         "stddev_ns": int(_deviation(ns)) if ns else None,

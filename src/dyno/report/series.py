@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import LOAD, identity
 from dyno.facts.measured import Measured
 from dyno.facts.study import short
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, LOAD, subject
+from dyno.measure.points import ASIDE, ENGINE, subject
 from dyno.report.loads import Loads
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
@@ -34,8 +35,8 @@ _LOAD_WORD = re.compile(
 def names(of: Sequence[Measured], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     called = any(m.row.series and m.place is None for m in of)
-    cards = {str(m.row.told("accelerator") or "").lower() for m in of}
-    silent = any(m.row.told("quantization") is None for m in of)
+    cards = {str(m.row.setting("accelerator") or "").lower() for m in of}
+    silent = any(m.row.setting("quantization") is None for m in of)
     facts = [_without_plain(_identity(m, called, len(cards) > 1)) if silent else _identity(m, called, len(cards) > 1)
              for m in of]  # fmt: skip
     apart = _telling(facts)
@@ -65,7 +66,7 @@ def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[li
 
 
 def _load(row: Row, loads: Loads) -> tuple[object, ...]:
-    return (row.kind, row.tool, *sorted((k, str(v)) for k, v in loads.load(row).items()))
+    return (row.kind, row.tool, *identity(loads.load(row)))
 
 
 def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
@@ -158,7 +159,7 @@ def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
     differ."""
     row, place = m.row, m.place
     if place is not None:
-        facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.told("accelerator") or "")}
+        facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
         facts["engine"] = place.engine
         return facts | {k: short(v) for k, v in place.of("engine").items()}
     if row.series:
@@ -178,7 +179,7 @@ def _without_plain(facts: dict[str, Scalar]) -> dict[str, Scalar]:
 
 def _settings(row: Row) -> dict[str, Scalar]:
     """Of the engine and the machine."""
-    found = {name: value for name in ENGINE if (value := row.told(name)) is not None}
+    found = {name: value for name in ENGINE if (value := row.setting(name)) is not None}
     if "model" in found:
         found["model"] = named(str(found["model"])).name
     if "quantization" in found and len(str(found["quantization"])) <= 5:

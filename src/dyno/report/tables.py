@@ -10,8 +10,9 @@ from dyno.facts.definition import meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
+from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
 from dyno.facts.report import AuthorsTable, Report
-from dyno.measure import points
 from dyno.report import per
 from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
 from dyno.report.target import kept
@@ -56,19 +57,6 @@ KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
-_LOAD: dict[str, tuple[str, str]] = {
-    "rate": ("offered", "req/s"), "batch_size": ("batch size", ""), "num_prompts": ("prompts", ""),
-    "input_len": ("input", "tokens"), "output_len": ("output", "tokens"), "n_shot": ("shots", ""),
-}  # fmt: skip
-STEMS = {
-    "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "ntpot": "NTPOT", "latency": "latency",
-    "queue": "queue",
-}  # fmt: skip
-_SHOWN = ("ttft", "tpot", "itl", "e2el", "latency")
-SPEEDS = {
-    "request_throughput": "req/s", "request_goodput": "goodput req/s", "output_throughput": "output tok/s",
-    "total_token_throughput": "total tok/s", "speed": "tok/s",
-}  # fmt: skip
 _NOT_TOLD = Cell(NONE)
 
 
@@ -105,11 +93,11 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
     """The series and where it stands; a setting of the load that all share is told below the table instead."""
     drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
     for name in _varying(entries):
-        title, unit = _LOAD.get(name, (name, ""))
+        key = KEYS.get(name, Key())
         values = [e.load.get(name) for e in entries]
         cells = [_scalar(v) for v in values]
         number = all(c.value is not None for c in cells if c is not _NOT_TOLD)
-        drawn.append(_Drawn(Column(title, unit, "number" if number else "text"), cells))
+        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if number else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
@@ -118,9 +106,9 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
-    """In points.LOAD's order. How many were completed has a column anyhow."""
+    """In LOAD's order. How many were completed has a column anyhow."""
     told = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
-    return [*(n for n in points.LOAD if n in told), *(n for n in told if n not in points.LOAD)]
+    return [*(n for n in LOAD if n in told), *(n for n in told if n not in LOAD)]
 
 
 def varying(report: Report) -> dict[RowKind, list[str]]:
@@ -135,7 +123,7 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
     shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
-    return f"All of them: {points.whole(shared)}." if shared else ""
+    return f"All of them: {whole(shared)}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -157,12 +145,13 @@ def verdict_words(entry: Entry) -> str:
 def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
     """Speeds, then latencies. A figure that nobody has is no column."""
     drawn: list[_Drawn] = []
-    for name, title in SPEEDS.items():
-        drawn += _by_meaning(title, "", entries, lambda e, n=name: e.figures.get(n), per=True)  # type: ignore[misc]
+    for m in METRICS.values():
+        if m.column:
+            drawn += _by_meaning(m.column, "", entries, lambda e, n=m.name: e.figures.get(n), per=True)  # type: ignore[misc]
     drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
-    for stem in _SHOWN:
+    for stem in SAMPLED:
         for stat in _stats(entries, stem):
-            title = f"{stat} {STEMS[stem]}"
+            title = metric(f"{stat}_{stem}_ms").column
             drawn += _by_meaning(title, "ms", entries, lambda e, s=stem, t=stat: e.statistic(t, s))  # type: ignore[misc]
     return drawn
 
@@ -262,8 +251,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
 
     drawn = []
     for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
-        for name in ("output_throughput", "total_token_throughput"):
-            drawn.append(_Drawn(Column(SPEEDS[name], unit, "figure"), [_each(e, name, mode) for e in entries]))
+        for name in TOKEN_THROUGHPUTS:
+            drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), [_each(e, name, mode) for e in entries]))
     return [
         priced("price", "hour", f"{sign}/hour"),
         priced("input", "per_million_input", f"{sign}/M tokens"),
@@ -290,10 +279,7 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
 
 def figure_words(name: str) -> str:
     """'p99_ttft_ms' → 'p99 TTFT'."""
-    stat, _, stem = name.removesuffix("_ms").rpartition("_")
-    if name.endswith("_ms") and stem in STEMS:
-        return f"{'p50' if stat == 'median' else stat} {STEMS[stem]}"
-    return SPEEDS.get(name) or name.removesuffix("_s").replace("_", " ")
+    return metric(name).column or name.removesuffix("_s").replace("_", " ")
 
 
 def figure_unit(name: str) -> str:
@@ -334,8 +320,8 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
     """By what a sweep raises; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
-    raised = {name: value for name, value in entry.load.items() if name in points.LEVELS}
-    return Cell(points.whole(raised or entry.load))
+    raised = {name: value for name, value in entry.load.items() if name in LEVELS}
+    return Cell(whole(raised or entry.load))
 
 
 # ---- findings ----
@@ -347,23 +333,24 @@ def findings(report: Report) -> Table | None:
     columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
                Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
     # A run's folder is told by its trial, which links to it.
-    own = {at for e in report.entries if e.tool == "dyno" for at in e.at}
+    own = {at for e in report.entries if e.tool == "dyno" for at in e.locations}
     lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
     return Table("findings", "Findings", columns, lines)
 
 
 def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
     """Whom it is about: those that bear it, or one of those that it was gathered from."""
-    at = set(f.at)
+    at = set(f.locations)
     return [
         e.id
         for e in entries
-        if at & set(e.at) or any(o.code == f.code and (o.text == f.text or at & set(o.at)) for o in e.findings)
+        if at & set(e.locations)
+        or any(o.code == f.code and (o.text == f.text or at & set(o.locations)) for o in e.findings)
     ]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
-    at = [place for place in f.at if place not in own]
+    at = [place for place in f.locations if place not in own]
     more = f" and {len(at) - PLACES} more" if len(at) > PLACES else ""
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
     return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(at[:PLACES]) + more),

@@ -10,17 +10,16 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry
-from dyno.facts.imported import STEMS
+from dyno.facts.load import whole
+from dyno.facts.load import words as in_words
+from dyno.facts.metric import STEMS, TOKEN_THROUGHPUTS, words
+from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
-from dyno.measure.direction import words
-from dyno.measure.points import whole
-from dyno.measure.points import words as in_words
 
 FEW = 0.01  # of the requests may have failed
 _WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")
-_FIGURE = re.compile(r"(p\d{1,2}(?:\.\d+)?|mean|median|max)_([a-z0-9]+)_ms")
 _PREFERRED = "p99"
-_SPEEDS = ("output_throughput", "total_token_throughput")
+_NO_LIMIT = ("std", "min", "p100")
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -78,7 +77,8 @@ def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
 
 def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
     """And why that one."""
-    told = [{_one_name(m[1]) for name in e.figures if (m := _FIGURE.fullmatch(name)) and m[2] == stem} for e in entries]
+    told = [{_one_name(m[0]) for name in e.figures if (m := parts(name)) and m[1] == stem and m[0] not in _NO_LIMIT}
+            for e in entries]  # fmt: skip
     told = [names for names in told if names]  # who doesn't tell this latency at all can't meet a limit of it
     if not told:
         return _PREFERRED, "no result tells one"
@@ -163,7 +163,7 @@ def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:
         return _Load(entry, "silent", missed)
     if missed > 1:
         return _Load(entry, "slow", missed)
-    return _Load(entry, "throughput" if all(entry.value(name) is None for name in _SPEEDS) else "", missed)
+    return _Load(entry, "throughput" if all(entry.value(name) is None for name in TOKEN_THROUGHPUTS) else "", missed)
 
 
 def failed_share(entry: Entry) -> float:
@@ -178,7 +178,7 @@ def failed_share(entry: Entry) -> float:
 
 def _fastest(entries: Sequence[Entry]) -> Entry | None:
     """By output tokens; by all tokens where some tell no other speed."""
-    speeds = [[entry.value(name) for entry in entries] for name in _SPEEDS]
+    speeds = [[entry.value(name) for entry in entries] for name in TOKEN_THROUGHPUTS]
     told = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
     known = [(speed, entry) for speed, entry in zip(told, entries, strict=False) if speed is not None]
     return max(known, key=lambda pair: pair[0])[1] if known else None

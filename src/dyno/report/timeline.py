@@ -7,6 +7,7 @@ import numpy as np
 
 from dyno.facts.entry import Bar, Moment
 from dyno.facts.imported import Row, Samples
+from dyno.facts.metric import SAMPLED
 from dyno.facts.record import Record
 from dyno.facts.telemetry import Sample
 from dyno.measure import timing
@@ -33,7 +34,7 @@ class Detail(msgspec.Struct, frozen=True):
 def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
     """Values that were measured, and no line between them: the sample at or above each share."""
     out = {}
-    for stem in ("ttft", "tpot", "itl", "e2el", "latency"):
+    for stem in SAMPLED:
         values = samples_of(row, stem)
         if len(values) >= _FEWEST:
             found = np.quantile(values, _SHARES, method="inverted_cdf")

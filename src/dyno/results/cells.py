@@ -4,7 +4,8 @@ import re
 from typing import Final
 
 from dyno.facts.definition import definition
-from dyno.facts.imported import SPEEDS, Cell, Figure, Scalar, Setting
+from dyno.facts.imported import Cell, Figure, Scalar, Setting
+from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.columns import TO_BYTES, TO_MS, Column
 from dyno.results.flags import ENGINE, ENGINES

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dyno.facts.imported import STEMS
+from dyno.facts.metric import METRICS, latency, stem_named
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -43,64 +43,21 @@ _STATISTICS: Final = {
     "stdev": "std", "stddev": "std", "std dev": "std", "standard deviation": "std", "min": "min", "minimum": "min",
     "max": "max", "maximum": "max",
 }  # fmt: skip
-_STEMS: Final = {
-    "ttft": "ttft", "time to first token": "ttft", "first token latency": "ttft", "first token time": "ttft",
-    "tpot": "tpot", "time per output token": "tpot",
-    "itl": "itl", "inter token latency": "itl", "intertoken latency": "itl",
-    "e2el": "e2el", "e2e": "e2el", "e2e latency": "e2el", "end to end latency": "e2el", "end to end": "e2el",
-    "request latency": "e2el", "latency": "latency", "batch latency": "latency", "client queue time": "queue",
-    "queue time": "queue", "ntpot": "ntpot", "normalized time per output token": "ntpot",
-}  # fmt: skip
 # Keys that tools write, whose unit isn't in the name.
-_KEYS: Final = {
-    "duration": Column("duration_s"),
-    "elapsed_time": Column("duration_s"),
-    "benchmark_duration": Column("duration_s"),
-    "request_throughput": Column("request_throughput"),
-    "requests_per_second": Column("request_throughput"),
-    "request_goodput": Column("request_goodput"),
-    "request_goodput:": Column("request_goodput"),
-    "input_throughput": Column("input_throughput"),
-    "output_throughput": Column("output_throughput"),
-    "total_throughput": Column("total_token_throughput"),
-    "total_token_throughput": Column("total_token_throughput"),
-    "tokens_per_second": Column("total_token_throughput"),
-    "max_output_tokens_per_s": Column("peak_output_throughput"),
-    "max_concurrent_requests": Column("peak_concurrency"),
-    "total_num_tokens": Column("total_tokens"),
+_KEYS: Final = {key: Column(m.name) for m in METRICS.values() for key in m.keys} | {
     "end_to_end_latency": Column("mean_e2el_ms", scale=1e3),
     "avg_latency": Column("mean_latency_ms", scale=1e3),
     "spec_decode_acceptance_rate": Column("acceptance_rate", scale=0.01),
-    "spec_decode_acceptance_length": Column("acceptance_length"),
-    "accept_length": Column("acceptance_length"),
+    "results_num_completed_requests_per_min": Column("request_throughput", scale=1 / 60),  # LLMPerf's
     "request_rate": Column("rate", figure=False),
     "model_id": Column("model", figure=False),
     "tokenizer_id": Column("tokenizer", figure=False),
     "gpu_name": Column("accelerator", figure=False),
-    "out_tput": Column("output_throughput"),
-    "tot_tput": Column("total_token_throughput"),
-    "req_tput": Column("request_throughput"),
-    # LLMPerf's
-    "results_mean_output_throughput_token_per_s": Column("output_throughput"),
-    "results_num_completed_requests": Column("completed"),
-    "results_num_completed_requests_per_min": Column("request_throughput", scale=1 / 60),
-    "results_number_errors": Column("failed"),
 }
 _LLMPERF: Final = re.compile(
     r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d{1,2}))"
 )
-_LLMPERF_STEMS: Final = {"ttft": "ttft", "end_to_end_latency": "e2el", "inter_token_latency": "itl"}
-_COUNTS: Final = {
-    "completed": "completed", "successful requests": "completed", "completed requests": "completed",
-    "requests completed": "completed", "successful": "completed", "failed": "failed", "failed requests": "failed",
-    "errored requests": "failed", "total input tokens": "total_input_tokens",
-    "total prompt tokens": "total_input_tokens",
-    "total generated tokens": "total_output_tokens", "total output tokens": "total_output_tokens",
-    "total tokens": "total_tokens", "peak concurrent requests": "peak_concurrency",
-    "peak concurrency": "peak_concurrency",
-    "acceptance length": "acceptance_length", "accept length": "acceptance_length",
-    "mean acceptance length": "acceptance_length",
-}  # fmt: skip
+_COUNTS: Final = {title: m.name for m in METRICS.values() for title in (*m.labels, *m.titles) if "(" not in title}
 _SECONDS: Final = ("duration", "benchmark duration", "elapsed time", "elapsed", "test duration", "run duration")
 _SETTINGS: Final = {
     "concurrency": (
@@ -198,7 +155,7 @@ def meaning(title: str) -> Column | None:
         return _KEYS[key]
     if match := _LLMPERF.fullmatch(key):
         how = (match[2] or match[3]).replace("stddev", "std")
-        return Column(f"{how}_{_LLMPERF_STEMS[match[1]]}_ms", scale=1e3)
+        return Column(f"{how}_{stem_named(match[1])}_ms", scale=1e3)
     if match := _LOADED.search(key):
         column = meaning(key[: match.start()])
         told = ("concurrency" if match[1] else "batch_size", int(match[3]))
@@ -221,8 +178,8 @@ def statistic(title: str) -> str | None:
 
 def stem_of(name: str) -> str:
     """mean_ttft_ms → ttft; '' of a figure that is no latency."""
-    parts = name.removesuffix("_ms").split("_", 1)
-    return parts[1] if name.endswith("_ms") and len(parts) == 2 and parts[1] in STEMS else ""
+    parts = latency(name)
+    return "" if parts is None else parts[1]
 
 
 def with_statistic(name: str, statistic: str) -> str:
@@ -282,7 +239,7 @@ def _take_statistic(words: str) -> tuple[str | None, str]:
 
 def _latency(words: str, unit: str) -> Column | None:
     found, rest = _take_statistic(words)
-    stem = _STEMS.get(rest)
+    stem = stem_named(rest)
     if stem is None or (unit and unit not in TO_MS):
         return None
     if not unit and rest == "latency":

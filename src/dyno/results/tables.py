@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import SPEEDS, Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.load import LENGTHS, LEVELS
+from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.cells import devices, figure, plain, rate, settings_of
 from dyno.results.columns import Column
@@ -25,7 +27,7 @@ _MEASURED: Final = re.compile(
 )
 # No result where nothing else was measured: they may as well be a machine's or a kernel's.
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
-_LOADS: Final = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+_LOADS: Final = (*LEVELS, *LENGTHS)
 _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
 # A column of words that tells configurations apart, and one that only remarks on them.
 _CALLED: Final = re.compile(
@@ -332,7 +334,7 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     if test not in ("pp", "tg"):
         return llama_bench_table.test(test, line)
     several = any(
-        (row.number(name) or 1) > 1 or isinstance(row.told(name), str) for name in ("batch_size", "concurrency")
+        (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
     )
     words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
     if several or _GUESSED.search(words):

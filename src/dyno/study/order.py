@@ -87,16 +87,10 @@ def series_key(planned: PlannedTrial) -> tuple[str, ...]:
     """Trials that differ by how much load there is, and by nothing else. The prompts' number and seed go with it."""
     t, place = planned.trial, planned.place
     w = msgspec.structs.replace(t.workload, num_prompts=1, num_warmups=0, seed=0)
-    load = msgspec.structs.replace(
-        t.load, request_rate_rps=None, ramp_start_rps=None, ramp_end_rps=None, max_concurrency=None, seed=0
-    )
-    rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=load)).decode()
+    rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=t.load.without_level())).decode()
     key = rest, str(place.rig), place.engine, place.workload, place.load, str(place.repeat)
     return (*key, place.id) if t.offline else key
 
 
 def level(planned: PlannedTrial) -> tuple[float, float]:
-    """How much load: by rate, then by concurrency. No limit is the most."""
-    load = planned.trial.load
-    rate = load.request_rate_rps or load.ramp_end_rps
-    return (rate if rate else float("inf"), load.max_concurrency or float("inf"))
+    return planned.trial.load.level

@@ -67,7 +67,7 @@ def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
     if not {"accelerator_hour", "machine_hour", "energy_kwh"} & table.keys():
         doc.mistake(("price", index), "has no price: give accelerator_hour, machine_hour or energy_kwh.")
     patterns = {key: values.pop(key).strip() for key in _PATTERNS if key in values}
-    return PriceRule(Price(**values), at=f"{doc.name}:{doc.line(('price', index))}", **patterns)
+    return PriceRule(Price(**values), origin=f"{doc.name}:{doc.line(('price', index))}", **patterns)
 
 
 def price_rules(words: Sequence[str], energy: float | None, file: FilePath | None) -> list[PriceRule]:
@@ -94,11 +94,11 @@ def prices_from(words: Sequence[str], energy: float | None = None) -> list[Price
         named[key] = value
     machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
     everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
-    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, at="--price") for name, v in named.items()]
+    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price") for name, v in named.items()]
     if everywhere.accelerator_hour is not None or machine is not None:
-        rules.append(PriceRule(everywhere, at="--price"))
+        rules.append(PriceRule(everywhere, origin="--price"))
     elif energy is not None:
-        rules.append(PriceRule(everywhere, at="--energy-price"))
+        rules.append(PriceRule(everywhere, origin="--energy-price"))
     return rules
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
+from dyno.facts.metric import GOODPUT
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -21,7 +22,6 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
-GOODPUT = ("ttft", "tpot", "e2el")
 _WARMUPS = 8  # where no concurrency says better
 
 

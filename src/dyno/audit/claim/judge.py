@@ -8,7 +8,7 @@ from dyno.audit.claim.scope import Range, covers, load
 from dyno.audit.claim.sentence import Versus
 from dyno.audit.claim.side import Names, Pair, Side, alike, pairs
 from dyno.facts.imported import Row
-from dyno.measure.direction import leads
+from dyno.facts.metric import leads
 
 MARGIN = 0.01  # single runs differ by that much
 

@@ -112,7 +112,7 @@ def load(row: Row, variable: str) -> float | None:
     told = row.number(variable)
     if told is not None:
         return told
-    if variable == "batch_size" and not any(row.told(n) is not None for n in ("concurrency", "rate")):
+    if variable == "batch_size" and not any(row.setting(n) is not None for n in ("concurrency", "rate")):
         sent = row.number("num_prompts")
         return sent if sent is not None else row.get("completed")
     if variable in ("input_len", "output_len"):

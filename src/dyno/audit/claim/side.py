@@ -50,7 +50,7 @@ def _identity(row: Row, tier: int) -> Name:
         case 0:
             return frozenset(tokens(_LOADS.sub(" ", row.series or row.label)))
         case 1:
-            told = (row.told(n) for n in ("engine", "model", "accelerator", "quantization"))
+            told = (row.setting(n) for n in ("engine", "model", "accelerator", "quantization"))
             return frozenset(t for value in told if isinstance(value, str) for t in tokens(value))
         case _:
             return frozenset(_stem(row))

@@ -28,7 +28,7 @@ def failed(row: Row) -> Iterator[Finding]:
     for finding in failures(
         int(asked[0] - done), int(asked[0]), int(done), f": {asked[1]} says {asked[0]:,.0f}" * bool(asked[1])
     ):
-        yield msgspec.structs.replace(finding, at=at([row], "completed", "failed"))
+        yield msgspec.structs.replace(finding, locations=at([row], "completed", "failed"))
 
 
 def more_than_asked(row: Row) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def more_than_asked(row: Row) -> Iterator[Finding]:
             f"{done:,.0f} requests were completed, where {asked.value:,} were asked for"
             + (f" on line {asked.line}." if asked.line else ", as who imported it says."),
             "The command is not the one of this result.",
-            [row.told_at("num_prompts"), *at([row], "completed")],
+            [row.setting_location("num_prompts"), *at([row], "completed")],
         )
 
 
@@ -107,7 +107,7 @@ def lengths(row: Row) -> Iterator[Finding]:
     if row.kind != "serve" or _spread_wanted(row):
         return
     made, wanted = output_each(row), row.number("output_len")
-    if made and wanted and made < 0.9 * wanted and row.told("ignore_eos") is not True:
+    if made and wanted and made < 0.9 * wanted and row.setting("ignore_eos") is not True:
         yield Finding(
             "tokens.output_short",
             "doubt",
@@ -119,7 +119,7 @@ def lengths(row: Row) -> Iterator[Finding]:
     if (
         read
         and asked
-        and "rerank" not in str(row.told("dataset") or "")
+        and "rerank" not in str(row.setting("dataset") or "")
         and abs(read / asked - 1) > 0.1
         and abs(read - asked) > 48
     ):
@@ -139,7 +139,7 @@ def lengths(row: Row) -> Iterator[Finding]:
 
 def _spread_wanted(row: Row) -> bool:
     """Lengths were drawn from a range: SGLang does so unless it is told not to, vLLM where it is told to."""
-    ratio = next((v for n in ("--random-range-ratio", "random_range_ratio") if (v := row.told(n)) is not None), None)
+    ratio = next((v for n in ("--random-range-ratio", "random_range_ratio") if (v := row.setting(n)) is not None), None)
     if row.tool == "sglang":
         return ratio not in (1, 1.0)
     return ratio not in (None, 0, 1)

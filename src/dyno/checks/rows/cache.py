@@ -21,7 +21,7 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
         read, first = input_each(row), row.get("mean_ttft_ms")
         if row.kind != "serve" or row.number("concurrency") != 1 or not (middle and tail and step and read and first):
             continue
-        varied = str(row.told("dataset") or "").lower() not in ("", *RANDOM)
+        varied = str(row.setting("dataset") or "").lower() not in ("", *RANDOM)
         if read < 64 or middle > STEP * step or tail > FLAT * middle or not varied:
             continue
         witness = _witness(row, rows, read, first)
@@ -38,10 +38,10 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
     """The fastest prompt processing of a model of this size in the same papers."""
-    size = named(str(row.told("model") or row.label)).billions
+    size = named(str(row.setting("model") or row.label)).billions
     found = [
         r for r in rows
-        if r.kind == "micro" and str(r.told("test") or "").startswith("pp") and r.get("speed") and size
+        if r.kind == "micro" and str(r.setting("test") or "").startswith("pp") and r.get("speed") and size
         and abs((r.number("parameters") or 0) / 1e9 / size - 1) < 0.15
     ]  # fmt: skip
     if not found:
@@ -51,7 +51,7 @@ def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tup
     if read / speed * 1000 < FASTER * first_ms:
         return None
     return (
-        f"{best.told('test')} of {best.label or best.told('model')} at {speed:,.0f} tok/s",
+        f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s",
         speed,
         at([best], "speed"),
     )
@@ -61,7 +61,7 @@ def hits(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         found, read = row.get("cached_input_tokens"), row.get("total_input_tokens")
         if found and read and found > HITS * read:
-            drawn = str(row.told("dataset") or "").lower() in RANDOM
+            drawn = str(row.setting("dataset") or "").lower() in RANDOM
             yield Finding(
                 "cache.hits",
                 "doubt" if drawn else "note",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.definition import one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.load import words
 from dyno.measure.model_name import named, related
 from dyno.measure.points import (
     alike_prompts,
@@ -18,7 +19,6 @@ from dyno.measure.points import (
     subject,
     together,
     unsaid,
-    words,
 )
 
 WORK, FAR = 0.1, 0.25  # tokens of a request, apart
@@ -151,7 +151,7 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
     """A model that was taught to answer beside the one that wasn't."""
     seen: set[tuple[str, str]] = set()
     for group in _beside(rows):
-        told = {named(str(r.told("model"))): r for r in group if r.told("model")}
+        told = {named(str(r.setting("model"))): r for r in group if r.setting("model")}
         names = list(told)
         for i, a in enumerate(names):
             for b in names[i + 1 :]:
@@ -163,7 +163,7 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
                         f"{a.name} and {b.name} are compared: one was taught to answer, the other wasn't, so that "
                         "they end at other places and make other numbers of tokens.",
                         "Use the same model for both.",
-                        [told[m].told_at("model") for m in (a, b)],
+                        [told[m].setting_location("model") for m in (a, b)],
                     )  # fmt: skip
 
 

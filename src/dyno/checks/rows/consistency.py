@@ -5,13 +5,13 @@ from itertools import pairwise
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row
+from dyno.facts.metric import SAMPLED, TOKEN_THROUGHPUTS
 from dyno.measure.cost import per_million
 from dyno.measure.points import at, bounds, duration, finite_rate, output_each, requests_per_s, sent
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
 OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
-STEMS = ("ttft", "tpot", "itl", "e2el", "latency")
 # Tools whose throughput is the sum over the whole run; others reckon it in a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
 
@@ -56,7 +56,7 @@ def sums(row: Row) -> Iterator[Finding]:
 
 def percentiles(row: Row) -> Iterator[Finding]:
     """Their order, and what a mean allows."""
-    for stem in STEMS:
+    for stem in SAMPLED:
         told = _ladder(row, stem)
         wrong = [
             f"{a} {x.value:,.2f} ms lies above {b} {y.value:,.2f} ms"
@@ -302,7 +302,7 @@ def two_runs(row: Row) -> Iterator[Finding]:
 
 def price(row: Row) -> Iterator[Finding]:
     told, hour = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour")
-    speeds = [s for name in ("total_token_throughput", "output_throughput") if (s := row.get(name))]
+    speeds = [s for name in TOKEN_THROUGHPUTS if (s := row.get(name))]
     if told is None or not hour or not speeds:
         return
     costs = [cost for speed in speeds if (cost := per_million(hour, speed)) is not None]

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.metric import THROUGHPUTS, words
 from dyno.measure.points import at, finite_rate, level, output_each, requests_per_s, subject, sweeps
 
 SERVED = 0.9  # of the offered rate
@@ -98,7 +99,7 @@ def slots(row: Row) -> Iterator[Finding]:
             f"{asked:g} requests were kept in flight, and the engine takes {limit:g} at once"
             + (f" in each of {copies:g} copies." if copies > 1 else "."),
             "The others wait, and their wait is in the time to the first token. Raise the limit, or ask for less.",
-            [*at([row], "mean_ttft_ms"), row.told_at("max_num_seqs")],
+            [*at([row], "mean_ttft_ms"), row.setting_location("max_num_seqs")],
         )
 
 
@@ -131,10 +132,10 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     if not (low and high and speed and waits) or high[1] < 1.3 * low[1]:
         return
     name, (had, has) = speed
-    word, (waited, wait) = waits
+    late, (waited, wait) = waits
     if has > had * (1 + GAIN) or wait < WAIT * waited:
         return
-    engine, limit = after.told("engine"), after.number("max_num_seqs")
+    engine, limit = after.setting("engine"), after.number("max_num_seqs")
     at_slots = (
         engine == "vllm" and limit is None and low[0] == high[0] == "concurrency"
         and low[1] <= VLLM_SLOTS < high[1] and wait > 2 * waited and "tensor_parallel" in after.settings
@@ -143,9 +144,9 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
         at_slots = low[1] <= limit < high[1]
     text = (
         f"{subject(after)}: {_what(low)} → {_what(high)} brings {has / had - 1:+.1%} {name.replace('_', ' ')} "
-        f"({had:,.2f} → {has:,.2f}) and {wait / waited:.1f} times the {word} ({waited:,.0f} → {wait:,.0f} ms)."
+        f"({had:,.2f} → {has:,.2f}) and {wait / waited:.1f} times the {words(late)} ({waited:,.0f} → {wait:,.0f} ms)."
     )
-    lines = at([before, after], name, _NAMES[word])
+    lines = at([before, after], name, late)
     if at_slots:
         shown = f"{limit:g} are set" if limit is not None else f"{VLLM_SLOTS} was vLLM's default, and none is set"
         yield Finding(
@@ -173,7 +174,7 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
         )
 
 
-_NAMES = {"mean TTFT": "mean_ttft_ms", "mean latency": "mean_latency_ms", "mean E2EL": "mean_e2el_ms"}
+_WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
 
 
 def _what(at_level: tuple[str, float]) -> str:
@@ -182,7 +183,7 @@ def _what(at_level: tuple[str, float]) -> str:
 
 
 def _speed(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
-    for name in ("output_throughput", "total_token_throughput", "request_throughput"):
+    for name in THROUGHPUTS:
         x, y = a.get(name), b.get(name)
         if x and y and a.figures[name].half < 0.01 * x:
             return name, (x, y)
@@ -190,8 +191,8 @@ def _speed(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
 
 
 def _wait(a: Row, b: Row) -> tuple[str, tuple[float, float]] | None:
-    for word, name in _NAMES.items():
+    for name in _WAITS:
         x, y = a.get(name), b.get(name)
         if x and y:
-            return word, (x, y)
+            return name, (x, y)
     return None

@@ -40,23 +40,23 @@ def titled(titles: Sequence[str]) -> Named:
 def roofline(rows: Sequence[Row], peaks_of: PeaksOf, title: Named = NOTHING) -> Iterator[Finding]:
     """By `title` only what lies far below is said: it may be of something else."""
     for row in rows:
-        accelerator = row.told("accelerator") or title.accelerator
+        accelerator = row.setting("accelerator") or title.accelerator
         if accelerator is None or row.kind == "quality":
             continue
-        own = row.told("accelerator") is not None
+        own = row.setting("accelerator") is not None
         told = row.number("accelerators") or row.number("tensor_parallel")
         count = int(told or (1 if own else title.accelerators or 1))
         peaks = peaks_of(str(accelerator), count)
         if peaks is not None:
-            certain = own and bool(row.told("model") or row.number("parameters"))
-            yield from _held(row, peaks, str(row.told("model") or row.label or ""), certain, title.model)
+            certain = own and bool(row.setting("model") or row.number("parameters"))
+            yield from _held(row, peaks, str(row.setting("model") or row.label or ""), certain, title.model)
 
 
 def _held(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None) -> Iterator[Finding]:
     if named(model).billions is None and not row.number("parameters") and title:
         model = title
     parameters, weights, dense = _weights(row, model)
-    if parameters is None or weights is None or row.told("speculative"):
+    if parameters is None or weights is None or row.setting("speculative"):
         return
     told: list[tuple[float, str, str]] = []
     step_s, name = _step(row)
@@ -92,7 +92,7 @@ def _held(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None) 
 
 
 def _told_weights(row: Row, model: str) -> bool:
-    return bytes_each(row.told("quantization"), row.told("dtype"), f"{model} {row.series}") > LEAST
+    return bytes_each(row.setting("quantization"), row.setting("dtype"), f"{model} {row.series}") > LEAST
 
 
 def _prompt(row: Row, parameters: float, peaks: Peaks) -> tuple[float, str, str] | None:
@@ -114,14 +114,14 @@ def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | No
     size = row.number("model_bytes")
     if parameters is None:
         return None, None, model.dense
-    each = bytes_each(row.told("quantization"), row.told("dtype"), f"{name} {row.series}")
+    each = bytes_each(row.setting("quantization"), row.setting("dtype"), f"{name} {row.series}")
     return parameters, size or parameters * each, model.dense
 
 
 def _step(row: Row) -> tuple[float | None, str]:
     """Seconds of a decoding step, at most: every token of a request needs one."""
     if row.kind == "micro":
-        test, speed = str(row.told("test") or ""), row.get("speed")
+        test, speed = str(row.setting("test") or ""), row.get("speed")
         return (1 / speed, "speed") if test.startswith("tg") and speed else (None, "")
     latency, made = row.get("mean_latency_ms") or (row.get("duration_s") or 0) * 1000, row.number("output_len")
     if row.kind in ("throughput", "latency") and latency and made:
@@ -139,10 +139,10 @@ def _step(row: Row) -> tuple[float | None, str]:
 
 def _tokens_per_s(row: Row) -> tuple[float, str] | None:
     if row.kind == "micro":
-        test, speed = str(row.told("test") or ""), row.get("speed")
+        test, speed = str(row.setting("test") or ""), row.get("speed")
         return (speed, "speed") if test.startswith("pp") and speed and "+" not in test else None
     total = row.get("total_token_throughput")
-    return (total, "total_token_throughput") if total and row.told("prefix_caching") is not True else None
+    return (total, "total_token_throughput") if total and row.setting("prefix_caching") is not True else None
 
 
 def _few(row: Row) -> bool:

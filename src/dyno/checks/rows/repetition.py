@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.measure.points import LOAD, at, point, settings, subject
+from dyno.facts.load import LOAD
+from dyno.facts.metric import THROUGHPUTS
+from dyno.measure.points import at, point, settings, subject
 
 NEAR, NEARLY = 0.001, 0.0025
 _TELLING = (
@@ -46,7 +48,7 @@ def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
         yield Finding(
             "consistency.reported_twice",
             "note",
-            f"{said}: {copy.at} repeats {first.at}.",
+            f"{said}: {copy.location} repeats {first.location}.",
             "If these are separate runs, one of them has copied figures. Check the raw results.",
             at([row for pair in pairs for row in pair]),
         )
@@ -56,7 +58,9 @@ def twins(rows: Sequence[Row]) -> Iterator[Finding]:
     """Different things that behave the same to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
     served.sort(key=lambda r: r.figures["duration_s"].value)
-    generated = [r for r in rows if r.kind == "micro" and str(r.told("test") or "").startswith("tg") and r.get("speed")]
+    generated = [
+        r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith("tg") and r.get("speed")
+    ]
     for i, a in enumerate(served):
         for b in served[i + 1 : i + 1 + NEIGHBOURS]:
             if b.figures["duration_s"].value > a.figures["duration_s"].value * (1 + NEAR):
@@ -66,7 +70,7 @@ def twins(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     differs = [n for n in _SUBJECT if n in settings(a) and n in settings(b) and settings(a)[n] != settings(b)[n]]
-    load = [n for n in LOAD if a.told(n) is not None and b.told(n) is not None and a.told(n) != b.told(n)]
+    load = [n for n in LOAD if a.setting(n) is not None and b.setting(n) is not None and a.setting(n) != b.setting(n)]
     if not (differs or load):
         return
     both = [n for n in _TELLING if a.get(n) and b.get(n)]
@@ -79,7 +83,7 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     if not (same or near):
         return
     what = " and ".join(f"{n.replace('_', ' ')} {settings(a)[n]} / {settings(b)[n]}" for n in differs) or ", ".join(
-        f"{n} {a.told(n)} / {b.told(n)}" for n in load
+        f"{n} {a.setting(n)} / {b.setting(n)}" for n in load
     )
     text = (
         f"Two results with {what} are the same in all {len(both)} figures."
@@ -107,10 +111,10 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] 
     """Token generation of both models, measured by another tool in the same papers."""
     speeds = []
     for row in (a, b):
-        name = str(row.told("quantization") or row.told("model") or "").lower()
+        name = str(row.setting("quantization") or row.setting("model") or "").lower()
         found = [
             r for r in generated
-            if _alike(name, f"{r.told('model') or ''} {r.label} {r.told('quantization') or ''}".lower())
+            if _alike(name, f"{r.setting('model') or ''} {r.label} {r.setting('quantization') or ''}".lower())
         ]  # fmt: skip
         if not found:
             return None
@@ -165,7 +169,7 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
 def _multiple(a: Row, b: Row) -> int | None:
     """How many times b's throughput is a's; negative: the other way round."""
     ratios = []
-    for name in ("request_throughput", "total_token_throughput", "output_throughput"):
+    for name in reversed(THROUGHPUTS):
         x, y = a.figures.get(name), b.figures.get(name)
         if x and y and x.value and y.value:
             if min(_digits(x.value), _digits(y.value)) < 4:

@@ -6,6 +6,7 @@ from statistics import median
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.metric import TOKEN_THROUGHPUTS
 from dyno.measure.points import ASIDE, at, finite_rate, key, level, point, requests_per_s, subject
 from dyno.measure.statistics import samples_needed
 
@@ -57,7 +58,7 @@ def ramp(row: Row) -> Iterator[Finding]:
 
 
 def unsteady(row: Row) -> Iterator[Finding]:
-    for name in ("speed", "output_throughput", "total_token_throughput"):
+    for name in ("speed", *TOKEN_THROUGHPUTS):
         figure = row.figures.get(name)
         if figure is None or not figure.deviation or figure.value <= 0:
             continue
@@ -73,7 +74,7 @@ def unsteady(row: Row) -> Iterator[Finding]:
 
 
 def _named(row: Row) -> str:
-    return " ".join(str(v) for v in (row.told("model") or row.label, row.told("test")) if v) or row.file
+    return " ".join(str(v) for v in (row.setting("model") or row.label, row.setting("test")) if v) or row.file
 
 
 def drift(row: Row) -> Iterator[Finding]:
@@ -173,7 +174,7 @@ def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
     by_task: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "quality" and row.get("score") is not None and row.get("stderr"):
-            what = (row.told("task"), row.told("metric"), row.told("filter"), row.told("n_shot"))
+            what = (row.setting("task"), row.setting("metric"), row.setting("filter"), row.setting("n_shot"))
             by_task.setdefault(what, []).append(row)
     for (task, *_), there in by_task.items():
         for i, a in enumerate(there):

@@ -1,34 +1,20 @@
 """Latencies against the load: one chart a latency and axis."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from dyno.facts.chart import Chart
 from dyno.facts.definition import meanings
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import AXES, KEYS
+from dyno.facts.metric import STEMS
+from dyno.facts.metric import latency as parts
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import meaning_words
-from dyno.report.charts.throughput import AGAINST
 from dyno.report.look import Look
 
-NAMES = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "ITL",
-    "e2el": "E2EL",
-    "ntpot": "NTPOT",
-    "latency": "Batch latency",
-}
-WHOLE = {
-    "ttft": "Time to the first token.",
-    "tpot": "Time per output token after the first.",
-    "itl": "Gaps between chunks, which the reader of a stream sees.",
-    "e2el": "End to end: from sending to the last token.",
-    "ntpot": "End to end, for each output token.",
-    "latency": "Of a whole batch, offline.",
-}
-_NAMED = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_([a-z0-9]+)_ms")
+NAMES = {name: stem.charted for name, stem in STEMS.items() if stem.about}
+_NO_LINE = ("std", "min", "max")
 
 
 def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -46,8 +32,8 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
                 measures,
                 name=f"{stem}-{axis.replace('_', '-')}",
                 group="Latency",
-                title=f"{NAMES[stem]} against {AGAINST[axis]}",
-                about=f"{WHOLE[stem]} Lower is better. Bars are 95 % intervals where they are known.",
+                title=f"{NAMES[stem]} against {KEYS[axis].against}",
+                about=f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where they are known.",
                 choice="statistic",
                 label="Statistic",
                 log=True,
@@ -70,7 +56,7 @@ def meaning(stem: str, told: Sequence[str], index: Mapping[str, int], entry: Ent
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
     """Mean, then percentiles as they rise."""
     names = {name for e in entries for name in e.figures}
-    found = {m[1].replace("median", "p50") for n in names if (m := _NAMED.fullmatch(n)) and m[2] == stem}
+    found = {m[0].replace("median", "p50") for n in names if (m := parts(n)) and m[1] == stem and m[0] not in _NO_LINE}
     return sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
 

@@ -20,7 +20,7 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         if entry.memory is None:
             continue
         for what, value in (("after", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)):
-            key = (entry.memory.of, what, entry.series)
+            key = (entry.memory.basis, what, entry.series)
             if value is not None and (key not in most or value > most[key][0]):
                 most[key] = (value, entry)
     rows: list[Row] = []

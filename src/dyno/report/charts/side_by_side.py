@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
+from dyno.facts.metric import THROUGHPUTS, metric
 from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
     REQUESTS,
@@ -24,10 +25,6 @@ from dyno.report.charts.latency import NAMES
 from dyno.report.charts.workloads import several_words, workload
 from dyno.report.look import Look
 
-SPEEDS = {
-    "output_throughput": "output tokens/s", "total_token_throughput": "total tokens/s",
-    "request_throughput": "requests/s",
-}  # fmt: skip
 STATISTICS = ("mean", "p50", "p99")
 
 
@@ -51,7 +48,8 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             if any(key.endswith("_low") for key in row):
                 row["low"] = None
             rows.append(row)
-    known = {**SPEEDS, **{f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}}
+    known = {name: metric(name).words for name in THROUGHPUTS}
+    known |= {f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}
     there = {key: text for key, text in known.items() if any(key in row for row in rows)}
     most = max(words, key=lambda i: (len({row["series"] for row in rows if row["load"] == i}), i))
     load, figure = Select("load", "Load", words, most), Select("figure", "Figure", there, next(iter(there)))
@@ -80,7 +78,7 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def figures(entry: Entry) -> dict[str, Number]:
-    found = {name: entry.figures[name] for name in SPEEDS if name in entry.figures}
+    found = {name: entry.figures[name] for name in THROUGHPUTS if name in entry.figures}
     for stem in NAMES:
         for statistic in STATISTICS:
             if (told := entry.statistic(statistic, stem)) is not None:

@@ -6,34 +6,23 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import AXES, KEYS
+from dyno.facts.metric import metric
 from dyno.report.charts.against import Measure, against
 from dyno.report.look import Look
 
-FIGURES = {
-    "output_throughput": ("output tokens/s", "Output tokens/s"),
-    "total_token_throughput": ("total tokens/s (prompts and outputs)", "Total tokens/s"),
-    "input_throughput": ("input tokens/s", "Input tokens/s"),
-    "request_throughput": ("requests/s", "Requests/s"),
-    "request_goodput": ("requests/s that met the target", "Requests/s that met the target"),
-}
-AGAINST = {
-    "concurrency": "concurrency",
-    "rate": "offered rate",
-    "batch_size": "batch size",
-    "context": "context length",
-    "requests": "number of requests",
-}
+FIGURES = ("output_throughput", "total_token_throughput", "input_throughput", "request_throughput", "request_goodput")
 HOW = "Higher is better. Bars are 95 % intervals where they are known."
 
 
 def measure(name: str) -> Measure:
-    words, axis = FIGURES[name]
-    return Measure(name, words, axis, axis[0].lower() + axis[1:], lambda entry: entry.figures.get(name))
+    m = metric(name)
+    return Measure(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
 
 
 MEASURES = [measure(name) for name in FIGURES]
-SPEED = Measure("speed", "tokens/s", "Tokens/s", "tokens/s", lambda entry: entry.figures.get("speed"))
+SPEED = measure("speed")
 
 
 def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -46,7 +35,7 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             MEASURES,
             name=f"throughput-{axis.replace('_', '-')}",
             group="Throughput",
-            title=f"Throughput against {AGAINST[axis]}",
+            title=f"Throughput against {KEYS[axis].against}",
             about=HOW,
             choice="figure",
             label="Figure",

@@ -4,9 +4,10 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
-from dyno.measure.points import whole
+from dyno.facts.load import whole
+from dyno.facts.metric import STEMS
 from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
-from dyno.report.tables import STEMS, figure_unit, figure_words, verdict_words
+from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.units import human_bytes
 
 _STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
@@ -35,7 +36,7 @@ class Trial(msgspec.Struct, frozen=True):
     latencies: list[tuple[str, list[Figure]]]
     by: str  # whence the intervals, in words
     findings: list[Finding]
-    at: list[str]
+    locations: list[str]
 
 
 def trial(entry: Entry, varying: list[str]) -> Trial:
@@ -46,7 +47,7 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
     return Trial(
         entry.id, entry.series, whole(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
-        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.at,
+        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.locations,
     )  # fmt: skip
 
 
@@ -71,7 +72,12 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
     told = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in told), *sorted(told.difference(_STATS))]
-    return stats, [(STEMS[stem], [held[stem].get(s, Figure("")) for s in stats]) for stem in STEMS if stem in held]
+    lines = [
+        (latency.words, [held[stem].get(s, Figure("")) for s in stats])
+        for stem, latency in STEMS.items()
+        if stem in held
+    ]
+    return stats, lines
 
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
@@ -99,7 +105,7 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
     if entry.memory is not None:
         told = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in told if n is not None)
-        lines.append((f"memory of {entry.memory.of}", words))
+        lines.append((f"memory of {entry.memory.basis}", words))
     if entry.power_w is not None:
         lines.append(("power", f"{significant(entry.power_w)} W"))
     if entry.joules_per_token is not None:

@@ -5,13 +5,13 @@ from pathlib import PurePath
 from typing import Final
 
 from dyno.facts.imported import Row, Unread
+from dyno.facts.metric import stem_named
 from dyno.results.draft import Draft
 from dyno.results.value import Value
 
 _LATENCY: Final = re.compile(
     r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d+))"
 )
-_STEMS: Final = {"ttft": "ttft", "end_to_end_latency": "e2el", "inter_token_latency": "itl"}
 
 
 def is_summary(value: Value) -> bool:
@@ -27,7 +27,9 @@ def summaries(values: list[Value], file: str) -> tuple[list[Row], list[Unread]]:
         draft.label = (name.text if name else None) or PurePath(file).stem
         for key, field in value.fields.items():
             if match := _LATENCY.fullmatch(key):
-                draft.latency((match[2] or match[3]).replace("stddev", "std"), _STEMS[match[1]], field, 1e3)
+                draft.latency(
+                    (match[2] or match[3]).replace("stddev", "std"), stem_named(match[1]) or match[1], field, 1e3
+                )
         draft.figure("completed", value.get("results_num_completed_requests"))
         draft.figure("failed", value.get("results_number_errors"))
         draft.figure("output_throughput", value.get("results_mean_output_throughput_token_per_s"))

@@ -1,0 +1,176 @@
+"""The metrics: what a figure is called, in what unit it is, and which way it is better. The only list of them.
+
+Names are vLLM's result keys. Latencies have no rows here: a name such as `p99_ttft_ms` is read by latency() as a
+statistic and a stem.
+"""
+
+import re
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+Better = Literal["higher", "lower"]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    name: str
+    kind: Literal["count", "rate", "latency", "other"]
+    better: Better | None = None
+    words: str = ""  # in a sentence
+    column: str = ""  # title of its column in a report; '': a report has none
+    explained: str = ""  # in a list of figures to choose from
+    axis: str = ""  # title of an axis
+    unit: str = ""  # behind a value
+    sums: bool = False  # over repeats it is added up; others are averaged
+    labels: tuple[str, ...] = ()  # printed by vLLM's and SGLang's block, in lower case
+    keys: tuple[str, ...] = ()  # written by tools into JSON and CSV files, in the same unit
+    titles: tuple[str, ...] = ()  # of columns in tables, besides the labels
+
+
+def _filled(m: Metric) -> Metric:
+    """Derive from its name and words what a metric doesn't say otherwise."""
+    words = m.words or m.name.replace("_", " ")
+    axis = m.axis or words[0].upper() + words[1:]
+    unit = m.unit or (words if m.kind == "rate" else "")
+    return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit)
+
+
+_TABLE = (
+    Metric("completed", "count", sums=True, labels=("successful requests",), keys=("results_num_completed_requests",),
+           titles=("completed", "completed requests", "requests completed", "successful")),
+    Metric("failed", "count", "lower", sums=True, labels=("failed requests",), keys=("results_number_errors",),
+           titles=("failed", "errored requests")),
+    Metric("incomplete", "count", "lower", sums=True),
+    Metric("duration_s", "other", "lower", "duration", unit="s", sums=True, labels=("benchmark duration (s)",),
+           keys=("duration", "elapsed_time", "benchmark_duration")),
+    Metric("total_input_tokens", "count", sums=True, labels=("total input tokens",), titles=("total prompt tokens",)),
+    Metric("total_output_tokens", "count", sums=True, labels=("total generated tokens", "total output tokens")),
+    Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
+    # Requests in flight, as the tool tells.
+    Metric("peak_concurrency", "other", labels=("peak concurrent requests",), keys=("max_concurrent_requests",),
+           titles=("peak concurrency",)),
+    Metric("concurrency_mean", "other"),
+    Metric("cached_input_tokens", "other", sums=True),
+    Metric("acceptance_rate", "other", "higher", labels=("acceptance rate (%)",)),
+    Metric("acceptance_length", "other", "higher", labels=("accept length", "acceptance length"),
+           keys=("spec_decode_acceptance_length", "accept_length"), titles=("mean acceptance length",)),
+    Metric("score", "other", "higher"),
+    Metric("stderr", "other"),
+    Metric("memory_bytes", "other", "lower", "memory"),
+    Metric("power_w", "other", "lower", "power"),
+    Metric("cost_per_million_tokens", "other", "lower"),
+    Metric("sent_rate", "other"),  # requests/s that the client really sent, where it tells
+    # Of the answers' text, where they are counted again.
+    Metric("retokenized_output_tokens", "other", labels=("total generated tokens (retokenized)",)),
+    Metric("request_throughput", "rate", "higher", "requests/s", "req/s", labels=("request throughput (req/s)",),
+           keys=("request_throughput", "requests_per_second", "req_tput")),
+    Metric("request_goodput", "rate", "higher", "goodput", "goodput req/s", "requests/s that met the target",
+           "Requests/s that met the target", labels=("request goodput (req/s)",),
+           keys=("request_goodput", "request_goodput:")),
+    Metric("input_throughput", "rate", "higher", "input tokens/s", labels=("input token throughput (tok/s)",),
+           keys=("input_throughput",)),
+    Metric("output_throughput", "rate", "higher", "output tokens/s", "output tok/s",
+           labels=("output token throughput (tok/s)",),
+           keys=("output_throughput", "out_tput", "results_mean_output_throughput_token_per_s")),
+    Metric("total_token_throughput", "rate", "higher", "total tokens/s", "total tok/s",
+           "total tokens/s (prompts and outputs)",
+           labels=("total token throughput (tok/s)", "total throughput (tok/s)"),
+           keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
+    Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
+           labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",)),
+    # Of a micro test, or of tokens of which nobody says whether prompts are among them.
+    Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
+)  # fmt: skip
+METRICS = {m.name: _filled(m) for m in _TABLE}
+SPEEDS = tuple(name for name, m in METRICS.items() if m.kind == "rate")
+COUNTS = tuple(name for name in METRICS if name not in SPEEDS)
+# The throughput by which results are ranked: the first that they tell.
+THROUGHPUTS = ("output_throughput", "total_token_throughput", "request_throughput")
+TOKEN_THROUGHPUTS = THROUGHPUTS[:2]
+
+
+class Stem(msgspec.Struct, frozen=True):
+    """A latency, of which figures are statistics."""
+
+    words: str
+    about: str = ""  # in a chart; '': none is drawn
+    samples: str = ""  # the field of facts.imported.Samples with single ones
+    chart: str = ""  # its name in a chart, where that is another
+    titles: tuple[str, ...] = ()  # of columns in tables, without the statistic; keys of tools with _ for spaces
+
+    @property
+    def charted(self) -> str:
+        return self.chart or self.words
+
+
+STEMS = {
+    "ttft": Stem("TTFT", "Time to the first token.", "ttfts_ms",
+                 titles=("ttft", "time to first token", "first token latency", "first token time")),
+    "tpot": Stem("TPOT", "Time per output token after the first.", "tpots_ms",
+                 titles=("tpot", "time per output token")),
+    "itl": Stem("ITL", "Gaps between chunks, which the reader of a stream sees.", "itls_ms",
+                titles=("itl", "inter token latency", "intertoken latency")),
+    "e2el": Stem("E2EL", "End to end: from sending to the last token.", "e2els_ms",
+                 titles=("e2el", "e2e", "e2e latency", "end to end latency", "end to end", "request latency")),
+    "ntpot": Stem("NTPOT", "End to end, for each output token.",
+                  titles=("ntpot", "normalized time per output token")),
+    # Of a whole offline batch.
+    "latency": Stem("latency", "Of a whole batch, offline.", "latencies_ms", "Batch latency",
+                    titles=("latency", "batch latency")),
+    "queue": Stem("queue", titles=("client queue time", "queue time")),
+}  # fmt: skip
+_BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
+SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
+GOODPUT = ("ttft", "tpot", "e2el")  # latencies that a request can be held to
+
+_LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
+_LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
+
+
+@lru_cache(4096)
+def latency(name: str) -> tuple[str, str] | None:
+    """p99_ttft_ms → (p99, ttft)."""
+    found = _LATENCY.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+def stem_named(title: str) -> str | None:
+    """Return the stem that a column's title or a tool's key means: 'time_to_first_token' → ttft."""
+    return _BY_TITLE.get(title.replace("_", " "))
+
+
+def known(name: str) -> bool:
+    return name in METRICS or latency(name) is not None
+
+
+@lru_cache(4096)
+def metric(name: str) -> Metric:
+    """Return the facts about a figure. One that nobody knows has its name alone."""
+    if name in METRICS:
+        return METRICS[name]
+    if (parts := latency(name)) is None:
+        return _filled(Metric(name, "other", "higher" if name.endswith("_throughput") else None))
+    statistic, stem = parts
+    words = STEMS[stem].words
+    column = f"{'p50' if statistic == 'median' else statistic} {words}"
+    way: Better | None = None if statistic == "std" else "lower"
+    return Metric(name, "latency", way, f"{statistic} {words}", column, unit="ms")
+
+
+def better(name: str, task: str = "") -> Better | None:
+    """None: of counts and deviations. `task`: what a score is of."""
+    return "lower" if name == "score" and _LOSS.search(task) else metric(name).better
+
+
+def words(name: str) -> str:
+    """p99_ttft_ms → p99 TTFT."""
+    return metric(name).words
+
+
+def leads(name: str, one: float, other: float) -> float:
+    """By what share of the lesser `one` is better than `other`; negative where it is worse, 0.0 where nothing tells."""
+    way, least = better(name), min(abs(one), abs(other))
+    if way is None or least == 0:
+        return 0.0
+    return (one - other if way == "higher" else other - one) / least
