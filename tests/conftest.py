@@ -37,7 +37,7 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "container", "embedded", "environment",
-        "fleet", "golden_real", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
+        "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
         "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study", "telemetry", "tgi", "twins",
         "two_rigs", "wire", "workload",
     )

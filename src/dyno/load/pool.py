@@ -67,7 +67,9 @@ class Pool:
         self.poller.register(connection.fd, IN | OUT)
         return connection
 
-    def open_first(self, plan: Plan, stopped: Callable[[], bool], attend: Callable[[Connection, int], None]) -> None:
+    def open_first(
+        self, plan: Plan, stopped: Callable[[], bool], read: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
         """Open what the first moments need before the clock starts, a few hundred at a time, at least one to each
         replica."""
         wanted = max(plan.first_wave(AHEAD_NS), len(self.replicas))
@@ -77,9 +79,7 @@ class Pool:
         while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
             while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
                 self._open_spare(self._fewest())
-            for fd, event in self.poller.poll(0.1):
-                if fd in self.connections:
-                    attend(self.connections[fd], event)
+            read(self.poller.poll(0.1))
             self.give_up(now_ns())
             if self._error is not None:
                 raise TargetError(self._error) from None

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import NamedTuple
 
 from dyno.clock import now_ns
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -24,6 +25,8 @@ _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sche
 # Of a core. A wire that needs more would take it from a server on the same cores; and from a real-time process that
 # uses all of a core the kernel takes 50 ms in each second.
 TOO_BUSY = 0.3
+SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
+EVENT_NS = 2_000  # to hand over one event, at most
 _SCHEDSTAT = "/proc/thread-self/schedstat"  # CPU time, time spent runnable without a core, turns
 _SLICE = f"slice {SLICE_NS / NS_PER_MS:g} ms"
 
@@ -108,6 +111,18 @@ def _slice(length_ns: int) -> bool:
     return bool(length_ns) and _SCHED_ATTR.unpack(got.raw)[5] == length_ns
 
 
+class Poll(NamedTuple):
+    asked_ns: int
+    returned_ns: int
+    events: int
+    nap_ns: int = 0
+
+    @property
+    def cost_ns(self) -> int:
+        """The most that it can have taken after it was woken: a list of its events, and a nap."""
+        return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
+
+
 class Stalls:
     """When this thread wanted to run and was not let. A context: while it is open, SIGCONT is noticed and the
     scheduler's own count can be read. `delay_ns()` covers the time since the last `mark()` but two.
@@ -142,6 +157,22 @@ class Stalls:
     def delay_ns(self) -> int | None:
         """None: this system does not count it."""
         return None if self._stat < 0 else self._waited_ns() - self._marks[0]
+
+    def since_ns(self, before: Poll, now: Poll) -> int:
+        """Return the earliest moment at which what this poll found can have been there.
+
+        Since the poll before, at the earliest. If this poll slept, nothing had come before it slept, and the first byte
+        woke it as soon as there was a core; the scheduler knows how long there was none.
+        """
+        since = before.asked_ns
+        if now.returned_ns - since > NS_PER_MS and self.continued_ns < since:
+            delay = self.delay_ns()
+            if delay is not None:
+                since = max(since, before.returned_ns - before.cost_ns - delay)
+                awake_ns = delay + now.cost_ns
+                if now.returned_ns - now.asked_ns > awake_ns + SLEPT_NS:
+                    since = max(since, now.asked_ns, now.returned_ns - awake_ns)
+        return since
 
     def total_ns(self) -> int | None:
         return None if self._stat < 0 else self._waited_ns() - self._start

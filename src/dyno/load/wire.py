@@ -26,7 +26,7 @@ from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, reported_tokens
-from dyno.load.scheduling import Priority, Stalls
+from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
@@ -37,8 +37,6 @@ EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 NAP_NS = 500_000  # at most, with what waking up takes
-SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
-EVENT_NS = 2_000  # to hand over one event, at most
 MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the scheduler how long it let us wait
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 # No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
@@ -49,18 +47,6 @@ RESPONSE_MAX = 1 << 26
 # After the last answer: for others that nobody asked for. As long as two answers take to begin, within these.
 LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
-
-
-class Poll(NamedTuple):
-    asked_ns: int
-    returned_ns: int
-    events: int
-    nap_ns: int = 0
-
-    @property
-    def cost_ns(self) -> int:
-        """The most that it can have taken after it was woken: a list of its events, and a nap."""
-        return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
 
 
 class Traffic(NamedTuple):
@@ -179,7 +165,7 @@ class Wire:
         pool = self._pool = Pool(self._routes, self._fronts)
         plan, progress = self._plan, self.progress
         try:
-            pool.open_first(plan, lambda: self._stop.requested, self._attend)
+            pool.open_first(plan, lambda: self._stop.requested, self._read)
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
             gc.collect()
             gc.freeze()
@@ -228,7 +214,10 @@ class Wire:
                 continue
             take = stream.take
             if take is None or event != IN:
-                self._attend(stream, event)
+                if stream.ready:
+                    self._attend(stream, event)
+                else:
+                    self._connect(stream, event)
                 if free:  # a closed loop: at once, not when the reads of this turn are done
                     self._send_due(clock())
                 continue
@@ -481,15 +470,10 @@ class Wire:
         except OSError:
             return False
         fresh.exchange, fresh.due_ns = exchange, stream.due_ns
-        if fresh.ready:
-            self._send(fresh)
         return True
 
     def _attend(self, stream: Connection, event: int) -> None:
-        """Handle what isn't a plain read: connecting, TLS, the rest of a request, a close."""
-        if not stream.ready:
-            self._connect(stream, event)
-            return
+        """Handle what isn't a plain read: TLS, the rest of a request, a head, a close."""
         if event & OUT and stream.out:
             try:
                 stream.out = stream.out[stream.socket.send(stream.out) :]
@@ -500,57 +484,58 @@ class Wire:
                 return
             if not stream.out:
                 self._pool.poller.modify(stream.fd, IN)
-        if event & (IN | ERROR):
+        if not event & (IN | ERROR):
+            return
+        try:
+            data, extra, _, _ = stream.recv(READ_BYTES, 64)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._broken(stream, e)
+            return
+        read_ns = now_ns()
+        plain = data
+        if data and stream.tls is not None:
             try:
-                data, extra, _, _ = stream.recv(READ_BYTES, 64)
-            except BlockingIOError:
+                plain = stream.tls.plain(data)
+            except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
+                if stream.exchange < 0:
+                    self._pool.lost(stream, e)
+                else:
+                    self._fail(stream, failure(e))
                 return
-            except OSError as e:
-                self._broken(stream, e)
+            if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                 return
-            read_ns = now_ns()
-            plain = data
-            if data and stream.tls is not None:
-                try:
-                    plain = stream.tls.plain(data)
-                except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
-                    if stream.exchange < 0:
-                        self._pool.lost(stream, e)
-                    else:
-                        self._fail(stream, failure(e))
-                    return
-                if not plain:  # part of a record, or a session ticket, which comes on idle connections too
-                    return
-            if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
-                self._out_of_turn(stream, plain)
-                self._pool.lost(stream)
-                return
-            if not plain:
-                self._closed(stream)
-                return
-            self.progress.reads += 1
-            self._last_byte_ns = read_ns
-            stamp = extra[0][2] if extra else NO_STAMP
-            self._stamped = self._stamped or bool(extra)
-            for start in range(0, len(plain), READ_BYTES):
-                self._spool.note(READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES])
-            if len(data) == READ_BYTES:
-                self._left_over = True
-            stream.room -= len(plain) + FRAME_BYTES
-            if stream.room < 0:
-                self._too_large(stream)
-                return
-            if stream.framing is None:
-                self._note_since(stream)
-                self._head_or_length(stream, plain, stamp)
-            else:
-                try:
-                    if held := stream.framing.take(plain):
-                        self._note_since(stream)
-                        if held == OVER:
-                            self._ended(stream, plain, stamp)
-                except ValueError as e:
-                    self._fail(stream, f"garbage: {e}")
+        if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
+            self._out_of_turn(stream, plain)
+            self._pool.lost(stream)
+            return
+        if not plain:
+            self._closed(stream)
+            return
+        self.progress.reads += 1
+        self._last_byte_ns = read_ns
+        stamp = extra[0][2] if extra else NO_STAMP
+        self._stamped = self._stamped or bool(extra)
+        for start in range(0, len(plain), READ_BYTES):
+            self._spool.note(READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES])
+        if len(data) == READ_BYTES:
+            self._left_over = True
+        stream.room -= len(plain) + FRAME_BYTES
+        if stream.room < 0:
+            self._too_large(stream)
+            return
+        if stream.framing is None:
+            self._note_since(stream)
+            self._head_or_length(stream, plain, stamp)
+        else:
+            try:
+                if held := stream.framing.take(plain):
+                    self._note_since(stream)
+                    if held == OVER:
+                        self._ended(stream, plain, stamp)
+            except ValueError as e:
+                self._fail(stream, f"garbage: {e}")
 
     def _connect(self, stream: Connection, event: int) -> None:
         try:
@@ -580,9 +565,7 @@ class Wire:
             left_ns = end - now_ns()
             if left_ns <= 0:
                 return
-            for fd, event in pool.poller.poll(left_ns / NS_PER_S):
-                if stream := pool.connections.get(fd):
-                    self._attend(stream, event)
+            self._read(pool.poller.poll(left_ns / NS_PER_S))
 
     # ---- ten times a second ----
 
@@ -646,20 +629,8 @@ class Wire:
     # ---- the spool ----
 
     def _note_since(self, stream: Connection) -> None:
-        """Note since when the chunks of a read can have been there, if it may hold several.
-
-        Since the poll before, at the earliest. If this poll slept, nothing had come before it slept, and the first byte
-        woke it as soon as there was a core; the scheduler knows how long there was none.
-        """
-        before, now = self._before, self._now
-        since = before.asked_ns
-        if now.returned_ns - since > NS_PER_MS and self._stalls.continued_ns < since:
-            delay = self._stalls.delay_ns()
-            if delay is not None:
-                since = max(since, before.returned_ns - before.cost_ns - delay)
-                awake_ns = delay + now.cost_ns
-                if now.returned_ns - now.asked_ns > awake_ns + SLEPT_NS:
-                    since = max(since, now.asked_ns, now.returned_ns - awake_ns)
+        """Note since when the chunks of a read can have been there, if it may hold several."""
+        since = self._stalls.since_ns(self._before, self._now)
         self._spool.note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 
     def _note_clock(self) -> None:
