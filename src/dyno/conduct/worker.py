@@ -12,7 +12,6 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
-from dyno.facts.offline import Iteration
 from dyno.facts.target import TargetFacts, known
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
@@ -20,7 +19,7 @@ _LOOK_S = 0.5
 
 
 class Ready(msgspec.Struct):
-    """What it says when the model is loaded."""
+    """Its message when the model is loaded."""
 
     vocab: int | None = None  # ids below that
     special: list[int] = []  # … but not these
@@ -30,7 +29,9 @@ class Ready(msgspec.Struct):
     repeats: bool = False  # it warms up and repeats by itself, all in one iteration
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
+    """One line of a worker."""
+
     ready: Ready | None = None
     iterations: list[dict[str, Any]] | None = None
     refused: str | None = None  # it can't do that
@@ -48,7 +49,7 @@ class Worker(Life):
     def ask(
         self, job: dict[str, Any], limit_s: float, progress: Callable[[int], None] = lambda _: None
     ) -> list[dict[str, Any]]:
-        """The iterations that the job came to, as it tells them."""
+        """Do a job; return its iterations."""
         began = time.monotonic()
 
         def waiting() -> None:
@@ -56,15 +57,15 @@ class Worker(Life):
                 raise self.engine.failed(f"didn't end an iteration within {limit_s:g} s")
 
         self.engine.process.say(msgspec.json.encode(job))
-        while (said := _heard(self.engine, waiting)).progress is not None:
-            progress(said.progress)
-        if said.refused:
-            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(said.refused)}")
-        if said.failed:
-            raise self.engine.failed(f"couldn't do it: {self.plan.clean(said.failed)}")
-        for answer in (a for it in said.iterations or [] for a in it.get("answers", []) if a.get("error")):
+        while (message := _next_message(self.engine, waiting)).progress is not None:
+            progress(message.progress)
+        if message.refused:
+            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(message.refused)}")
+        if message.failed:
+            raise self.engine.failed(f"couldn't do it: {self.plan.clean(message.failed)}")
+        for answer in (a for it in message.iterations or [] for a in it.get("answers", []) if a.get("error")):
             answer["error"] = self.plan.clean(answer["error"])
-        return said.iterations or []
+        return message.iterations or []
 
     def describe(self) -> str:
         """Say in a line what came up."""
@@ -99,15 +100,15 @@ def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
             word_due_s += _WORD_EVERY_S
             say(f"Still loading after {age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
 
-    said = _heard(engine, waiting, loading=True)
-    if said.ready is None:
+    message = _next_message(engine, waiting, loading=True)
+    if message.ready is None:
         raise engine.failed("said something else than that it is ready")
     engine.ready = True
-    return said.ready
+    return message.ready
 
 
-def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Said:
-    """Its next word. Raises where it died, with its last lines."""
+def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Message:
+    """Return its next message. Raise where it died, with its last lines."""
     while True:
         line = engine.process.hear(_LOOK_S)
         if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
@@ -117,7 +118,7 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
             waiting()
             continue
         try:
-            return msgspec.json.decode(line, type=_Said)
+            return msgspec.json.decode(line, type=_Message)
         except msgspec.MsgspecError:
             # A banner of the interpreter's wrapper, before the worker itself had a say: for the log.
             with engine.process.log.open("ab") as log:
@@ -130,7 +131,3 @@ def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
         return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
     return look_at(plan, ready.base_url, {})
-
-
-def iteration_of(said: dict[str, Any], index: int, warmup: bool, others_cpu: float | None) -> Iteration:
-    return msgspec.convert({**said, "index": index, "warmup": warmup, "others_cpu": others_cpu}, Iteration)

@@ -214,11 +214,12 @@ class Wire:
                 continue
             take = stream.take
             if take is None or event != IN:
+                slots = len(free)
                 if stream.ready:
                     self._attend(stream, event)
                 else:
                     self._connect(stream, event)
-                if free:  # a closed loop: at once, not when the reads of this turn are done
+                if len(free) > slots:  # a closed loop sends at once, not when the reads of this turn are done
                     self._send_due(clock())
                 continue
             try:

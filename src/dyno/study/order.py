@@ -14,26 +14,26 @@ import msgspec
 from dyno.facts.study import PlannedTrial, Study
 
 
-class Session(NamedTuple):
+class TrialGroup(NamedTuple):
     """Trials that share one start of an engine, in order."""
 
     name: str
     trials: list[PlannedTrial]
 
 
-def sessions(study: Study, wanted: Collection[str] | None = None) -> list[Session]:
+def sessions(study: Study, wanted: Collection[str] | None = None) -> list[TrialGroup]:
     """`wanted`: the ids of those that are to be run; None: all."""
-    found: list[Session] = []
+    found: list[TrialGroup] = []
     last = None
     for key, trials in _rounds(study):
         if key == last:
             found[-1].trials.extend(trials)
         else:
-            found.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
+            found.append(TrialGroup(trials[0].place.label.partition(",")[0], list(trials)))
         last = key
     if wanted is None:
         return found
-    chosen = (Session(s.name, [p for p in s.trials if p.place.id in wanted]) for s in found)
+    chosen = (TrialGroup(s.name, [p for p in s.trials if p.place.id in wanted]) for s in found)
     return [session for session in chosen if session.trials]
 
 
