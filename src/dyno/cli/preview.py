@@ -11,7 +11,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.study.estimate import OWN_START_S, START_S, TOKEN_S, left_s, trial_s
-from dyno.study.order import Session, sessions
+from dyno.study.order import TrialGroup, sessions
 
 
 def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) -> int:
@@ -44,7 +44,7 @@ def preview(study: Study, wanted: list[PlannedTrial], found: Rig, runs: Path) ->
     return UsageError.exit_code if wrong else 0
 
 
-def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], runs: Path) -> str:
+def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
     """Of what is left. Trials that are done tell how far off the assumption is."""
     folder = study_plan.begun(runs, study)
     done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
