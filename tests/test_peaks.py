@@ -50,7 +50,7 @@ def accelerator(name: str, index: int = 0, **fields: Any) -> Accelerator:
     ],
 )
 def test_an_accelerator_is_known_by_its_name(name: str, sheet: str, bandwidth: float) -> None:
-    known = datasheets.of_accelerator(accelerator(name))
+    known = datasheets.of_accelerator(name)
     assert known is not None and known.name == sheet
     found = peaks.of_accelerators([accelerator(name)]).peaks
     assert found is not None and found.bandwidth == pytest.approx(bandwidth)
@@ -65,7 +65,7 @@ def test_one_that_is_not_listed_is_said_to_be_unknown(name: str) -> None:
 
 
 @pytest.mark.parametrize("sheet", [*datasheets.ACCELERATORS, *datasheets.APPLE], ids=lambda s: s.name)
-def test_a_sheet_has_a_source_and_figures_that_hang_together(sheet: datasheets.Sheet) -> None:
+def test_a_sheet_has_a_source_and_figures_that_hang_together(sheet: datasheets.DataSheet) -> None:
     assert sheet.source.startswith("https://") or "not on a public page" in sheet.source
     assert {"fp32", "fp16", "bf16", "int8"} <= set(sheet.tera)
     assert sheet.tera["fp32"] <= sheet.tera["bf16"] <= sheet.tera["fp16"]

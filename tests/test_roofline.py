@@ -19,7 +19,7 @@ from dyno.facts.summary import ClientSummary, Steady, Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import EngineTelemetry, TelemetrySummary
 from dyno.measure import roofline
-from dyno.measure.loaded import Loaded, as_loaded
+from dyno.measure.roofline import Loaded, as_loaded
 from dyno.probe import model, peaks
 from dyno.report import roofline as printed
 

@@ -21,7 +21,7 @@ from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.prepare import prepare
 from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure, serve
-from dyno.engines.install import environment
+from dyno.engines import environment
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec

@@ -25,14 +25,14 @@ import psutil
 import pytest
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno import limits
 from dyno.conduct import lifecycle
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.engines import port as ports
 from dyno.engines import process as engine_process
-from dyno.engines.process import EngineProcess, excerpt
-from dyno.errors import EngineError
+from dyno.engines.log import excerpt
+from dyno.engines.process import EngineProcess
+from dyno.errors import EngineError, limit_advice
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
@@ -568,7 +568,7 @@ def test_each_limit_of_the_machine_is_the_client_s(number: str) -> None:
     error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
     assert connection.failure(error) == f"client: {error.strerror}"
     said = Route(Url("http://127.0.0.1:8000")).unreachable(error)
-    assert "127.0.0.1:8000" in said and str(limits.advice(error)) in said
+    assert "127.0.0.1:8000" in said and str(limit_advice(error)) in said
     assert connection.failure(ConnectionRefusedError(111, "Connection refused")).startswith("refused")
 
 

@@ -16,11 +16,10 @@ import pytest
 import trustme
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno import tls
 from dyno.cli.main import main
 from dyno.errors import TargetError, UsageError
 from dyno.facts.load import LoadSpec
-from dyno.http import Client, Route, Url
+from dyno.http import Client, Route, Url, tls_context
 from dyno.load import http1, wire
 from dyno.load.connection import Connection
 from dyno.load.plan import Plan
@@ -156,7 +155,7 @@ def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
 def test_files_that_cannot_be_used_are_told_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
     def told(**fields: str) -> str:
         with pytest.raises(UsageError) as error:
-            tls.context(Transport(**fields))  # type: ignore[arg-type]
+            tls_context(Transport(**fields))  # type: ignore[arg-type]
         return str(error.value)
 
     assert "No such file" in told(cacert="nowhere.pem")

@@ -116,9 +116,9 @@ def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], say: Say)
             engine.ready = True
             return engine.process.age_s
         if last.settled:
-            raise engine.failed(f"can't answer a first request for one token: {last.said}")
+            raise engine.failed(f"can't answer a first request for one token: {last.problem}")
         time.sleep(min(_LOOK_S, max(left, 0)))
-    raise engine.failed(f"completed no generation within {limit:g} s ({last.said})")
+    raise engine.failed(f"completed no generation within {limit:g} s ({last.problem})")
 
 
 class _Asked:

@@ -20,13 +20,14 @@ from dyno.engines import container
 from dyno.engines.engine import Engine
 from dyno.engines.kinds.base import LogFacts
 from dyno.engines.launch import public
-from dyno.engines.process import EngineProcess, private, scrub
+from dyno.engines.log import private, scrub
+from dyno.engines.process import CpuShare, EngineProcess
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
-from dyno.probe import accelerators, llama_build, server, software
+from dyno.probe import accelerators, server, software
 from dyno.store.run import UNSCRUBBED
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
@@ -74,7 +75,9 @@ class Life:
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
             software=software.versions(plan.program.python) if plan.program.python else {},
-            unused_instructions=llama_build.unused(engines[0].process.text()) if plan.kind.name == "llamacpp" else [],
+            unused_instructions=software.unused_instructions(engines[0].process.text())
+            if plan.kind.name == "llamacpp"
+            else [],
             memory_loaded_bytes=_memory_used(plan),
             resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
         )
@@ -144,8 +147,8 @@ def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
     try:
         process = EngineProcess(
             launch.argv, {**os.environ, **launch.env}, log, cleanup=[*plan.cleanups[index]] or None,
-            secrets=secrets.known(), after=after, talks=plan.batch is not None, nice=share.nice,
-            cores=share.engine_cores,
+            secrets=secrets.known(), after=after, talks=plan.batch is not None,
+            cpu=CpuShare(share.nice, share.engine_cores),
         )  # fmt: skip
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None

@@ -11,12 +11,11 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from dyno import limits, proxy
 from dyno.clock import now_ns
-from dyno.errors import TargetError
-from dyno.http import Route, connect_unix
+from dyno.errors import TargetError, limit_advice
+from dyno.http import Route, connect_unix, describe_tls
 from dyno.load import http1
-from dyno.tls import words
+from dyno.transport import ProxyRefused, granted
 
 READ_BYTES = 32_768
 UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop stands still meanwhile
@@ -167,9 +166,9 @@ class Connection:
             return False
         data = self.socket.recv(READ_BYTES) if event & IN else b""
         if event & IN and not data:
-            raise proxy.ProxyRefused("the proxy closed the connection")
+            raise ProxyRefused("the proxy closed the connection")
         self.way = (self.way or b"") + data
-        if not proxy.granted(self.way):
+        if not granted(self.way):
             return False
         self.way = None
         return True
@@ -229,12 +228,12 @@ def begin(replica: Replica) -> Connection:
 
 def failure(error: Exception) -> str:
     """Return "kind: detail" of a failed request."""
-    what = words(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
+    what = describe_tls(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
     return f"{_kind(error)}: {what}"
 
 
 def _kind(error: Exception) -> str:
-    if limits.advice(error):
+    if limit_advice(error):
         return "client"
     if isinstance(error, ssl.SSLError):
         return "tls"

@@ -5,10 +5,9 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from dyno import limits, tls
 from dyno.clock import now_ns
-from dyno.errors import TargetError, UsageError
-from dyno.http import Route
+from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.http import Route, tls_context
 from dyno.load.connection import IN, OUT, Connection, Poller, Replica, begin
 from dyno.load.plan import Plan
 from dyno.units import NS_PER_S, ns
@@ -24,7 +23,7 @@ class Pool:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
         via = routes[0].via
-        context = tls.context(via) if any(route.url.tls for route in routes) else None
+        context = tls_context(via) if any(route.url.tls for route in routes) else None
         self.replicas = [
             Replica(i, route, front, context if route.url.tls else None)
             for i, (route, front) in enumerate(zip(routes, fronts, strict=True))
@@ -50,7 +49,7 @@ class Pool:
         Called after a request without an answer, or with 429 or 5xx. A dead replica fails at once, so it always has the
         least in flight and would be sent everything. A limit of the client's own (`error`) holds none.
         """
-        if error is None or not limits.advice(error):
+        if error is None or not limit_advice(error):
             replica.held = self.only is None
 
     def try_held(self) -> None:

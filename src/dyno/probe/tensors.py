@@ -1,17 +1,16 @@
-"""The head of a GGUF file: its metadata and its tensors.
-
-The `gguf` package's reader builds an array for every token of the vocabulary (seconds for 8,000, minutes for
-128,000); here they are stepped over.
-"""
+"""The heads of files of weights, GGUF and safetensors: which tensors they hold. The weights themselves aren't read."""
 
 import math
+import os
 import struct
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, NamedTuple
+
+import msgspec
 
 from dyno import files
-from dyno.probe.tensor import Tensor
 
+_HEAD_MAX = 100_000_000  # bytes; safetensors itself takes no longer one
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _SMALL = 4096  # arrays up to this length are kept: head counts by layer are, vocabularies aren't
@@ -31,16 +30,62 @@ _TYPES = {
 }  # fmt: skip
 
 
-def head(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
-    """ValueError where the file is no GGUF, or is cut."""
+class Tensor(NamedTuple):
+    name: str
+    kind: str  # BF16, F8_E4M3, Q4_K, …
+    shape: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    """A tensor in the head of a safetensors file."""
+
+    dtype: str
+    shape: tuple[_Count, ...]
+    data_offsets: tuple[_Count, _Count]
+
+
+def read_safetensors(path: Path) -> list[Tensor]:
+    """ValueError where the file isn't one, or is cut."""
+    with files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= min(_HEAD_MAX, size - 8):
+            raise ValueError(f"{path} has no head of a safetensors file")
+        text = file.read(length)
+    try:
+        head = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
+        head.pop("__metadata__", None)
+        entries = msgspec.convert(head, dict[str, _Entry])
+    except files.BROKEN:
+        raise ValueError(f"{path} has a head that can't be read") from None
+    if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
+        raise ValueError(f"{path} is shorter than its head says")
+    return [Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0]) for n, e in entries.items()]
+
+
+def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
+    """Metadata and tensors. ValueError where the file is no GGUF, or is cut."""
     try:
         with files.opened(path) as file:
-            return _Reader(file).head()
+            return _Gguf(file).head()
     except (struct.error, OverflowError, MemoryError, RecursionError):
         raise ValueError(f"{path} ends before its metadata does") from None
 
 
-class _Reader:
+class _Gguf:
+    """The `gguf` package's reader builds an array for every token of the vocabulary (seconds for 8,000, minutes for
+    128,000); here they are stepped over.
+    """
+
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._texts, self._counted = file, 0, 0
 
@@ -81,28 +126,23 @@ class _Reader:
             raise ValueError(f"a text of {length} bytes in the metadata")
         return self._file.read(length).decode("utf-8", "replace")
 
-    def _skip_string(self) -> None:
-        self._file.seek(self._take("Q")[0], 1)
-
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
-            of, length = self._take("IQ")
-            return self._array(of, length)
+            return self._array(*self._take("IQ"))
         return self._take(_SCALARS[kind])[0]
 
-    def _array(self, of: int, length: int) -> list[Any] | None:
-        if of in _SCALARS:
-            size = struct.calcsize("<" + _SCALARS[of])
-            if length > _SMALL:
-                self._file.seek(size * length, 1)
-                return None
-            return list(self._take(f"{length}{_SCALARS[of]}"))
+    def _array(self, kind: int, length: int) -> list[Any] | None:
+        if scalar := _SCALARS.get(kind):
+            if length <= _SMALL:
+                return list(self._take(f"{length}{scalar}"))
+            self._file.seek(struct.calcsize("<" + scalar) * length, 1)
+            return None
         self._check(length)
         for _ in range(length):
-            if of == _STRING:
-                self._skip_string()
+            if kind == _STRING:
+                self._file.seek(self._take("Q")[0], 1)
             else:
-                self._value(of)
+                self._value(kind)
         return None
