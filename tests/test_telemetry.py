@@ -19,7 +19,8 @@ import pytest
 from conftest import Scripted, StartFake
 from dyno.clock import now_ns
 from dyno.conduct import trial
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
+from dyno.errors import TargetError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
@@ -728,7 +729,7 @@ def test_several_urls_have_their_metrics_apart(tmp_path: Path, fake: StartFake) 
 
 def test_a_failed_warm_up_leaves_no_sampler(tmp_path: Path, fake: StartFake) -> None:
     server = fake(faults={"500": 1})
-    with pytest.raises(trial.TargetError):
+    with pytest.raises(TargetError):
         trial.serve(a_trial(base_url=server.base_url), runs=tmp_path, headers={})
     children = psutil.Process().children()
     assert not [c for c in children if "dyno.probe.telemetry" in " ".join(c.cmdline())]

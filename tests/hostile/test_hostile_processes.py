@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno.conduct import fleet
+from dyno.conduct import lifecycle
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.engines import port as ports
@@ -480,7 +480,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = [EngineProcess(["sleep", "300"], None, tmp_path / f"log{i}") for i in range(3)]
-    engines = [fleet.Engine(process, "", "") for process in plans]
+    engines = [lifecycle.Engine(process, "", "") for process in plans]
     whole = EngineProcess.stop
 
     def stop(self: EngineProcess, timeout: float = 5.0) -> None:
@@ -490,7 +490,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
 
     monkeypatch.setattr(EngineProcess, "stop", stop)
     with pytest.raises(MemoryError):
-        fleet.stop(engines)
+        lifecycle.stop(engines)
     assert not plans[1].alive() and not plans[2].alive()
     whole(plans[0])
 

@@ -37,12 +37,8 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@shown()
 def main(argv: Sequence[str] | None = None) -> int:
-    with shown():
-        return _run(argv)
-
-
-def _run(argv: Sequence[str] | None) -> int:
     try:
         top = parser()
         options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))

@@ -17,7 +17,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.option import Option
-from dyno.study.order import OWN_START_S, START_S, TOKEN_S, Session, left_s, sessions, trial_s
+from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
 
 if TYPE_CHECKING:
     from dyno.store.study import StudyFolder
@@ -260,7 +260,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
     return UsageError.exit_code if wrong else 0
 
 
-def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], runs: Path) -> str:
+def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
     """How long the rest takes. Trials that are done correct the assumption."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan

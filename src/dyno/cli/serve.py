@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.prompts import longest
+    from dyno.conduct.prepare import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
