@@ -22,7 +22,7 @@ from dyno.conduct import fleet, trial
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.engines import model as own_model
-from dyno.engines.process import free_port
+from dyno.engines.port import free_port
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec

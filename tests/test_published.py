@@ -16,7 +16,7 @@ from dyno.facts.imported import Document
 from dyno.measure.cost import choose
 from dyno.probe.peaks import of_name
 from dyno.store.imports import load
-from dyno.study.about import about
+from dyno.study.prices import about
 from dyno.study.prices import read as read_prices
 
 ROOT = Path(__file__).parent.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dyno.engines.process import free_port
+from dyno.engines.port import free_port
 from dyno.facts.rig import Rig
 from dyno.probe import host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia

@@ -688,7 +688,7 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     assert {s.source for s in watcher.latest} >= {"host", "engine"}
 
     m = outcome.manifest
-    told = result_json.build(outcome.result, m.trial, m.target, None, "", outcome.run.path, m.started)
+    told = result_json.build(outcome.result, m, outcome.run.path)
     assert json.loads(msgspec.json.encode(told))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
     labels = [label for label, _ in telemetry.lines(t)]
     assert "Engine: KV cache used, peak (%):" in labels and "Accelerators:" not in labels

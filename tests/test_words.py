@@ -372,30 +372,15 @@ def claim(*texts: str, data: Document | None = None, section: str = "") -> list[
     [
         "Red beats Green in throughput at all batch sizes.",
         "Red consistently outperforms Green in token throughput.",
-        "Red is only slightly better than Green below batch size 64.",
         "At batch size 32, Red is faster than Green in total token throughput.",
-        "8xRed surpasses 8xGreen in token throughput for all batch sizes, except for batch sizes 4 and 8.",
         "Green is slower than Red at batch sizes 16, 32 and 64.",
-        "Green is better than Red in throughput for batch sizes 4 to 16.",
         "Red has a higher total token throughput than Green at batch size 32.",
         "Green has higher throughput than Red at batch size 64.",
         "Red is 50% faster than Green in throughput at batch size 64.",
-        "The throughput for Green is limited to ~1000 tokens/s.",
-        "Red reaches up to 2000 tokens/s.",
-        "Up to batch size 64 Green exhibits proportionate improvements in throughput as batch size increases.",
-        "Up to batch size 16 Red exhibits only slight improvements in throughput as batch size increases.",
     ],
 )
 def test_a_claim_that_the_rows_contradict_is_told(text: str) -> None:
-    if "proportionate" in text:
-        falling = {4: 100.0, 16: 300.0, 64: 290.0}
-        data = Document(
-            "d.csv", "csv", sweep("Green", "output_throughput", falling, 2) + sweep("Red", "speed", FAST, 9)
-        )
-        found = claim(text, data=data)
-    else:
-        found = claim(text)
-    (finding,) = found
+    (finding,) = claim(text)
     assert (finding.code, finding.level) == ("consistency.claim", "doubt")
     assert (
         finding.locations[0] == "r.md:10"
@@ -415,8 +400,10 @@ def test_a_claim_that_the_rows_contradict_is_told(text: str) -> None:
         "Green beats Red at batch size 32.",
         "Red is 24% faster than Green in throughput at batch size 64.",
         "Red is up to 24% faster than Green in throughput.",
-        "Green is limited to ~1150 tokens/s.",
-        "Red reaches up to 1400 tokens/s.",
+        # a range of loads or an exception is not understood
+        "Red is only slightly better than Green below batch size 64.",
+        "Green is better than Red in throughput for batch sizes 4 to 16.",
+        "Red beats Green in throughput for all batch sizes, except for batch sizes 4 and 8.",
         # not said, or not of these rows
         "Red should beat Green in throughput at all batch sizes.",
         "We expect that Red is faster than Green at all batch sizes.",
@@ -478,32 +465,12 @@ def test_the_section_tells_which_lengths_are_meant() -> None:
     assert len(claim(text, data=long, section=heading)) == 1
 
 
-def test_words_on_the_length_of_prompts_choose_among_files() -> None:
-    def file(name: str, length: int, values: dict[int, float], figure: str = "output_throughput") -> list[Row]:
-        return [
-            row("", i, file=name, completed=n, total_input_tokens=float(length * n), **{figure: v})
-            for i, (n, v) in enumerate(values.items(), 1)
-        ]
-
-    rows = file("result_red_short.csv", 80, {2: 26.0, 4: 56.0}) + file("result_green_short.csv", 80, {2: 28.0, 4: 53.0})
-    rows += file("result_red_long.csv", 9000, {2: 16.0, 4: 21.0}) + file(
-        "result_green_long.csv", 9000, {2: 7.0, 4: 8.0}
-    )
-    data = Document("data", "csv", rows)
-    text = "Red consistently exceeds Green in token throughput across all batch sizes."
-    assert claim(text, data=data) == []  # it may be of the long ones
-    (finding,) = claim(text, "The prompts have a constant length of 80 tokens each.", data=data)
-    assert "26 against 28" in finding.text and "result_red_short.csv:1" in finding.locations
-
-
-def test_a_legend_and_likeness_choose_among_names() -> None:
-    rows = sweep("8xGreen 1FP8-base", "total_token_throughput", SLOW, 2)
-    rows += sweep("8xRed 1FP8-own", "total_token_throughput", FAST, 20)
-    rows += sweep("8xRed 2FP8-own", "total_token_throughput", {b: 2 * v for b, v in FAST.items()}, 40)
-    rows += sweep("4xRed 1FP8-own", "total_token_throughput", {b: 2 * v for b, v in FAST.items()}, 60)
-    texts = ("Red-own-model refers to 8xRed running own/Model", "Red-own-model beats Green at all batch sizes.")
-    (finding,) = claim(*texts, data=Document("d.csv", "csv", rows))
-    assert "853.1 against 888.5" in finding.text
+def test_a_name_of_several_rows_is_contradicted_only_if_all_of_them_are() -> None:
+    data = Document("d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", FAST, 40))
+    assert len(claim("Red beats Green at batch size 32.", data=data)) == 1
+    twice = {b: 2 * v for b, v in FAST.items()}
+    data = Document("d.csv", "csv", grid().rows + sweep("4xRed", "total_token_throughput", twice, 40))
+    assert claim("Red beats Green at batch size 32.", data=data) == []
 
 
 MEAN = {"mean_ttft_ms": 990.0, "median_ttft_ms": 715.0, "p99_ttft_ms": 3984.0}
@@ -524,37 +491,6 @@ def test_what_holds_for_the_mean_and_not_for_the_median_is_told() -> None:
     assert claim("Green beats Red in median TTFT at QPS level 16.", data=rates()) == []
     (finding,) = claim("Red beats Green in median TTFT at QPS level 16.", data=rates())
     assert finding.code == "consistency.claim"
-
-
-def test_requests_of_unequal_length_are_told_where_requests_are_compared() -> None:
-    a = row(
-        "Red", 2, rate=16, completed=1000, request_throughput=9.9, total_output_tokens=120_689, output_throughput=1199
-    )
-    b = row(
-        "Green", 3, rate=16, completed=1000, request_throughput=8.6, total_output_tokens=179_055, output_throughput=1540
-    )
-    data = Document("d.csv", "csv", [a, b])
-    (finding,) = claim("Red beats Green in throughput(request/s) across all QPS levels.", data=data)
-    assert finding.code == "comparability.claimed_work" and "120.7 and 179.1" in finding.text
-    assert claim("Green beats Red in output throughput at 16 RPS.", data=data) == []
-
-
-def test_a_bound_that_the_rows_do_not_have_is_noted() -> None:
-    def costs(name: str, values: dict[int, float], line: int) -> list[Row]:
-        return sweep(name, "cost_per_million_tokens", values, line)
-
-    rows = costs("8xGreen", {8: 16.0, 16: 8.5, 32: 7.3}, 2) + costs("8xRed", {8: 21.5, 16: 12.0, 32: 7.4}, 9)
-    data = Document("d.csv", "csv", rows)
-    for text in (
-        "Green is cheaper than Red for batch sizes less than 16.",
-        "Maker 8xGreen is cost-effective with batch sizes less than 16. Red is so for all others.",
-    ):
-        (finding,) = claim(text, data=data)
-        assert (finding.code, finding.level) == ("consistency.claim", "note")
-        assert "8.5 against 12" in finding.text
-    assert claim("Green is cheaper than Red for batch sizes less than 32.", data=data) == []
-    (finding,) = claim("Red is cheaper than Green for batch sizes less than 16.", data=data)
-    assert finding.level == "doubt"
 
 
 def test_loads_that_a_side_has_twice_are_not_compared() -> None:

@@ -4,12 +4,13 @@ import base64
 import ipaddress
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from dyno.errors import UsageError
+from dyno.option import Option
 
 _ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _LONGEST_ANSWER = 65_536
@@ -18,13 +19,23 @@ _LONGEST_ANSWER = 65_536
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the paths of files, never their content. A proxy's password is kept with the headers."""
 
-    insecure: bool = False  # the server's certificate isn't verified
-    cacert: str | None = None  # PEM file: the authorities to verify it by; None: the system's
-    cert: str | None = None  # PEM file: the client's own certificate
-    cert_key: str | None = None  # PEM file: its private key; None: in the same file
+    insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate")] = False
+    # None: by the system's.
+    cacert: Annotated[str | None, Option("--cacert", "FILE", "verify it by the authorities in this PEM file")] = None
+    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM")] = None
+    cert_key: Annotated[
+        str | None, Option("--key", "FILE", "private key of --cert, PEM (default: in the same file)")
+    ] = None
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
-    connect_timeout_s: float = 30.0  # until a connection is open, TLS included
-    read_timeout_s: float | None = None  # without a byte of an answer; None: no such limit
+    connect_timeout_s: Annotated[  # TLS included
+        float,
+        Option("--connect-timeout", "S", "for a connection to open (default: 30)", above=0, most=1e8, note=" seconds"),
+    ] = 30.0
+    read_timeout_s: Annotated[
+        float | None,
+        Option("--read-timeout", "S", "without a byte of an answer (default: no limit)", above=0, most=1e8,
+               note=" seconds"),
+    ] = None  # fmt: skip
 
 
 DIRECT = Transport()

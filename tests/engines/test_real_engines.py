@@ -20,7 +20,7 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.trial import finish, on_fleet, serve
 from dyno.conduct.watcher import Watcher
-from dyno.engines.install import environment
+from dyno.engines import environment
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec

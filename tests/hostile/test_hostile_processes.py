@@ -30,7 +30,8 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.engines import port as ports
 from dyno.engines import process as engine_process
-from dyno.engines.process import EngineProcess, excerpt
+from dyno.engines.log import excerpt
+from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, limit_advice
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec

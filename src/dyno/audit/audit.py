@@ -13,7 +13,7 @@ from dyno.facts.roofline import Peaks
 from dyno.measure.dedupe import copies, without
 
 # Each of these is about a sentence of its own.
-APART = {"consistency.claim", "consistency.mean_only", "comparability.claimed_work", "consistency.arithmetic",
+APART = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic",
          "comparability.extrapolated", "consistency.percent", "consistency.bold"}  # fmt: skip
 SHOWN = 3  # findings of one code in one file, before they are told as one
 

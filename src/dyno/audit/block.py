@@ -3,10 +3,11 @@
 import math
 import re
 
+from dyno.audit.commands import scalar
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
 from dyno.facts.metric import METRICS
-from dyno.results.flags import scalar
+from dyno.facts.setting import LABELS
 from dyno.results.printed import half
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
@@ -28,11 +29,7 @@ _STEMS = {"e2e latency": "e2el", "e2e": "e2el", "end-to-end latency": "e2el", "l
 _WORDS = {"average": "mean", "avg": "mean"}
 
 _FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {"concurrency": "concurrency_mean"}
-_SETTINGS: dict[str, str] = {
-    "maximum request concurrency": "concurrency", "max request concurrency": "concurrency", "max reqeuest concurrency":
-    "concurrency", "traffic request rate": "rate", "request rate configured (rps)": "rate", "backend": "backend",
-    "total prompts": "num_prompts", "total requests": "num_prompts",
-}  # fmt: skip
+_SETTINGS = LABELS | {"backend": "backend", "total prompts": "num_prompts", "total requests": "num_prompts"}
 _CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
 LONGEST = 120  # lines of a block; what goes on is no block
 _WIDEST = 600  # characters of a line from its end, where the value is

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno.audit.commands import scalar, without_secrets
 from dyno.errors import UsageError
-from dyno.facts.imported import SETTINGS, Document, Row, Scalar, Setting
-from dyno.results.flags import ENGINES, scalar, shared_name, without_secrets
+from dyno.facts.imported import Document, Row, Scalar, Setting
+from dyno.facts.setting import ENGINES, SETTINGS, of_flag
 from dyno.secrets import is_secret
 
 _FLAG = "--swap-space=16"
@@ -69,7 +70,7 @@ def _named(word: str) -> str:
         raise UsageError(f"--set {word}=… looks like a secret. It would be kept with the figures.")
     if word in (*SETTINGS, _SERIES):
         return word
-    if name := shared_name(word):
+    if name := of_flag(word):
         return name
     if word.startswith("--"):
         return word

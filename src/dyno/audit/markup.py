@@ -2,9 +2,9 @@
 
 import re
 
+from dyno.audit.commands import without_secrets
 from dyno.audit.html_table import WIDEST
 from dyno.facts.imported import Cell
-from dyno.results.flags import without_secrets
 
 LONGEST_ROW = 4_000  # characters of a table's row
 _BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")  # a table may be quoted, or a comment

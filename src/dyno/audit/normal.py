@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from dyno.facts.imported import Row
+from dyno.facts.load import words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject, words
+from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
 
 LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
              "mean_latency_ms")  # fmt: skip

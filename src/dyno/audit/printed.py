@@ -11,7 +11,7 @@ from dyno.audit.normal import LATENCIES, Normal
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
 from dyno.facts.metric import words
-from dyno.report.columns import aligned, markdown
+from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.units import many
 
 WIDTH = 100
@@ -25,7 +25,7 @@ def text(audit: Audit, rows: Sequence[Normal]) -> str:
     parts = [_head(audit, rows)]
     parts += [_finding(f) for f in audit.findings]
     for title, table in _tables(rows):
-        parts.append("\n".join([title, *aligned(table, right=_numbers(table))]))
+        parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
         parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
     parts += [_legend(rows), _unread(audit)]
@@ -43,7 +43,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
         )
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
     for title, table in _tables(rows):
-        parts.append("\n".join([f"### {title}", "", *markdown(table, right=_numbers(table))]))
+        parts.append("\n".join([f"### {title}", "", *markdown(table)]))
     parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
     return "\n\n".join(p for p in parts if p)
 
@@ -116,7 +116,7 @@ def _plain(words: str) -> str:
 # ---- the table ----
 
 
-def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, list[list[str]]]]:
+def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
     """One for each kind and tool: figures of different definitions don't share a column."""
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
@@ -131,7 +131,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _table(rows: Sequence[Normal]) -> list[list[str]]:
+def _table(rows: Sequence[Normal]) -> Table:
     """Only columns in which something stands."""
     columns: list[tuple[str, list[str]]] = [
         ("line", _places(rows)),
@@ -154,7 +154,9 @@ def _table(rows: Sequence[Normal]) -> list[list[str]]:
         columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
     held = [(title, cells) for title, cells in columns if any(cells)]
-    return [[title for title, _ in held], *([cells[i] for _, cells in held] for i in range(len(rows)))]
+    titles = [title for title, _ in held]
+    right = [i for i, title in enumerate(titles) if title not in ("line", "what", "load")]
+    return text_table(titles, ([cells[i] for _, cells in held] for i in range(len(rows))), right)
 
 
 def _places(rows: Sequence[Normal]) -> list[str]:
@@ -184,10 +186,6 @@ def _number(value: float | None, digits: int) -> str:
 def _short(words: str, width: int) -> str:
     words = _plain(words)
     return words if len(words) <= width else words[: width - 1] + "…"
-
-
-def _numbers(table: list[list[str]]) -> list[int]:
-    return [i for i, title in enumerate(table[0]) if title not in ("line", "what", "load")]
 
 
 def _definitions(rows: Sequence[Normal]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from dyno.audit import arithmetic, bold, claims, commands, percent, sections
+from dyno.audit import arithmetic, bold, claims, described, percent, sections
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
 
@@ -15,11 +15,11 @@ REPORTS: tuple[Callable[[list[Document]], Iterator[Finding]], ...] = (
     sections.empty,
     sections.no_figures,
     sections.dangling,
-    commands.command_differs,
-    commands.fewer_than_commanded,
-    commands.versions_differ,
-    commands.flags_differ,
-    commands.models_named,
-    commands.size_named,
-    commands.quality_elsewhere,
+    described.command_differs,
+    described.fewer_than_commanded,
+    described.versions_differ,
+    described.flags_differ,
+    described.models_named,
+    described.size_named,
+    described.quality_elsewhere,
 )

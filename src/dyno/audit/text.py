@@ -11,12 +11,7 @@ from typing import Literal
 import msgspec
 
 from dyno.audit import block, html_table, listing, markup
-from dyno.audit.environment import Environments
-from dyno.audit.markup import plain
-from dyno.audit.scope import Scope
-from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
-from dyno.results import tables
-from dyno.results.flags import (
+from dyno.audit.commands import (
     QUANTIZATION,
     command,
     in_words,
@@ -27,6 +22,12 @@ from dyno.results.flags import (
     without_prompt,
     without_secrets,
 )
+from dyno.audit.environment import Environments
+from dyno.audit.markup import plain
+from dyno.audit.scope import Scope
+from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
+from dyno.facts.setting import LABELS
+from dyno.results import tables
 from dyno.results.lines import Line
 
 MOST_ROWS, MOST_PASSAGES, MOST_COMMANDS, MOST_HEADINGS, MOST_UNREAD = 10_000, 4_000, 2_000, 20_000, 1_000
@@ -43,16 +44,8 @@ _HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)
 _BOLD_LINE = re.compile(r"^\s{0,3}(?:\*\*|__)([^*_].{0,150}?)(?:\*\*|__):?\s*$")
 _COMMENT = re.compile(r"^\s{0,8}#{1,6}\s+(\S.{0,200})$")
 _PROGRESS = re.compile(r"\b(\d{1,7})/(\d{1,7}) \[\d")
-_LOAD = re.compile(
-    r"^\W{0,4}(Maximum request concurrency|Max request concurrency|Traffic request rate|num_prompts?|seq_length"
-    r"|Request rate|max_concurrency|request_rate)\s*[:=]\s*([\d.]+|inf)\b(?!\s*,)",
-    re.I,
-)  # fmt: skip
-_LOAD_NAMES = {
-    "maximum request concurrency": "concurrency", "max request concurrency": "concurrency",
-    "max_concurrency": "concurrency", "traffic request rate": "rate", "request rate": "rate", "request_rate": "rate",
-    "num_prompts": "num_prompts", "num_prompt": "num_prompts", "seq_length": "input_len",
-}  # fmt: skip
+_LABELS = "|".join(re.escape(label).replace(r"\ ", "[ _]") for label in LABELS)
+_LOAD = re.compile(rf"^\W{{0,4}}({_LABELS})\s*[:=]\s*([\d.]+|inf)\b(?!\s*,)", re.I)
 _BUILD = re.compile(r"^\s{0,8}build:\s*([0-9a-f]{6,40}|unknown)\s*\((\d+)\)")
 _EVALUATED = re.compile(
     r"^\s{0,4}(?:#\s{1,2})?([\w-]{2,30}) \((pretrained=|model=|base_url=)(.{0,2000}?)\),"
@@ -251,7 +244,7 @@ class Walk:
 
     def _is_setting(self, number: int, text: str) -> bool:
         if found := _LOAD.match(text):
-            self._pending[_LOAD_NAMES[found[1].lower()]] = Setting(scalar(found[2]), number, "block")
+            self._pending[LABELS[found[1].lower().replace("_", " ")]] = Setting(scalar(found[2]), number, "block")
             return True
         if self.environments.take(number, text):
             self._content = True

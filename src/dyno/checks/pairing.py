@@ -8,10 +8,11 @@ from dyno.checks import rig
 from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import COMPARED, plain
 from dyno.facts.measured import Measured
 from dyno.facts.metric import words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.pairs import KEYS, Group, conflicts, passes, plain, requests_of
+from dyno.measure.pairs import Group, conflicts, passes, requests_of
 
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
 LENGTHS_VOID = 0.05
@@ -29,7 +30,7 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NO_THING = {*KEYS, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_NO_THING = {*COMPARED, "num_prompts", "tokenizer", "model_bytes", "parameters"}
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 

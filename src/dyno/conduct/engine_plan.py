@@ -7,13 +7,12 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container, worker
+from dyno.engines import container
 from dyno.engines.kinds import kind_of
-from dyno.engines.kinds.base import Kind
-from dyno.engines.launch import allowed, launches, shown, spec_secrets
+from dyno.engines.kinds.base import Kind, Program
+from dyno.engines.launch import WORKER, allowed, launches, shown, spec_secrets
 from dyno.engines.locate import locate
-from dyno.engines.process import free_port
-from dyno.engines.program import Program
+from dyno.engines.port import free_port
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
@@ -92,7 +91,7 @@ class EnginePlan:
         handed_on = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in os.environ]
         model = spec.model if self.model else None
         self.launches = [
-            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups=groups)
+            container.wrap(launch, spec.container, name, self.tool, model, accelerator, handed_on, groups)
             for launch, name in zip(inside, names, strict=True)
         ]
         self.cleanups = [container.remove_command(self.tool, name) for name in names]
@@ -174,7 +173,7 @@ class EnginePlan:
         if self.kind.unsaid_quantization(self.spec, self.program.version):
             yield f"# quantization {self.spec.quantization}: no flag makes it, the model's files must have it"
         if self.spec.container and self.tool:
-            commands = container.prepare_commands(self.spec.container, self.tool, there=False)
+            commands = container.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
@@ -194,10 +193,9 @@ def _offline(kind: Kind, spec: EngineSpec) -> EngineSpec:
         return spec
     if not kind.module:
         raise UsageError(f"{kind.title} in a container can't be measured offline: its images have no Python.")
-    file = worker.__file__
     box = msgspec.structs.replace(
         spec.container,
-        mounts=[*spec.container.mounts, f"{file}:{file}:ro"],
+        mounts=[*spec.container.mounts, f"{WORKER}:{WORKER}:ro"],
         options=["--interactive", *spec.container.options],
     )
     return msgspec.structs.replace(spec, container=box)

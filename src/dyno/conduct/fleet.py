@@ -20,7 +20,8 @@ from dyno.engines import container, port
 from dyno.engines.engine import Engine
 from dyno.engines.kinds.base import Kind, LogFacts
 from dyno.engines.launch import public
-from dyno.engines.process import EngineProcess, private, scrub
+from dyno.engines.log import private, scrub
+from dyno.engines.process import CpuShare, EngineProcess
 from dyno.errors import EngineError, TargetError
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.request import Request
@@ -243,7 +244,7 @@ def start(plan: EnginePlan, launch: Launch, log: Path, index: int = 0) -> Engine
         nice, cores, _ = room(plan)
         process = EngineProcess(
             launch.argv, env, log, cleanup=cleanup or None, secrets=secrets.known(),
-            after=_after(plan, index), talks=plan.batch is not None, nice=nice, cores=cores,
+            after=_after(plan, index), talks=plan.batch is not None, cpu=CpuShare(nice, cores),
         )  # fmt: skip
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None

@@ -211,7 +211,7 @@ def _sampled(m: "Measured") -> "Measured":
 def _about(words: Sequence[str]) -> "About":
     """Of one folder, what its about.toml says."""
     from dyno.facts.about import About
-    from dyno.study.about import about
+    from dyno.study.prices import about
 
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
     if len(folders) != 1:

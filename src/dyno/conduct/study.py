@@ -29,7 +29,7 @@ from dyno.conduct.trial import Outcome, finish, hidden, look_at, on_fleet, on_se
 from dyno.conduct.watcher import Watcher
 from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
-from dyno.engines.process import excerpt
+from dyno.engines.log import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study

@@ -81,7 +81,7 @@ def serve(
             _refuse(plan.problems(work.lengths))
         for note in plan.notes(trial.load.max_concurrency):
             watcher.phase(note)
-        run = create(runs, f"serve-{Path(plan.served_name).name}-{_load_name(trial)}")
+        run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
         try:
             with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
                 tokenizer = on_fleet(run, trial, fleet, headers, watcher, stop, work)
@@ -92,7 +92,7 @@ def serve(
     else:
         target = look_at(trial, headers, watcher)
         work = fitting(trial, target, headers, watcher)
-        run = create(runs, f"serve-{Path(target.model).name}-{_load_name(trial)}")
+        run = create(runs, f"serve-{Path(target.model).name}-{trial.load.slug}")
         before = sent_before(runs, work.workload.sha256, trial.target)
         tokenizer = on_server(run, trial, target, headers, watcher, stop, work, before)
     watcher.phase("Decoding")
@@ -515,10 +515,3 @@ def _count(trial: TrialSpec, prompts: int) -> int:
     if trial.load.duration_s is not None and trial.load.closed_loop:
         return 2**31
     return plan.prompts_needed(trial.load) or prompts
-
-
-def _load_name(trial: TrialSpec) -> str:
-    load = trial.load
-    rate = f"r{load.request_rate_rps:g}" if load.request_rate_rps else "ramp" if load.ramp else ""
-    cap = f"c{load.max_concurrency}" if load.max_concurrency else ""
-    return rate + cap or "all"

@@ -8,12 +8,8 @@ import msgspec
 from dyno.facts.comparison import By
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.load import COUNTED, LEVELS, LOADS
 from dyno.facts.roofline import Peaks
-
-# What a chart may have on its horizontal axis, in this order. context: tokens of a prompt, and what is in the context
-# before it. requests: how many were sent, where nothing else is told of the load.
-AXES = ("concurrency", "rate", "batch_size", "context", "requests")
-LOADS = ("concurrency", "rate", "batch_size", "requests")  # those of them that are how much was asked at once
 
 
 class Number(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,9 +130,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         """The load but for what an axis tells: entries that agree in it may be joined by a line."""
         told = _TOLD_BY.get(axis, (axis,))
         # How many were sent is the load where nothing paces them, and else only how long it took.
-        paced = axis == "requests" or any(name in self.axes for name in ("concurrency", "rate", "batch_size"))
-        return {k: v for k, v in self.load.items() if k not in told and not (paced and k in _COUNTS)}
+        paced = axis == "requests" or any(name in self.axes for name in LEVELS)
+        return {k: v for k, v in self.load.items() if k not in told and not (paced and k in COUNTED)}
 
 
-_COUNTS = ("num_prompts", "completed")
-_TOLD_BY = {"context": ("context", "input_len", "depth"), "requests": _COUNTS}
+_TOLD_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}

@@ -5,15 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import COMPARED, LEVELS, ONE_TEXT, ONE_WORKLOAD, compared_words, near, plain
 from dyno.facts.measured import Measured
 from dyno.measure.points import input_each
 
-# Workload and load. Rows that differ in one of these are not paired.
-KEYS = (
-    "concurrency", "rate", "dataset", "input_len", "output_len", "batch_size", "test", "depth", "task", "metric",
-    "filter", "n_shot", "limit", "--random-prefix-len", "--random-range-ratio", "--dataset-path", "--duration",
-    "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps",
-)  # fmt: skip
 # What differs between repeats of one setting, or follows from the figures' own place.
 _PASSING = (
     "seed",
@@ -35,8 +30,6 @@ _PASSING = (
     "try",
 )
 _OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
-_WORDS = {"concurrency": "streams", "rate": "requests/s offered", "input_len": "in", "output_len": "out",
-          "num_prompts": "requests at once"}  # fmt: skip
 
 Group = list[Measured]  # repeats of one setting
 
@@ -54,10 +47,10 @@ def passes(name: str) -> bool:
 
 
 def key_of(row: Row) -> dict[str, Scalar]:
-    key = {name: value for name in KEYS if (value := plain(row.setting(name))) is not None}
+    key = {name: value for name in COMPARED if (value := plain(row.setting(name))) is not None}
     if key.get("burstiness") == 1:  # what every tool does by itself
         del key["burstiness"]
-    paced = {"concurrency", "rate", "batch_size"} & key.keys()
+    paced = set(LEVELS) & key.keys()
     if row.kind in ("serve", "throughput") and not paced and (count := requests_of(row)) is not None:
         key["num_prompts"] = count  # all at once: their number is the load
     return key
@@ -71,33 +64,9 @@ def requests_of(row: Row) -> float | None:
     return None if completed is None else completed + (row.get("failed") or 0)
 
 
-def plain(value: Scalar | None) -> Scalar | None:
-    """8, 8.0 and '8' are one; no rate is written inf by some."""
-    if value is None or isinstance(value, bool):
-        return value
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return None if number == float("inf") else number
-
-
 def load_words(row: Row) -> str:
     """'8 streams, random, 512 in, 128 out'."""
-    return words_of(key_of(row))
-
-
-def words_of(key: dict[str, Scalar]) -> str:
-    return ", ".join(_word(name, value) for name, value in key.items()) or "no load told"
-
-
-def _word(name: str, value: Scalar) -> str:
-    told = f"{value:g}" if isinstance(value, float) else str(value)
-    if name in ("dataset", "test"):
-        return told
-    if name == "concurrency" and told == "1":
-        return "1 stream"
-    return f"{told} {_WORDS[name]}" if name in _WORDS else f"{name.removeprefix('--').replace('_', ' ')} {told}"
+    return compared_words(key_of(row))
 
 
 def groups(rows: Sequence[Measured]) -> list[Group]:
@@ -121,7 +90,7 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
     """In workload and load. What a file doesn't tell conflicts with nothing; a run of dyno's own tells all."""
     one, other = key_of(a), key_of(b)
     sure = a.form == b.form == "run"
-    for name in (*KEYS, "num_prompts"):
+    for name in (*COMPARED, "num_prompts"):
         if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
             continue
         x, y = one.get(name), other.get(name)
@@ -130,12 +99,11 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
         if x != y and (sure or (x is not None and y is not None)):
             yield name, x, y
     said = "input_len" in one and "input_len" in other
-    lengths = input_each(a), input_each(b)
-    if not sure and not said and all(lengths) and max(lengths) > FAR * min(lengths):  # type: ignore[type-var, operator]
-        yield "tokens of a prompt", *lengths
-
-
-FAR = 1.25  # two tokenizers count the same text by less differently
+    read, other_read = input_each(a), input_each(b)
+    if sure or said or not read or not other_read:
+        return
+    if not near(max(read, other_read), min(read, other_read), ONE_TEXT):
+        yield "tokens of a prompt", read, other_read
 
 
 def _unlimited(row: Row) -> str | None:
@@ -178,5 +146,5 @@ def _likeness(a: Row, b: Row) -> int | None:
     same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name))
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
-    same += x is not None and y is not None and abs(y / x - 1) < 0.05
+    same += x is not None and y is not None and near(y, x, ONE_WORKLOAD)
     return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)

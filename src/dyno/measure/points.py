@@ -1,15 +1,12 @@
 """Where a row stands: the load it was measured under, and what was measured. Rows at one point can be held together."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from dyno.facts.imported import Figure, Row, Scalar, place
+from dyno.facts.load import COMPARABLE, COUNTED, LEVELS, LOAD, near
 from dyno.measure.model_name import named
 
-LOAD = (
-    "concurrency", "rate", "batch_size", "num_prompts", "input_len", "output_len", "dataset", "test", "depth", "task",
-    "metric", "filter", "n_shot", "limit", "--random-range-ratio", "random_range_ratio",
-)  # fmt: skip
 # Of the client or of the telling: neither the load nor what bears it.
 ASIDE = {
     "backend", "endpoint", "tokenizer", "seed", "percentiles", "ignore_eos", "tool_version", "date", "price_per_hour",
@@ -22,7 +19,6 @@ ENGINE = (
     "accelerators",
 )  # fmt: skip
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
-LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
 
 Point = tuple[tuple[str, Scalar], ...]
 
@@ -95,7 +91,7 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
         if at is None:
             continue
         name, value = at
-        rest = tuple((k, v) for k, v in point(row) if k not in (name, "num_prompts", "completed"))
+        rest = tuple((k, v) for k, v in point(row) if k not in (name, *COUNTED))
         found.setdefault((*key(row), name, rest), {}).setdefault(value, row)
     return [[by[v] for v in sorted(by)] for by in found.values() if len(by) > 1]
 
@@ -128,7 +124,7 @@ def _by_prompts(group: list[Row]) -> list[list[Row]]:
 def alike_prompts(a: Row, b: Row) -> bool:
     """By their lengths. Answers that all have one length, and another one, were asked for so."""
     x, y, made, other = input_each(a), input_each(b), output_each(a), output_each(b)
-    if x is None or y is None or abs(x - y) > 0.15 * max(x, y):
+    if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
         return x is None and y is None
     whole = made is not None and other is not None and made == round(made) and other == round(other)
     return not (whole and made != other)
@@ -175,37 +171,6 @@ def sent(row: Row) -> tuple[float, str] | None:
         return None
     told_by = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
     return float(asked.value), told_by.get(asked.by, "the command")
-
-
-def words(load: Point) -> str:
-    """A point, for a sentence."""
-    names = {
-        "concurrency": "concurrency {}",
-        "rate": "{} requests/s",
-        "num_prompts": "{} prompts",
-        "batch_size": "batch size {}",
-        "input_len": "{} in",
-        "context": "about {} in",
-        "output_len": "{} out",
-        "completed": "{} requests",
-        "test": "{}",
-        "depth": "@ d{}",
-        "task": "{}",
-        "metric": "{}",
-        "filter": "{}",
-        "n_shot": "{}-shot",
-    }
-    told = [names[k].format(f"{v:g}" if isinstance(v, float) else v) for k, v in load if k in names]
-    told = [re.sub(r"^1 (prompt|request)s$", r"1 \1", word) for word in told]
-    return ", ".join(told).replace(", @", " @")  # fmt: skip
-
-
-def whole(load: Mapping[str, Scalar]) -> str:
-    """All of a load, its dataset first: two that differ read differently."""
-    told = {k: v for k, v in load.items() if k != "dataset"}
-    known = words(tuple(told.items()))
-    rest = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in told.items() if not words(((k, v),))]
-    return ", ".join(filter(None, [str(load.get("dataset", "")), known, *rest]))
 
 
 def at(rows: Sequence[Row], *names: str) -> list[str]:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dyno.compare.compare import default_metrics, pairing
 from dyno.facts.comparison import Difference
-from dyno.facts.entry import LOADS, Entry
+from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
+from dyno.facts.load import LOADS, levels_words, whole
 from dyno.facts.measured import Measured
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
 from dyno.measure.model_name import named
 from dyno.measure.pairs import Group
-from dyno.measure.points import whole
 from dyno.report.contest import SMALL, WAITS, Contest, contests, counts, small_contests
 from dyno.report.entries import Made
 from dyno.report.target import FEW, kept, latency, level, why_not
@@ -23,9 +23,6 @@ _KINDS = {
     "quality": "accuracy",
 }  # fmt: skip
 _MOST = 4  # of the same kind of sentence
-_LEVELS = {
-    "concurrency": "concurrency", "rate": "requests/s offered", "batch_size": "batch size", "requests": "requests",
-}  # fmt: skip
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _EQUAL = ("no difference seen", "can't tell")
@@ -59,7 +56,8 @@ def conclude(
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     series = list(dict.fromkeys(e.series for e in entries))
-    loads = list(dict.fromkeys(filter(None, (_axis_words(entries, axis) for axis in LOADS))))
+    levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
+    loads = list(dict.fromkeys(filter(None, levels)))
     workloads = list(dict.fromkeys(words for e in entries if (words := whole(e.workload))))
     kinds = list(dict.fromkeys(_KINDS[e.kind] for e in entries))
     parts = [_listed(series), f"({', '.join(kinds)})"]
@@ -78,14 +76,6 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     if unfinished:
         counted += f"; {many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
     return f"{' '.join(parts)}: {counted}."
-
-
-def _axis_words(entries: Sequence[Entry], axis: str) -> str:
-    values = sorted({e.axes[axis] for e in entries if axis in e.axes})
-    if not values:
-        return ""
-    span = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
-    return f"{span} {_LEVELS[axis]}" if axis in ("rate", "requests") else f"{_LEVELS[axis]} {span}"
 
 
 def _on(made: Sequence[Made]) -> str:

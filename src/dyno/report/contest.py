@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dyno.facts.entry import Entry
+from dyno.facts.load import identity, whole
 from dyno.facts.metric import THROUGHPUTS, better
-from dyno.measure.points import whole
 from dyno.report.entries import Made
 from dyno.report.target import why_not
 
@@ -136,7 +136,7 @@ def small_contests(made: Sequence[Made]) -> Iterator[Contest]:
     for m in made:
         e = m.entry
         if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:
-            key = (e.kind, e.tool, *sorted((k, str(v)) for k, v in e.load.items()))
+            key = (e.kind, e.tool, *identity(e.load))
             groups.setdefault(key, {}).setdefault(e.series, []).append(m)
     for held in groups.values():
         if len(held) > 1:

@@ -7,9 +7,10 @@ from statistics import mean
 import msgspec
 
 from dyno.facts.comparison import Estimate
-from dyno.facts.entry import AXES, Entry, Memory, Number, Position
+from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.imported import Row, RowKind
+from dyno.facts.load import rank
 from dyno.facts.measured import Measured
 from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
@@ -119,11 +120,7 @@ def failed_trials(of: Sequence[Measured], at: Sequence[str] = ()) -> Finding:
 
 
 def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
-    """By workload, then by load."""
-    at = loads.axes(row)
-    told = [at.get(name, math.inf) for name in AXES]
-    rest = [(k, str(v)) for k, v in loads.load(row).items() if k not in AXES and k not in ("num_prompts", "completed")]
-    return row.kind, rest, told
+    return row.kind, *rank(loads.load(row), loads.axes(row))
 
 
 Doubts = dict[str, list[tuple[int, RowKind, Finding]]]

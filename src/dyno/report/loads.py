@@ -4,13 +4,9 @@ neither dataset nor lengths, only the others say whether 79.5 and 82.1 tokens a 
 from collections.abc import Iterable
 
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import LEVELS, ONE_WORKLOAD, OWN, near
 from dyno.facts.study import short
 from dyno.measure.points import finite_rate, input_each, point
-
-# Of a run's workload and load, what other tools' files seldom tell alike.
-_OWN = ("--random-prefix-len", "--dataset-path", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
-        "--ramp-up-end-rps")  # fmt: skip
-LIKE = 0.05  # prompts of mean lengths as near as that are held to be of one workload
 
 
 class Loads:
@@ -19,21 +15,21 @@ class Loads:
         told = sorted({length for row in rows if (length := row.number("input_len")) is not None and row.form != "run"})
         means = {length for row in rows if (length := _untold(row)) is not None}
         # One that is told elsewhere is the same, where it lies as near.
-        self._told = {m: t for m in means for t in told if abs(m - t) <= LIKE * t}
+        self._told = {m: t for m in means for t in told if near(m, t, ONE_WORKLOAD)}
         self._lengths = _alike(means - self._told.keys())
 
     def load(self, row: Row) -> dict[str, Scalar]:
         """As points.point tells it, and the length of prompts where that is all that is known of them."""
         load = dict(point(row))
         if row.form == "run":  # which tells all of it
-            load |= {name: short(value) for name in _OWN if (value := row.setting(name)) is not None}
+            load |= {name: short(value) for name in OWN if (value := row.setting(name)) is not None}
         if (told := self._told.get(_untold(row) or -1.0)) is not None:
             return load | {"input_len": int(told) if told.is_integer() else told}
         length = self._length(row)
         return load if length is None else load | {"context": length}
 
     def axes(self, row: Row) -> dict[str, float]:
-        """Of facts.entry.AXES those that it has."""
+        """Of facts.load.AXES those that it has."""
         told: dict[str, float | None] = {
             "concurrency": row.number("concurrency"),
             "rate": finite_rate(row),
@@ -41,7 +37,7 @@ class Loads:
             "context": self._context(row),
         }
         found = {name: value for name, value in told.items() if value is not None}
-        if row.kind in ("serve", "throughput") and not found.keys() & {"concurrency", "rate", "batch_size"}:
+        if row.kind in ("serve", "throughput") and not found.keys() & set(LEVELS):
             count = row.number("num_prompts") or row.get("completed")
             if count is not None:
                 found["requests"] = count
@@ -74,7 +70,7 @@ def _alike(lengths: set[float]) -> dict[float, float]:
     """Each length → that of its workload, rounded."""
     clusters: list[list[float]] = []
     for length in sorted(lengths):
-        if clusters and length <= clusters[-1][0] * (1 + LIKE):
+        if clusters and near(length, clusters[-1][0], ONE_WORKLOAD):
             clusters[-1].append(length)
         else:
             clusters.append([length])

@@ -41,9 +41,9 @@ def units(report: Report) -> dict[str, str]:
 
 
 def _money(report: Report) -> str:
-    told = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
-    return "dollar" if told <= {"USD", "$"} else told.pop() if len(told) == 1 else "unit of money"
+    names = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
+    return "dollar" if names <= {"USD", "$"} else names.pop() if len(names) == 1 else "unit of money"
 
 
-def modes(told: set[str]) -> list[str]:
-    return [mode for mode in PER if mode in told]
+def modes(names: set[str]) -> list[str]:
+    return [mode for mode in PER if mode in names]

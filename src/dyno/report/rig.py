@@ -1,7 +1,7 @@
 """A rig as text: what is known in columns, what isn't by name."""
 
 from dyno.facts.rig import Accelerator, Rig
-from dyno.report.columns import aligned
+from dyno.report.table import terminal, text_table
 from dyno.units import human_bytes
 
 UNKNOWN = "unknown"
@@ -99,4 +99,4 @@ def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    return ["  " + line for line in aligned(rows)]
+    return ["  " + line for line in terminal(text_table(rows[0], rows[1:]))]

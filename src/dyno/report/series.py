@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import LOAD, identity
 from dyno.facts.measured import Measured
 from dyno.facts.study import short
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, LOAD, subject
+from dyno.measure.points import ASIDE, ENGINE, subject
 from dyno.report.loads import Loads
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
@@ -65,7 +66,7 @@ def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[li
 
 
 def _load(row: Row, loads: Loads) -> tuple[object, ...]:
-    return (row.kind, row.tool, *sorted((k, str(v)) for k, v in loads.load(row).items()))
+    return (row.kind, row.tool, *identity(loads.load(row)))
 
 
 def _repeats(rows: Sequence[Row], loads: Loads) -> bool:

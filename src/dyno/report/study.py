@@ -11,7 +11,7 @@ from dyno.facts.spread import Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.repeats import acceptance, differing, offline_spread, share, together
-from dyno.report.columns import aligned
+from dyno.report.table import terminal, text_table
 
 _NAMES = ("rig", *PARTS)
 _SHORT = {
@@ -40,14 +40,14 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     """Of one kind: what serving tells and what an offline benchmark tells are no columns of one table."""
     titles = columns(planned)
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
-    of = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
-    figures = [of.cells(row.results) for row in rows]
+    figures_of = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
+    figures = [figures_of.cells(row.results) for row in rows]
     # A figure that no trial has, such as drafted tokens without a draft, is no column.
-    has = [i for i in range(len(of.heads)) if kind == "serve" or any(cells[i] != "-" for cells in figures)]
+    has = [i for i in range(len(figures_of.heads)) if kind == "serve" or any(cells[i] != "-" for cells in figures)]
     repeats = max(len(row.results) for row in rows) > 1
     names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
-    heads = [*([("", "n")] if repeats else []), *(of.heads[i] for i in has)]
-    titled = [[head[i] for head in (*names, *heads, ("", "verdict"))] for i in (0, 1)]
+    heads = [*([("", "n")] if repeats else []), *(figures_of.heads[i] for i in has)]
+    titles = ["\n".join(head) for head in (*names, *heads, ("", "verdict"))]
     body = [
         [
             *row.cells,
@@ -57,9 +57,9 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
         ]
         for row, cells in zip(rows, figures, strict=True)
     ]
-    yield from aligned([*titled, *body], right=range(len(names), len(names) + len(heads)))
+    yield from terminal(text_table(titles, body, right=range(len(names), len(names) + len(heads))))
     spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"{of.about}{spread}"
+    yield f"{figures_of.about}{spread}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
 
 
@@ -91,16 +91,16 @@ def _serving(results: Sequence[Result]) -> _Columns:
     tail = _tail(results)
 
     def cells(repeats: Sequence[Result]) -> list[str]:
-        of = together(repeats, tail)
-        apart = "" if of.output_apart is None else f" ±{of.output_apart:.1f}"
+        mean = together(repeats, tail)
+        deviation = "" if mean.output_apart is None else f" ±{mean.output_apart:.1f}"
         return [
-            str(of.completed),
-            str(of.failed),
-            f"{of.request_throughput:.2f}",
-            f"{of.output_throughput:.1f}{apart}",
-            _ms(of.ttft_median_ms),
-            *([_ms(of.ttft_tail_ms)] if tail else []),
-            _ms(of.tpot_median_ms),
+            str(mean.completed),
+            str(mean.failed),
+            f"{mean.request_throughput:.2f}",
+            f"{mean.output_throughput:.1f}{deviation}",
+            _ms(mean.ttft_median_ms),
+            *([_ms(mean.ttft_tail_ms)] if tail else []),
+            _ms(mean.tpot_median_ms),
         ]
 
     heads = [("", t) for t in ("done", "failed", "req/s", "tok/s")]
@@ -109,10 +109,10 @@ def _serving(results: Sequence[Result]) -> _Columns:
 
 
 def _spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None], digits: int = 1) -> str:
-    of = offline_spread(results, value)
-    if of is None:
+    spread = offline_spread(results, value)
+    if spread is None:
         return "-"
-    return f"{of.mean:,.{digits}f}" + (f" ±{of.std:,.{digits}f}" if of.count > 1 else "")
+    return f"{spread.mean:,.{digits}f}" + (f" ±{spread.std:,.{digits}f}" if spread.count > 1 else "")
 
 
 def _percent(value: float | None) -> str:
@@ -124,10 +124,10 @@ def _latency(o: OfflineSummary) -> Spread:
 
 
 def _throughput_cells(results: Sequence[Result]) -> list[str]:
-    of = [r.offline for r in results if r.offline]
+    summaries = [r.offline for r in results if r.offline]
     return [
-        str(sum(o.completed for o in of)),
-        str(sum(o.failed for o in of)),
+        str(sum(o.completed for o in summaries)),
+        str(sum(o.failed for o in summaries)),
         _spread(results, lambda o: o.request_throughput, 2),
         _spread(results, lambda o: o.output_throughput),
         _spread(results, lambda o: o.total_token_throughput),
@@ -227,5 +227,5 @@ def _findings(results: Sequence[Result]) -> Iterator[str]:
             first.setdefault(finding.code, finding)
             count[finding.code] = count.get(finding.code, 0) + 1
     for finding in worst_first(first.values()):
-        of = f"{count[finding.code]} of {len(results)} trials"
-        yield f"{finding.level} {finding.code} ({of}), first: {finding.text}"
+        trials = f"{count[finding.code]} of {len(results)} trials"
+        yield f"{finding.level} {finding.code} ({trials}), first: {finding.text}"

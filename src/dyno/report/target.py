@@ -10,11 +10,11 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry
+from dyno.facts.load import whole
+from dyno.facts.load import words as in_words
 from dyno.facts.metric import STEMS, TOKEN_THROUGHPUTS, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
-from dyno.measure.points import whole
-from dyno.measure.points import words as in_words
 
 FEW = 0.01  # of the requests may have failed
 _WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.cells import devices, figure, plain, rate, settings_of
@@ -26,7 +27,7 @@ _MEASURED: Final = re.compile(
 )
 # No result where nothing else was measured: they may as well be a machine's or a kernel's.
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
-_LOADS: Final = ("batch_size", "concurrency", "rate", "input_len", "output_len")
+_LOADS: Final = (*LEVELS, *LENGTHS)
 _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
 # A column of words that tells configurations apart, and one that only remarks on them.
 _CALLED: Final = re.compile(

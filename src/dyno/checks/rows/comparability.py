@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dyno.facts.definition import one_meaning
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.load import words
 from dyno.measure.model_name import named, related
 from dyno.measure.points import (
     alike_prompts,
@@ -18,7 +19,6 @@ from dyno.measure.points import (
     subject,
     together,
     unsaid,
-    words,
 )
 
 WORK, FAR = 0.1, 0.25  # tokens of a request, apart

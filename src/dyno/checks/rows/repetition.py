@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
+from dyno.facts.load import LOAD
 from dyno.facts.metric import THROUGHPUTS
-from dyno.measure.points import LOAD, at, point, settings, subject
+from dyno.measure.points import at, point, settings, subject
 
 NEAR, NEARLY = 0.001, 0.0025
 _TELLING = (

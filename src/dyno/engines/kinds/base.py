@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
@@ -26,6 +25,19 @@ _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
 }  # fmt: skip
+
+
+class Program(msgspec.Struct, frozen=True):
+    """The program of an engine: where it is, and which version."""
+
+    argv: list[str]  # the first words of the command
+    version: str | None
+    binary: bool = True  # a command of its own, not a Python module
+    python: str | None = None  # the engine's interpreter, where it has one
+    where: str = ""  # its location, in words
+    embedded: bool = False  # comes with dyno
+    asked: bool = True  # for its version; a dry run takes the setting's
+    absent: bool = False  # not on this machine: its command is only shown
 
 
 class Option:
@@ -102,7 +114,7 @@ class Kind:
         raise NotImplementedError
 
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
-        """What follows `worker.py`: the engine in its own process, with no server in between. Not all have that."""
+        """Return what follows the folder `worker` on its command line: the engine, then its flags. Not all can."""
         raise NotImplementedError
 
     def spreads_by_args(self, args: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from dyno.engines.kinds.base import (
     Kind,
     LogFacts,
     Option,
+    Program,
     count,
     flag,
     last_match,
@@ -20,7 +21,6 @@ from dyno.engines.kinds.base import (
     switch,
     word,
 )
-from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape

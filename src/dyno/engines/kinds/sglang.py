@@ -1,7 +1,18 @@
 """SGLang. From its argument parser and documentation; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import DTYPES, Kind, LogFacts, Option, count, flag, last_match, one_of, switch, with_dtype
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import (
+    DTYPES,
+    Kind,
+    LogFacts,
+    Option,
+    Program,
+    count,
+    flag,
+    last_match,
+    one_of,
+    switch,
+    with_dtype,
+)
 from dyno.facts.engine import EngineSpec
 from dyno.facts.version import before
 from dyno.http import Client

@@ -1,7 +1,17 @@
 """Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import Kind, LogFacts, Option, count, flag, last_match, one_of, seconds, with_dtype
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import (
+    Kind,
+    LogFacts,
+    Option,
+    Program,
+    count,
+    flag,
+    last_match,
+    one_of,
+    seconds,
+    with_dtype,
+)
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 

@@ -11,6 +11,7 @@ from dyno.engines.kinds.base import (
     Kind,
     LogFacts,
     Option,
+    Program,
     count,
     flag,
     last_match,
@@ -20,7 +21,6 @@ from dyno.engines.kinds.base import (
     with_dtype,
     word,
 )  # fmt: skip
-from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch

@@ -8,8 +8,8 @@ import msgspec
 
 from dyno.facts.chart import PER, Chart
 from dyno.facts.entry import Entry, Number
+from dyno.facts.load import KEYS
 from dyno.report.charts.base import (
-    AXIS_TITLES,
     ESTIMATE,
     FAILED_TIPS,
     REQUESTS,
@@ -176,7 +176,7 @@ def against(
     heading = f"axes[{choice}]" + (" + per_words[per]" if per else "")
     y = value_axis("y", expr(heading), log=log)
     color = colour(look, series)
-    tooltip = tips(("x", AXIS_TITLES[axis]), ("told", "Value"))
+    tooltip = tips(("x", KEYS[axis].axis), ("told", "Value"))
     dashed = any("part" in row for row in rows)
     estimate = "per == 'machine' && datum.part == 1"
     line = {"type": "line", "strokeWidth": 2, "clip": True}

@@ -14,6 +14,7 @@ import msgspec
 from dyno.facts.chart import DATA, Chart
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Entry, Number
+from dyno.facts.load import KEYS
 from dyno.report.look import PALETTE, Look
 
 ESTIMATE = [5, 4]
@@ -26,13 +27,6 @@ WIDTH = 720  # of a picture
 HEIGHT = 300
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
 
-AXIS_TITLES = {
-    "concurrency": "Concurrency (requests in flight)",
-    "rate": "Offered rate (requests/s)",
-    "batch_size": "Batch size (requests)",
-    "context": "Context (tokens)",
-    "requests": "Requests sent",
-}
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -157,7 +151,7 @@ def load_axis(axis: str, values: Iterable[float]) -> alt.X:
         "x",
         type="quantitative",
         scale=alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=22),
-        axis=alt.Axis(title=AXIS_TITLES[axis], values=ticks, format=PLAIN),
+        axis=alt.Axis(title=KEYS[axis].axis, values=ticks, format=PLAIN),
     )
 
 

@@ -6,7 +6,8 @@ import altair as alt
 import msgspec
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import LOADS, Cost, Entry, Number
+from dyno.facts.entry import Cost, Entry, Number
+from dyno.facts.load import KEYS, LOADS
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.bars import bars, height
 from dyno.report.charts.base import (
@@ -24,7 +25,6 @@ from dyno.report.charts.base import (
     when,
     window,
 )
-from dyno.report.charts.throughput import AGAINST
 from dyno.report.charts.workloads import panels, places
 from dyno.report.look import Look
 
@@ -36,14 +36,6 @@ PRICES = {
     "energy_per_million_output": "electricity alone, for a million output tokens",
 }
 HOW = "Lower is better. Each figure bears the whole price: where output tokens are told, their prompts come free."
-LEVEL = {
-    "concurrency": "'concurrency '",
-    "rate": "''",
-    "batch_size": "'batch size '",
-    "context": "'context '",
-    "requests": "''",
-}
-AFTER = {"rate": "' requests/s'", "requests": "' requests'"}
 
 
 def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -61,7 +53,7 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
                 [measure(name, currency) for name in PRICES],
                 name=f"cost-{axis.replace('_', '-')}{tail}",
                 group="Cost",
-                title=f"Cost against {AGAINST[axis]}",
+                title=f"Cost against {KEYS[axis].against}",
                 about=HOW,
                 choice="price",
                 label="Price of",
@@ -93,6 +85,7 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         rows.append(row)
     words = {name: text for name, text in PRICES.items() if any(name in row for row in rows)}
     price = Select("price", "Price of", words, next(iter(words)))
+    before, after = KEYS[axis].words.split("{}")
     order = [alt.SortField("bad", order="ascending"), alt.SortField("y", order="ascending")]
     transform = [
         *drawn(panel),
@@ -103,7 +96,7 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         let("bad", "datum.verdict == 'void' ? 1 : 0"),
         window("row_number", "rank", sort=order, by=["series"]),
         when("datum.rank == 1"),
-        let("at", f"{LEVEL[axis]} + format(datum.load, ',') + {AFTER.get(axis, repr(''))}"),
+        let("at", f"'{before}' + format(datum.load, ',') + '{after}'"),
         let("text", "format(datum.y, ',.3~r') + ' at ' + datum.at"),
         let("told", "format(datum.y, ',.4~r') + ' ' + currency"),
     ]
@@ -115,7 +108,7 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         rows,
         name=f"cheapest-{axis.replace('_', '-')}{tail}",
         group="Cost",
-        title=f"Cost at the cheapest {AGAINST[axis]}",
+        title=f"Cost at the cheapest {KEYS[axis].against}",
         about=HOW + " A void result stands only where a series has no other.",
         subtitle=[price.told, panel.told],
         selects=[price, panel],

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import LOADS, Entry, Number
+from dyno.facts.entry import Entry, Number
+from dyno.facts.load import KEYS, LOADS
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import (
     ROWS_MAX,
@@ -23,7 +24,6 @@ from dyno.report.charts.base import (
     zoom,
 )
 from dyno.report.charts.one_trial import signs, trials
-from dyno.report.charts.throughput import AGAINST
 from dyno.report.look import Look
 
 TALL = 360  # pixels of the two panels
@@ -46,7 +46,7 @@ def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             measures,
             name=f"energy-{axis.replace('_', '-')}",
             group="Energy",
-            title=f"Energy and power against {AGAINST[axis]}",
+            title=f"Energy and power against {KEYS[axis].against}",
             about="Of the accelerators that were used, on average.",
             choice="figure",
             label="Figure",

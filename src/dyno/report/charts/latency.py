@@ -5,12 +5,12 @@ from functools import partial
 
 from dyno.facts.chart import Chart
 from dyno.facts.definition import meanings
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import AXES, KEYS
 from dyno.facts.metric import STEMS
 from dyno.facts.metric import latency as parts
 from dyno.report.charts.against import Measure, against
 from dyno.report.charts.base import meaning_words
-from dyno.report.charts.throughput import AGAINST
 from dyno.report.look import Look
 
 NAMES = {name: stem.charted for name, stem in STEMS.items() if stem.about}
@@ -32,7 +32,7 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
                 measures,
                 name=f"{stem}-{axis.replace('_', '-')}",
                 group="Latency",
-                title=f"{NAMES[stem]} against {AGAINST[axis]}",
+                title=f"{NAMES[stem]} against {KEYS[axis].against}",
                 about=f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where they are known.",
                 choice="statistic",
                 label="Statistic",

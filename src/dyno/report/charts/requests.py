@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import LOADS, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import KEYS, LOADS
 from dyno.report.charts.base import (
-    AXIS_TITLES,
     FAILED_TIPS,
     REQUESTS,
     TOGGLED,
@@ -25,7 +25,6 @@ from dyno.report.charts.base import (
     value_axis,
     when,
 )
-from dyno.report.charts.throughput import AGAINST
 from dyno.report.charts.workloads import panels, places
 from dyno.report.look import FAILURE, Look
 
@@ -46,13 +45,13 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         # A number, and sorted: of names, Vega-Lite would make an expression.
         for row in rows:
             row["slot"] = series.index(row["series"])
-        x = alt.X("x", type="ordinal", axis=alt.Axis(title=AXIS_TITLES[axis], labelAngle=0, labelOverlap="greedy"))
+        x = alt.X("x", type="ordinal", axis=alt.Axis(title=KEYS[axis].axis, labelAngle=0, labelOverlap="greedy"))
         beside = alt.XOffset(
             "slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series))), paddingInner=0.1)
         )
         color = colour(look, series, "square")
         where = {"x": x, "xOffset": beside}
-        tooltip = tips(("x", AXIS_TITLES[axis]))
+        tooltip = tips(("x", KEYS[axis].axis))
         title = "Requests"
         top = value_axis("sum", title)
         bar = {"type": "bar"}
@@ -93,7 +92,7 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             rows,
             name=f"requests-{axis.replace('_', '-')}",
             group="Requests",
-            title=f"Requests completed and failed against {AGAINST[axis]}",
+            title=f"Requests completed and failed against {KEYS[axis].against}",
             about="Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a "
             "result. Above a bar, ? is a doubtful and ✕ a void result.",
             subtitle=[panel.told, "'failed: red, with their number'"],

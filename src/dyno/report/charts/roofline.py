@@ -6,7 +6,8 @@ from typing import Any
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import AXES
 from dyno.report.charts.base import (
     PLAIN,
     REQUESTS,

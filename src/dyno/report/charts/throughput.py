@@ -6,19 +6,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import AXES, Entry
+from dyno.facts.entry import Entry
+from dyno.facts.load import AXES, KEYS
 from dyno.facts.metric import metric
 from dyno.report.charts.against import Measure, against
 from dyno.report.look import Look
 
 FIGURES = ("output_throughput", "total_token_throughput", "input_throughput", "request_throughput", "request_goodput")
-AGAINST = {
-    "concurrency": "concurrency",
-    "rate": "offered rate",
-    "batch_size": "batch size",
-    "context": "context length",
-    "requests": "number of requests",
-}
 HOW = "Higher is better. Bars are 95 % intervals where they are known."
 
 
@@ -41,7 +35,7 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
             MEASURES,
             name=f"throughput-{axis.replace('_', '-')}",
             group="Throughput",
-            title=f"Throughput against {AGAINST[axis]}",
+            title=f"Throughput against {KEYS[axis].against}",
             about=HOW,
             choice="figure",
             label="Figure",

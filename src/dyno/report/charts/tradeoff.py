@@ -6,10 +6,10 @@ import altair as alt
 
 from dyno.facts.chart import Chart
 from dyno.facts.definition import meanings
-from dyno.facts.entry import LOADS, Entry, Number
+from dyno.facts.entry import Entry, Number
+from dyno.facts.load import KEYS, LOADS
 from dyno.report.charts.against import DASHED, FACTOR, per_of, per_words, put_per
 from dyno.report.charts.base import (
-    AXIS_TITLES,
     ESTIMATE,
     FAILED_TIPS,
     PLAIN,
@@ -41,7 +41,7 @@ from dyno.report.charts.base import (
 )
 from dyno.report.charts.latency import NAMES, definition, statistics
 from dyno.report.charts.marks import headroom, lift, lost, no_result, points
-from dyno.report.charts.throughput import AGAINST, FIGURES, MEASURES
+from dyno.report.charts.throughput import FIGURES, MEASURES
 from dyno.report.charts.workloads import panels, places
 from dyno.report.look import GREY, Look
 
@@ -127,7 +127,7 @@ def _chart(
     )
     y = value_axis("y", expr(f"axes[figure]{heading}"))
     color = colour(look, series)
-    tooltip = tips(("load", AXIS_TITLES[axis]), ("told", "Throughput"), ("late", "Latency"))
+    tooltip = tips(("load", KEYS[axis].axis), ("told", "Throughput"), ("late", "Latency"))
     dashed = any("part" in row for row in rows)
     estimate = "per == 'machine' && datum.part == 1"
     line = {"type": "line", "strokeWidth": 2, "clip": True}
@@ -155,7 +155,7 @@ def _chart(
         )
     )
     corner = no_result(
-        rows, x={"value": "width"}, color=color, tooltip=[tip("load", AXIS_TITLES[axis]), *FAILED_TIPS], left=14
+        rows, x={"value": "width"}, color=color, tooltip=[tip("load", KEYS[axis].axis), *FAILED_TIPS], left=14
     )
     layers += corner
     print_ = "',.4~r'" if per else "','"
@@ -178,8 +178,8 @@ def _chart(
         rows,
         name=f"tradeoff-{axis.replace('_', '-')}",
         group="Throughput and latency",
-        title=f"Throughput against latency, by {AGAINST[axis]}",
-        about=f"Up and to the left is better. Numbers at the points are the {AGAINST[axis]}. On the Pareto front "
+        title=f"Throughput against latency, by {KEYS[axis].against}",
+        about=f"Up and to the left is better. Numbers at the points are the {KEYS[axis].against}. On the Pareto front "
         "nothing else that is shown has more throughput at as little latency; void points don't count for it. "
         "✕ in the corner: a trial without a result.",
         subtitle=subtitle,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from dyno.facts.entry import Entry
 from dyno.facts.imported import Scalar
-from dyno.measure.points import whole
+from dyno.facts.load import whole
 from dyno.report.charts.base import Select
 
 _KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}

