@@ -342,7 +342,7 @@ def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: b
     if placed:
         samples, facts = sampler.read(run.telemetry_path)
         if facts is not None:
-            window = telemetry.Window.of(client, summary.steady)
+            window = telemetry.Window.of_load(client, summary.steady)
             sampled = telemetry.summarize(samples, facts, window, summary.total_output_tokens, manifest.rig, engine)
     model, peaks = manifest.model, manifest.peaks
     shares = None

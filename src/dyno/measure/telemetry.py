@@ -40,7 +40,7 @@ class Window(NamedTuple):
     steady: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, client: ClientFacts, steady: Steady | None) -> Self:
+    def of_load(cls, client: ClientFacts, steady: Steady | None) -> Self:
         zero = client.start_ns
         inner = None if steady is None else (zero + ns(steady.start_s), zero + ns(steady.end_s))
         return cls(zero, client.end_ns, inner)
