@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.checks.rig import examine
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
-    from dyno.report.rig import lines
+    from dyno.report.machine import rig_lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     findings = examine(machine)
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
-        print(*lines(machine, list(host.STATE)), sep="\n")
+        print(*rig_lines(machine, list(host.STATE)), sep="\n")
         print("\nAt most", *(f"  {line}" for line in _peak_lines(peaks)), sep="\n")
         if findings:
             print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
@@ -67,7 +67,7 @@ def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
 
 
 def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
-    from dyno.report.roofline import peak_lines
+    from dyno.report.machine import peak_lines
 
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
