@@ -161,7 +161,7 @@ def _own(s: "Source") -> bool:
 
 def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     """What was named and couldn't be read is told here and in the report: results without it may be others."""
-    from dyno.audit.coverage import coverage
+    from dyno.audit.audit import coverage
     from dyno.facts.finding import Finding
     from dyno.facts.imported import place
 
