@@ -18,20 +18,9 @@ from dyno.report.look import Look
 
 # In the order in which a page shows them. Those without data make none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
-    throughput,
-    side_by_side,
-    micro,
-    latency,
-    distribution,
-    tradeoff,
-    requests,
-    timeline,
-    cost,
-    memory,
-    energy,
-    roofline,
-    quality,
-)
+    throughput, side_by_side, micro, latency, distribution, tradeoff, requests, timeline, cost, memory, energy,
+    roofline, quality,
+)  # fmt: skip
 
 
 def charts(report: Report) -> list[Chart]:

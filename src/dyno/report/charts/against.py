@@ -10,26 +10,13 @@ from dyno.facts.chart import PER, Chart
 from dyno.facts.definition import DEFINITIONS, meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS
-from dyno.report.charts import vega
-from dyno.report.charts.base import (
-    FAILED_TIPS,
-    REQUESTS,
-    Drawing,
-    Row,
-    Select,
-    commonest,
-    entry_row,
-    panels,
-    put,
-    short,
-    tips,
-)
+from dyno.report.charts import base, vega
+from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import LINE, constant, expr, let, unit, when
 from dyno.report.look import FAILURE, GREY, Look
 from dyno.report.per import estimated
 
 ESTIMATE = "per == 'machine' && datum.part == 1"
-FAINT = 0.3
 VERDICTS = {"sound": "circle", "doubtful": "triangle-up", "void": vega.CROSS}
 
 
@@ -43,7 +30,7 @@ class Measure(msgspec.Struct, frozen=True):
     number: Callable[[Entry], Number | None]
 
 
-class LineChart(msgspec.Struct, frozen=True, kw_only=True):
+class LineChart(msgspec.Struct, frozen=True):
     """What distinguishes one such chart from the others."""
 
     name: str  # {}: the axis
@@ -63,21 +50,25 @@ class PerSwitch:
     """Throughput as measured, for one accelerator, one machine or a dollar an hour: what a page switches between."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        money = [e.cost.currency for e in entries if e.cost]
+        money = list(dict.fromkeys(e.cost.currency for e in entries if e.cost))
         available = {
             "measured": bool(entries),
             "accelerator": any(e.accelerators for e in entries),
             "machine": any(e.accelerators and e.machine for e in entries),
             # Euros and dollars don't share an axis.
-            "dollar": any(e.cost and e.cost.hour for e in entries) and len(set(money)) == 1,
+            "dollar": any(e.cost and e.cost.hour for e in entries) and len(money) == 1,
         }
         self.modes = [mode for mode in PER if available[mode]]
-        self.money = "dollar" if money and money[0].upper() in ("USD", "$") else "".join(money[:1])
+        self.money = "dollar" if {m.upper() for m in money[:1]} & {"USD", "$"} else money[0] if money else ""
         self.estimates = False  # some figures of whole machines are estimates
+        # The end of an expression that names a figure.
+        self.words = " + per_words[per]" if self.modes else ""
+        # The template of an expression that prints one.
+        self.format = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if self.modes else "','") + ")"
 
     def put(self, row: Row, entry: Entry) -> None:
         if "accelerator" in self.modes and entry.accelerators:
-            row["used"] = short(entry.accelerators)
+            row["used"] = base.short(entry.accelerators)
         if "machine" in self.modes and entry.accelerators and entry.machine:
             row["machine"] = entry.machine / entry.accelerators
             if estimated(entry, "machine"):
@@ -91,115 +82,90 @@ class PerSwitch:
         known = "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
         return f"({known}per == 'dollar' ? 1 / datum.hour : 1)" if self.modes else "1"
 
-    @property
-    def words(self) -> str:
-        """The end of an expression that names a figure."""
-        return " + per_words[per]" if self.modes else ""
-
-    @property
-    def subtitle(self) -> str:
+    def subtitle(self, words: str) -> str:
         dashed = " + (per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
-        return self.words + (dashed if self.estimates else "")
-
-    @property
-    def print(self) -> str:
-        """The template of an expression that prints a figure."""
-        return "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if self.modes else "','") + ")"
+        return words + dashed if self.estimates else words
 
     def value(self, choice: str, interval: str = "") -> str:
         """The expression of a figure with its unit."""
         note = f" + ({ESTIMATE} ? ' – an estimate' : '')" if self.estimates else ""
-        return f"{self.print.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
+        return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
 
     def params(self, measures: Sequence[Measure]) -> list[Any]:
         """Values that expressions refer to."""
-        titles = [
-            constant("axes", {m.key: m.axis for m in measures}),
-            constant("units", {m.key: m.unit for m in measures}),
-        ]
         words = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
         words["dollar"] = f", for each {self.money} an hour"
-        return [*titles, constant("per_words", words)] if self.modes else titles
+        titles, units = {m.key: m.axis for m in measures}, {m.key: m.unit for m in measures}
+        per = [constant("per_words", words)] if self.modes else []
+        return [constant("axes", titles), constant("units", units), *per]
 
 
 def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]) -> Iterator[Chart]:
     """A chart for each axis along which a workload was measured at two loads or more."""
     numbers = {e.id: {m.key: n for m in kind.measures if (n := m.number(e)) is not None} for e in entries}
-    index = meanings(next(iter(n.values())).definition for n in numbers.values() if n) if kind.defined else {}
+    definitions = {id: next(iter(n.values())).definition for id, n in numbers.items() if n and kind.defined}
+    index = meanings(definitions.values())
     for axis in axes:
         drawn = [e for e in entries if axis in e.axes and (numbers[e.id] or e.failure)]
-        if any(numbers[e.id] for e in drawn) and (workloads := panels(drawn, axis)):
-            switch = PerSwitch([e for e in drawn if numbers[e.id]] if kind.per else [])
-            rows: list[Row] = []
-            for entry in drawn:
-                figures = numbers[entry.id]
-                row = entry_row(entry, failed=not figures)
-                row |= {"x": short(entry.axes[axis]), "workload": workloads[1][entry.id]}
-                if kind.defined and figures:
-                    row["meaning"] = index[next(iter(figures.values())).definition]
-                for key, number in figures.items():
-                    put(row, key, number)
-                switch.put(row, entry)
-                rows.append(row)
-            yield _chart(kind, axis, rows, look, switch, [workloads[0], *_definitions(rows, index)])
+        if (panels := base.panels(drawn, axis)) is None:
+            continue
+        panel, rows = panels
+        switch = PerSwitch([e for e in drawn if not e.failure] if kind.per else [])
+        for entry, row in zip(drawn, rows, strict=True):
+            if entry.id in definitions:
+                row["meaning"] = index[definitions[entry.id]]
+            for key, number in numbers[entry.id].items():
+                base.put(row, key, number)
+            switch.put(row, entry)
+        yield _chart(kind, axis, rows, look, switch, [panel, *_definitions(rows, index)])
 
 
 def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
     """The select of a definition, where there are several."""
-    if len(set(index.values())) < 2:
-        return []
     words: dict[int, str] = {}
     for i in sorted(set(index.values())):
         keys = [k for k, meaning in index.items() if meaning == i]
         tools = ", ".join(k.split(".")[0] for k in keys if k)
         words[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "not told"
-    first = commonest([row["meaning"] for row in rows if "meaning" in row])
+    if len(words) < 2:
+        return []
+    first = base.commonest([row["meaning"] for row in rows if "meaning" in row])
     # A failed trial has no definition, and belongs to each.
     return [Select("meaning", "As defined by", words, first, also="isValid(datum.why)")]
 
 
-def _chart(
-    kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerSwitch, selects: Sequence[Select]
-) -> Chart:
+def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerSwitch, selects: list[Select]) -> Chart:
     counts = {m.key: sum(m.key in row for row in rows) for m in kind.measures}
     measures = [m for m in kind.measures if counts[m.key]]
     first = max(measures, key=lambda m: counts[m.key]).key
     lift(rows, "x", "workload", highest=first)
-    gaps = stretches(rows)
-    choice = kind.choice[0]
-    picks = Select(*kind.choice, {m.key: m.words for m in measures}, first)
-    values = [f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen for s in selects]
-    bounds = vega.interval("datum.low", "datum.high", switch.print)
-    drawing = Drawing(
-        name=kind.name.format(axis.replace("_", "-")),
-        group=kind.group,
-        title=kind.title.format(KEYS[axis].against),
-        about=kind.about,
-        look=look,
-        rows=rows,
-        selects=[picks, *selects],
-        subtitle=[picks.chosen + switch.subtitle, *values],
-        steps=[
-            let("y", f"datum[{choice}] * {switch.factor}"),
-            let("low", f"datum[{choice} + '_low'] * {switch.factor}"),
-            let("high", f"datum[{choice} + '_high'] * {switch.factor}"),
-            let("told", switch.value(choice, f" + {bounds}")),
-            REQUESTS,
-        ],
-        params=switch.params(measures),
-        per=switch.modes,
-    )
-    heading, log = f"axes[{choice}]{switch.words}", _logarithmic(kind, rows, [m.key for m in measures], first)
-    x, color = load_axis(axis, [row["x"] for row in rows]), drawing.colour()
+    gaps, log = stretches(rows), _logarithmic(kind, rows, [m.key for m in measures], first)
+    name, title = kind.name.format(axis.replace("_", "-")), kind.title.format(KEYS[axis].against)
+    drawing = Drawing(look, rows, name, kind.group, title, kind.about, per=switch.modes)
+    choice, label = kind.choice
+    picks = Select(choice, label, {m.key: m.words for m in measures}, first)
+    drawing.selects = [picks, *selects]
+    drawing.subtitle = [switch.subtitle(picks.chosen + switch.words)]
+    drawing.subtitle += [f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen for s in selects]
+    drawing.params = switch.params(measures)
+    low, high = switch.format.format("datum.low"), switch.format.format("datum.high")
+    drawing.steps = [
+        let("y", f"datum[{choice}] * {switch.factor}"),
+        let("low", f"datum[{choice} + '_low'] * {switch.factor}"),
+        let("high", f"datum[{choice} + '_high'] * {switch.factor}"),
+        let("told", switch.value(choice, f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')")),
+        base.REQUESTS,
+    ]
+    heading, x, color = f"axes[{choice}]{switch.words}", load_axis(axis, rows), drawing.colour()
     where = {"x": x, "y": vega.amount("y", expr(heading), log=log), "color": color}
     layers = curves(drawing, where, switch, gaps)
     if any(key.endswith("_low") for row in rows for key in row):
         bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
-        low = vega.amount("low", expr(heading), log=log)
-        layers.append(unit(bars, {**where, "y": low, "y2": alt.Y2("high")}, when("isValid(datum.low)")))
+        span = {**where, "y": vega.amount("low", expr(heading), log=log), "y2": alt.Y2("high")}
+        layers.append(unit(bars, span, when("isValid(datum.low)")))
     if not log:
         layers.append(headroom(x, heading))
-    layers += points(rows, where, tips(("x", KEYS[axis].axis), ("told", "Value")))
+    layers += points(rows, where, base.tips(("x", KEYS[axis].axis), ("told", "Value")))
     layers += no_result(rows, {"x": x, "color": color}, top=kind.falling)
     if kind.equal:
         layers += diagonal([row["x"] for row in rows], kind.equal, {"x": x, "y": where["y"]})
@@ -209,33 +175,18 @@ def _chart(
 def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str) -> bool:
     if kind.equal:  # a straight line, where it can be one
         return vega.wide([row["x"] for row in rows], 16) and all(r[first] > 0 for r in rows if first in r)
-    panels = {row["workload"] for row in rows}
-    spread = any(vega.wide([r[k] for r in rows if k in r and r["workload"] == w], 20) for k in keys for w in panels)
-    # A zero has no place on it.
-    return kind.log and spread and all(r[k] > 0 for r in rows for k in keys if k in r)
+    return kind.log and vega.spread(rows, keys, 20)
 
 
-def load_axis(axis: str, values: Sequence[float]) -> Any:
+def load_axis(axis: str, rows: Sequence[Row]) -> alt.X:
     """Ticks stand at the loads that were measured."""
-    levels = sorted(set(values))
+    levels = sorted({row["x"] for row in rows})
     kind = "log" if vega.wide(levels, 16) else "linear"
     if levels[0] <= 0 and vega.wide([v for v in levels if v > 0], 16):
         kind = "symlog"
-    ticks = [short(v) for v in levels] if len(levels) <= 40 else alt.Undefined
-    return vega.quantity(alt.X, "x", KEYS[axis].axis, vega.from_least(kind, 22), values=ticks, format=vega.PLAIN)
-
-
-def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False) -> list[Any]:
-    """The lines: faint where a load that others have was not measured, dashed where they are estimates."""
-    valid = "isValid(datum.y)"
-    solid = f"{valid} && !({ESTIMATE})" if switch.estimates else valid
-    line = {**path, "strokeDash": drawing.dashes()}
-    whole = {**line, "detail": vega.detail("stretch")} if gaps else line
-    layers = [unit({**LINE, "opacity": FAINT}, line, when(solid))] if gaps else []
-    layers.append(unit(LINE, whole, when(solid), params=[vega.toggle(drawing.series), vega.zoom()]))
-    if switch.estimates:
-        layers.append(unit({**LINE, "strokeDash": [5, 4]}, path, when(f"{valid} && {ESTIMATE}")))
-    return layers
+    ticks = levels if len(levels) <= 40 else alt.Undefined
+    labels = alt.Axis(title=KEYS[axis].axis, values=ticks, format=vega.PLAIN)
+    return alt.X("x:Q", scale=vega.from_least(kind, 22), axis=labels)
 
 
 def stretches(rows: Sequence[Row]) -> bool:
@@ -263,8 +214,8 @@ def stretches(rows: Sequence[Row]) -> bool:
 def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> list[Any]:
     """Many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
-    each = [{"x": v, "y": v} for v in (short(least + (most - least) * i / 40) for i in range(41))]
-    line = unit({"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, where)
+    each = [{"x": v, "y": v} for v in (base.short(least + (most - least) * i / 40) for i in range(41))]
+    line = unit({**LINE, "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5}, where)
     name = unit({"type": "text", "text": words, "fill": GREY, "align": "right", "dx": -24, "dy": 12}, where)
     line.data, name.data = alt.InlineData(values=each), alt.InlineData(values=each[-1:])
     return [line, name]
@@ -273,34 +224,46 @@ def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> l
 # ---- marks: a verdict is a shape, failed requests a count, a failed trial a cross ----
 
 
+def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False) -> list[Any]:
+    """The lines: faint where a load that others have was not measured, dashed where they are estimates."""
+    valid = "isValid(datum.y)"
+    solid = when(f"{valid} && !({ESTIMATE})" if switch.estimates else valid)
+    line = {**path, "strokeDash": drawing.dashes()}
+    whole = {**line, "detail": alt.Detail("stretch:N")} if gaps else line
+    layers = [unit({**LINE, "opacity": 0.3}, line, solid)] if gaps else []
+    layers.append(unit(LINE, whole, solid, params=[vega.toggle(drawing.series), vega.zoom()]))
+    if switch.estimates:
+        layers.append(unit({**LINE, "strokeDash": [5, 4]}, path, when(f"{valid} && {ESTIMATE}")))
+    return layers
+
+
 def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[Any]:
     """Shape shows the verdict; what isn't sound is hollow too. Below those with failed requests, a ring and a count."""
-    unsound = any(row.get("verdict", "sound") != "sound" for row in rows)
+    unsound = any(row["verdict"] != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
     legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
     scale = alt.Scale(domain=list(VERDICTS), range=list(VERDICTS.values()))
-    shape = alt.Shape("verdict", type="nominal", scale=scale, legend=legend if unsound else None)
-    point = {"type": "point", "size": 60, "opacity": 1, "clip": True}
+    shape = {"shape": alt.Shape("verdict:N", scale=scale, legend=legend if unsound else None), "tooltip": tooltip}
     layers = [
-        unit({**point, "filled": True}, where, when("isValid(datum.y) && datum.verdict == 'sound'")),
-        unit({**point, "strokeWidth": 2}, {**where, "shape": shape, "tooltip": tooltip}, when("isValid(datum.y)")),
+        unit({**vega.POINT, "filled": True}, where, when("isValid(datum.y) && datum.verdict == 'sound'")),
+        unit({**vega.POINT, "strokeWidth": 2}, {**where, **shape}, when("isValid(datum.y)")),
     ]
     if not any(row.get("failed") for row in rows):
         return layers
     failed = when("datum.failed > 0 && isValid(datum.y)")
-    ring = {**point, "size": 230, "stroke": FAILURE, "strokeWidth": 1.5}
+    place = {"x": where["x"], "y": where["y"], "tooltip": tooltip}
+    ring = {**vega.POINT, "size": 230, "stroke": FAILURE, "strokeWidth": 1.5}
     # Above and below in turn, where several have the same load.
     count = {**vega.TEXT, "fill": FAILURE, "yOffset": expr("datum.lift % 2 ? 17 : -16"), "clip": True}
-    place = {"x": where["x"], "y": where["y"], "tooltip": tooltip}
     lost = let("lost", "format(datum.failed, ',') + ' failed'")
-    return [unit(ring, place, failed), unit(count, {**place, "text": vega.text("lost")}, failed, lost), *layers]
+    return [unit(ring, place, failed), unit(count, {**place, "text": alt.Text("lost:N")}, failed, lost), *layers]
 
 
 def headroom(x: Any, heading: str) -> Any:
     """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
     far = let("far", "(datum.high || datum.y) * 1.06")
     where = {"x": x, "y": vega.amount("far", expr(heading))}
-    return unit({"type": "point", "opacity": 0}, where, far, when("isValid(datum.far)"))
+    return unit(vega.INVISIBLE, where, far, when("isValid(datum.far)"))
 
 
 def no_result(
@@ -313,11 +276,11 @@ def no_result(
         return []
     failed = when("isValid(datum.why)")
     lift = expr("9 + 17 * datum.lift" if top else "-9 - 17 * datum.lift")
-    encoding = {"y": {"value": 0 if top else "height"}, "tooltip": [*tooltip, *FAILED_TIPS], **where}
+    ringed = {**where, "y": {"value": 0 if top else "height"}, "tooltip": [*tooltip, *base.FAILED_TIPS]}
     point = {"type": "point", "opacity": 1, "yOffset": lift, "xOffset": -left}
     ring = {**point, "shape": "circle", "size": 200, "strokeWidth": 1.5}
     cross = {**point, "shape": vega.CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5}
-    return [unit(ring, encoding, failed), unit(cross, {**encoding, "color": alt.Undefined}, failed)]
+    return [unit(ring, ringed, failed), unit(cross, {**ringed, "color": alt.Undefined}, failed)]
 
 
 def lift(rows: Sequence[Row], *keys: str, highest: str) -> None:

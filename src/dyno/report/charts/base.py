@@ -5,7 +5,7 @@ Names and words of strangers are in rows and in values of parameters alone, neve
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import altair as alt
@@ -21,10 +21,10 @@ from dyno.report.look import PALETTE, Look, theme
 
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
 WHOLE = ("serve", "throughput", "latency")  # kinds of entries with requests, and no test or task
+KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
 
 T = TypeVar("T")
 Row = dict[str, Any]
-Option = str | int
 LoadItems = tuple[tuple[str, Scalar], ...]
 
 
@@ -34,7 +34,7 @@ class Select(msgspec.Struct, frozen=True):
     name: str  # where rows have a field of this name, only those with the chosen value are drawn
     label: str
     words: Mapping[Any, str]  # option → in words
-    value: Option
+    value: str | int
     also: str = ""  # test of rows that are drawn whatever is chosen
 
     def params(self) -> list[Any]:
@@ -57,21 +57,21 @@ class Select(msgspec.Struct, frozen=True):
         return f"({test} || {self.also})" if self.also else test
 
 
-class Drawing(msgspec.Struct, kw_only=True):
+class Drawing(msgspec.Struct):
     """All of a chart but its layers."""
 
+    look: Look
+    rows: list[Row]
     name: str
     group: str
     title: str
-    about: str
-    look: Look
-    rows: list[Row]
-    selects: Sequence[Select] = ()
-    subtitle: Sequence[str] = ()  # expressions; (): what is selected
-    steps: Sequence[Any] = ()  # transforms of the rows that are selected
+    about: str = ""
+    selects: list[Select] = []
+    subtitle: list[str] = []  # expressions; []: what is selected
+    steps: list[Any] = []  # transforms of the rows that are selected
     toggles: bool = True  # a click on its legend hides a series
-    params: Sequence[Any] = ()
-    per: Sequence[str] = ()
+    params: list[Any] = []
+    per: list[str] = []
     height: int = 300
     resolve: Any = alt.Undefined
 
@@ -82,32 +82,25 @@ class Drawing(msgspec.Struct, kw_only=True):
     def colour(self, symbol: str = "stroke", left: str = "80") -> alt.Color:
         """`symbol`: of the legend; '': it has none."""
         scale = alt.Scale(domain=self.series, range=[self.look.colour(n) for n in self.series])
-        return alt.Color("series", type="nominal", scale=scale, legend=vega.legend(symbol, left) if symbol else None)
+        return alt.Color("series:N", scale=scale, legend=_legend(symbol, left) if symbol else None)
 
     def dashes(self) -> Any:
         """Undefined where colours are enough to distinguish all series."""
         if all(self.look.places[n] < len(PALETTE) for n in self.series):
             return alt.Undefined
         scale = alt.Scale(domain=self.series, range=[self.look.dash(n) for n in self.series])
-        return alt.StrokeDash("series", type="nominal", scale=scale, legend=vega.legend("stroke"))
-
-    def any(self, key: str) -> bool:
-        return any(row.get(key) for row in self.rows)
+        return alt.StrokeDash("series:N", scale=scale, legend=_legend("stroke", "80"))
 
     def chart(self, layers: Sequence[Any]) -> Chart:
         chosen = [s for s in self.selects if len(s.words) > 1 and any(s.name in row for row in self.rows)]
+        visible = [*(when(s.test) for s in chosen), when("indexof(hidden, datum.series) < 0")]
         lines = f"[{', '.join(self.subtitle or [s.chosen for s in self.selects])}]"
         switch = [constant("per", "measured")] if self.per else []
         selects = [p for s in self.selects for p in s.params()]
         spec = alt.TopLevelLayerSpec(
             layer=list(layers),
             data=alt.NamedData(name=DATA),
-            transform=[
-                *(when(s.test) for s in chosen),
-                when("indexof(hidden, datum.series) < 0"),
-                *([vega.TOGGLED] if self.toggles else []),
-                *self.steps,
-            ],
+            transform=[*visible, *([vega.TOGGLED] if self.toggles else []), *self.steps],
             params=[constant("hidden", []), vega.ROOM, *switch, *self.params, *selects],
             # A phone shows them one below the other.
             title=alt.TitleParams(text=self.title, subtitle=expr(f"room < 480 ? {lines} : join({lines}, ' · ')")),
@@ -118,7 +111,13 @@ class Drawing(msgspec.Struct, kw_only=True):
         ).to_dict(validate=False)
         spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
         spec["config"] = theme("currentColor")
-        return Chart(self.name, self.group, self.title, self.about, spec, self.rows, list(self.per))
+        return Chart(self.name, self.group, self.title, self.about, spec, self.rows, self.per)
+
+
+def _legend(symbol: str, left: str) -> alt.Legend:
+    """As many columns as there is room for: a phone has one. `left`: pixels left of the plot."""
+    columns = f"max(1, floor((room - {left}) / 210))"
+    return vega.legend(symbol, columns, f"(room - {left}) / {columns} - 34", symbolStrokeWidth=2.5)
 
 
 # ---- numbers and words ----
@@ -130,9 +129,7 @@ def cut(text: str, most: int) -> str:
 
 def short(value: float) -> float | int:
     """Round to five digits: no eye sees more."""
-    if not math.isfinite(value) or value == 0:
-        return 0
-    return _whole(float(f"{value:.5g}"))
+    return _whole(float(f"{value:.5g}")) if math.isfinite(value) else 0
 
 
 def shown(number: Number) -> float | int:
@@ -167,14 +164,14 @@ def present(words: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
 # ---- rows and tooltips ----
 
 
-def entry_row(entry: Entry, failed: bool = False) -> Row:
-    """Fields of every row of an entry. `failed`: it has no result to draw, but a reason."""
+def entry_row(entry: Entry) -> Row:
+    """Fields of every row of an entry."""
     row: Row = {"entry": entry.id, "series": entry.series, "verdict": entry.verdict}
     if entry.completed is not None:
         row["completed"] = short(entry.completed)
     if entry.failed:
         row["failed"] = short(entry.failed)
-    return row | {"why": cut(re.sub(r"\s+", " ", entry.failure), 160)} if failed else row
+    return row | {"why": cut(re.sub(r"\s+", " ", entry.failure), 160)} if entry.failure else row
 
 
 def put(row: Row, key: str, number: Number) -> None:
@@ -200,8 +197,6 @@ REQUESTS = let(
 
 # ---- workloads: what stays the same along a line ----
 
-_KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
-
 
 def workload(entry: Entry, axis: str) -> LoadItems:
     """The load without what the axis shows. Points of two workloads are never on one line."""
@@ -212,28 +207,30 @@ def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
     """In words, and all of it: two workloads must not read alike."""
     rest = dict(load)
     kind = rest.pop("kind", "")
-    return whole(rest) or _KINDS.get(str(kind), "") or "one workload"
+    return whole(rest) or KINDS.get(str(kind), "") or "one workload"
 
 
-def several_words(loads: Sequence[LoadItems]) -> list[str]:
-    words = [load_words(load) for load in loads]
-    return [
-        f"{text} ({_KINDS[str(dict(load)['kind'])]})" if words.count(text) > 1 else text
-        for text, load in zip(words, loads, strict=True)
-    ]
+def several_words(loads: Iterable[LoadItems]) -> dict[int, str]:
+    """Numbered, each different from the others."""
+    words = [(load_words(load), KINDS[str(dict(load)["kind"])]) for load in loads]
+    texts = [text for text, _ in words]
+    return {i: f"{text} ({kind})" if texts.count(text) > 1 else text for i, (text, kind) in enumerate(words)}
 
 
-def panels(entries: Sequence[Entry], axis: str, least: int = 2) -> tuple[Select, dict[str, int]] | None:
-    """The select of a workload, at first that with most entries, and the option of each entry's id. None where no
-    workload was measured at so many loads."""
+def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
+    """The select of a workload, at first that with most entries, and a row for each entry, with its load in `field`.
+    None where there is no result, or no workload was measured at so many loads."""
     groups: dict[LoadItems, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(workload(entry, axis), []).append(entry)
-    if not any(len({e.axes[axis] for e in group}) >= least for group in groups.values()):
+    enough = any(len({e.axes[axis] for e in group}) >= least for group in groups.values())
+    if not enough or all(e.failure for e in entries):
         return None
-    options = {e.id: i for i, group in enumerate(groups.values()) for e in group}
-    most = max(enumerate(groups.values()), key=lambda pair: (len(pair[1]), -pair[0]))[0]
-    return Select("workload", "Workload", dict(enumerate(several_words(list(groups)))), most), options
+    numbers = {load: i for i, load in enumerate(groups)}
+    first = max(groups, key=lambda load: (len(groups[load]), -numbers[load]))
+    place = [{field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
+    rows = [entry_row(entry) | fields for entry, fields in zip(entries, place, strict=True)]
+    return Select("workload", "Workload", several_words(groups), numbers[first]), rows
 
 
 # ---- charts that show one trial at a time ----
@@ -244,23 +241,22 @@ class OneTrial:
 
     def __init__(self, entries: Sequence[Entry], least: int) -> None:
         self.entries = entries[: ROWS_MAX // least]
-        self.most = max(least, ROWS_MAX // len(self.entries)) if entries else 0  # items of each
+        self.most = max(least, ROWS_MAX // max(1, len(self.entries)))  # items of each
         some = len(self.entries) < len(entries)
         self.less = f" The first {len(self.entries)} of {len(entries)} trials are kept." if some else ""
 
-    def select(self) -> Select:
-        """At first that with most requests."""
+    def add_to(self, drawing: Drawing, *subtitle: str) -> None:
+        """Let a reader select one, at first that with most requests, and show its verdict and failures."""
         first = max(enumerate(self.entries), key=lambda pair: (pair[1].completed or 0.0, -pair[0]))[0]
         words = {i: e.label or f"{e.series}: {load_words(e.load.items())}" for i, e in enumerate(self.entries)}
-        return Select("trial", "Trial", words, first)
+        drawing.selects = [Select("trial", "Trial", words, first)]
+        drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]
+        drawing.params.append(constant("trial_signs", [_signs(e) for e in self.entries]))
+        drawing.about += self.less
+        drawing.toggles = False
 
-    def signs(self) -> Any:
-        """Verdict and failures, for the subtitle: `trial_signs[trial]`."""
-        return constant("trial_signs", [", ".join(_signs(e)) or "sound" for e in self.entries])
 
-
-def _signs(entry: Entry) -> Iterator[str]:
-    if entry.verdict != "sound":
-        yield f"verdict: {entry.verdict}"
-    if entry.failed:
-        yield f"{entry.failed:,.0f} requests failed"
+def _signs(entry: Entry) -> str:
+    signs = [f"verdict: {entry.verdict}"] if entry.verdict != "sound" else []
+    signs += [f"{entry.failed:,.0f} requests failed"] if entry.failed else []
+    return ", ".join(signs) or "sound"

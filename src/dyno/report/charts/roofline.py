@@ -1,15 +1,16 @@
 """Where trials stand under the roofline of what they ran on."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import altair as alt
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Position
 from dyno.facts.load import AXES
-from dyno.report.charts import vega
+from dyno.report.charts import base, vega
 from dyno.report.charts.against import points
-from dyno.report.charts.base import REQUESTS, Drawing, Row, entry_row, load_words, short, tips, workload
+from dyno.report.charts.base import Drawing, Row, short
 from dyno.report.charts.vega import TOGGLED, let, tip, unit, when
 from dyno.report.look import GREY, Look
 
@@ -21,53 +22,48 @@ def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not placed:
         return
     rows = _rows(placed)
-    drawing = Drawing(
-        name="roofline",
-        group="Roofline",
-        title="Position under the roofline",
-        about="The grey line is what the machine could do at most: on its slope the memory's bandwidth holds, on "
-        "its flat the arithmetic. The nearer a point is to it, the less is left.",
-        look=look,
-        rows=[*_roofs(placed, [row["x"] for row in rows]), *rows],
-        subtitle=["'decode, prefill, or the whole of it, at each load'"],
-        toggles=False,  # roofs have no series
-        steps=[
-            REQUESTS,
-            let("told", "isValid(datum.roof) ? datum.told : format(datum.y, ',.3~r') + ' T operations/s'"),
-            let(
-                "shares",
-                "format(datum.bandwidth, '.1%') + ' of bandwidth, ' + format(datum.arithmetic, '.1%') "
-                "+ ' of arithmetic'",
-            ),
-        ],
+    roofs = _roofs(placed, [row["x"] for row in rows])
+    drawing = Drawing(look, [*roofs, *rows], "roofline", "Roofline", "Position under the roofline")
+    drawing.about = (
+        "The grey line is what the machine could do at most: on its slope the memory's bandwidth holds, on its flat "
+        "the arithmetic. The nearer a point is to it, the less is left."
     )
-    log, ticks = vega.from_least("log", 20), {"format": vega.PLAIN, "tickCount": 6}
-    x = vega.quantity(alt.X, "x", "Intensity (operations for each byte of memory)", log, **ticks)
-    place = {"x": x, "y": vega.quantity(alt.Y, "y", "Done (T operations/s)", log, **ticks)}
+    drawing.subtitle = ["'decode, prefill, or the whole of it, at each load'"]
+    drawing.toggles = False  # roofs have no series
+    bandwidth, arithmetic = "format(datum.bandwidth, '.1%')", "format(datum.arithmetic, '.1%')"
+    drawing.steps = [
+        base.REQUESTS,
+        let("told", "isValid(datum.roof) ? datum.told : format(datum.y, ',.3~r') + ' T operations/s'"),
+        let("shares", f"{bandwidth} + ' of bandwidth, ' + {arithmetic} + ' of arithmetic'"),
+    ]
+    log = vega.from_least("log", 20)
+    ticks: Any = {"format": vega.PLAIN, "tickCount": 6}
+    x = alt.X("x:Q", scale=log, axis=alt.Axis(title="Intensity (operations for each byte of memory)", **ticks))
+    y = alt.Y("y:Q", scale=log, axis=alt.Axis(title="Done (T operations/s)", **ticks))
+    place = {"x": x, "y": y}
     where = {**place, "color": drawing.colour("circle")}
     own = [when("!isValid(datum.roof)"), TOGGLED]
     roof = [when("isValid(datum.roof)"), vega.flatten("x", "y")]
-    marks = points(rows, where, tips(("what", "What"), ("load", "Load"), ("told", "Done"), ("shares", "Of the peaks")))
+    tooltip = base.tips(("what", "What"), ("load", "Load"), ("told", "Done"), ("shares", "Of the peaks"))
+    marks = points(rows, where, tooltip)
     for mark in marks:
         mark.transform = [*own, *mark.transform]
-    thin = {**vega.LINE, "strokeWidth": 1, "opacity": 0.6}
-    path = {**where, "detail": vega.detail("line"), "order": vega.order("y")}
-    roof_path = {**place, "detail": vega.detail("roof"), "order": vega.order("x")}
+    path = {**where, "detail": alt.Detail("line:N"), "order": alt.Order("y:Q")}
     roof_tips = [tip("roof", "Roof"), tip("told", "Peaks")]
+    edge = {**place, "detail": alt.Detail("roof:N"), "order": alt.Order("x:Q"), "tooltip": roof_tips}
     name = {**vega.TEXT, "fill": GREY, "align": "right", "dy": -8, "dx": -4, "clip": True, "limit": 260}
     part = {"type": "text", "dy": -28, "fontSize": 11, "fontStyle": "italic", "clip": True}
-    centre = [
-        alt.AggregatedFieldDef(op="median", field="x", **{"as": "x"}),
-        alt.AggregatedFieldDef(op="max", field="y", **{"as": "y"}),
-    ]
+    centre: list[Any] = [{"op": "median", "field": "x", "as": "x"}, {"op": "max", "field": "y", "as": "y"}]
     above = alt.AggregateTransform(aggregate=centre, groupby=["what"])
-    yield drawing.chart([
+    thin = {**vega.LINE, "strokeWidth": 1, "opacity": 0.6}
+    layers = [
         unit(thin, path, *own, params=[vega.toggle(drawing.series), vega.zoom()]),
-        unit({**vega.LINE, "stroke": GREY}, {**roof_path, "tooltip": roof_tips}, *roof),
-        unit(name, {**place, "text": vega.text("roof")}, *roof, *vega.last("roof")),
+        unit({**vega.LINE, "stroke": GREY}, edge, *roof),
+        unit(name, {**place, "text": alt.Text("roof:N")}, *roof, *vega.last("roof")),
         *marks,
-        unit(part, {**place, "text": vega.text("what")}, *own, above),
-    ])  # fmt: skip
+        unit(part, {**place, "text": alt.Text("what:N")}, *own, above),
+    ]
+    yield drawing.chart(layers)
 
 
 def _rows(placed: Placed) -> list[Row]:
@@ -75,11 +71,11 @@ def _rows(placed: Placed) -> list[Row]:
     lines: dict[tuple[object, ...], int] = {}
     for entry, place in placed:
         level = next((axis for axis in AXES if axis in entry.axes), None)
-        row = entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
+        row = base.entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
         row |= {"bandwidth": short(place.bandwidth_share), "arithmetic": short(place.arithmetic_share)}
-        row["load"] = load_words((k, v) for k, v in entry.load.items() if k != "num_prompts")
+        row["load"] = base.load_words((k, v) for k, v in entry.load.items() if k != "num_prompts")
         # A line goes through the loads of one workload.
-        row["line"] = lines.setdefault((place.what, *(workload(entry, level) if level else ())), len(lines))
+        row["line"] = lines.setdefault((place.what, *(base.workload(entry, level) if level else ())), len(lines))
         rows.append(row)
     return rows
 

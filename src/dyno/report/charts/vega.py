@@ -10,9 +10,12 @@ from dyno.report.look import WIDTH
 PLAIN = ",.7~r"  # a number without an exponent, and not rounded to the ticks' distance
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 LINE = {"type": "line", "strokeWidth": 2, "clip": True}
+POINT = {"type": "point", "size": 60, "opacity": 1, "clip": True}
 TEXT = {"type": "text", "fontSize": 10}
+INVISIBLE = {"type": "point", "opacity": 0}  # to make room
 # Pixels there are for all of a chart. Asked once: what depends on the drawn width would change that width.
 ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
+TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
 
 
 def constant(name: str, value: Any) -> Any:
@@ -42,12 +45,8 @@ def flatten(*fields: str) -> alt.FlattenTransform:
 def window(op: Any, name: str, field: str = "", sort: Sequence[alt.SortField] = (), by: Sequence[str] = ()) -> Any:
     """Give each row a value calculated from the rows before it."""
     options: dict[str, Any] = {"op": op, "as": name, **({"field": field} if field else {})}
-    return alt.WindowTransform(
-        window=[alt.WindowFieldDef(**options)],
-        sort=list(sort) or alt.Undefined,
-        groupby=list(by) or alt.Undefined,
-        ignorePeers=True,
-    )
+    order, groups = list(sort) or alt.Undefined, list(by) or alt.Undefined
+    return alt.WindowTransform(window=[alt.WindowFieldDef(**options)], sort=order, groupby=groups, ignorePeers=True)
 
 
 def last(*by: str) -> list[Any]:
@@ -55,11 +54,6 @@ def last(*by: str) -> list[Any]:
     end = alt.JoinAggregateFieldDef(op="max", field="x", **{"as": "end"})
     join = alt.JoinAggregateTransform(joinaggregate=[end], groupby=list(by) or alt.Undefined)
     return [join, when("datum.x == datum.end")]
-
-
-def interval(low: str, high: str, as_: str) -> str:
-    """The expression of an interval in words; '' where it isn't known."""
-    return f"(isValid({low}) ? ' (95 %: ' + {as_.format(low)} + ' to ' + {as_.format(high)} + ')' : '')"
 
 
 # ---- encodings ----
@@ -71,13 +65,18 @@ def wide(values: Iterable[float], times: float) -> bool:
     return bool(known) and min(known) > 0 and max(known) / min(known) >= times
 
 
+def spread(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], times: float) -> bool:
+    """Whether a workload's values of one field need a logarithmic axis, on which no zero has a place."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        for key in (k for k in keys if k in row):
+            values.setdefault((key, row["workload"]), []).append(row[key])
+    return any(wide(v, times) for v in values.values()) and all(min(v) > 0 for v in values.values())
+
+
 def from_least(kind: Any, padding: int) -> alt.Scale:
     """A scale that need not begin at zero."""
     return alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=padding)
-
-
-def quantity(channel: Any, field: str, title: Any, scale: Any, **axis: Any) -> Any:
-    return channel(field, type="quantitative", scale=scale, axis=alt.Axis(title=title, **axis))
 
 
 def amount(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
@@ -85,52 +84,34 @@ def amount(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: 
     scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
     axis = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
     # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
-    return channel(field, type="quantitative", scale=scale, axis=axis, stack=None)
+    return channel(f"{field}:Q", scale=scale, axis=axis, stack=None)
 
 
-def milliseconds(field: str, log: bool, padding: int) -> Any:
+def milliseconds(field: str, log: bool, padding: int) -> alt.X:
     """The horizontal axis of the latency that is selected."""
-    title, scale = expr("latency_words[latency] + ' (ms)'"), from_least("log" if log else "linear", padding)
-    return quantity(alt.X, field, title, scale, format=PLAIN, tickCount=6 if log else alt.Undefined)
+    title, ticks = expr("latency_words[latency] + ' (ms)'"), 6 if log else alt.Undefined
+    scale = from_least("log" if log else "linear", padding)
+    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=PLAIN, tickCount=ticks))
 
 
-def seconds(field: str) -> Any:
-    return quantity(alt.X, field, "Time since the load began (s)", alt.Scale(nice=True, zero=True))
+def seconds(field: str) -> alt.X:
+    title = "Time since the load began (s)"
+    return alt.X(f"{field}:Q", scale=alt.Scale(nice=True, zero=True), axis=alt.Axis(title=title))
 
 
 def slot(channel: Any, count: int, **scale: Any) -> Any:
     """A place for each series beside the others. By number: of names, Vega-Lite would make an expression."""
-    return channel("slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(count)), **scale))
+    return channel("slot:O", sort="ascending", scale=alt.Scale(domain=list(range(count)), **scale))
 
 
-def legend(symbol: str, left: str = "80") -> alt.Legend:
-    """As many columns as there is room for: a phone has one. `left`: pixels left of the plot."""
-    columns = f"max(1, floor((room - {left}) / 210))"
-    return alt.Legend(
-        title=None,
-        columns=expr(columns),
-        labelLimit=expr(f"(room - {left}) / {columns} - 34"),
-        symbolType=symbol,
-        symbolOpacity=1,
-        symbolSize=110,
-        symbolStrokeWidth=2.5,
-    )
+def legend(symbol: str, columns: str, limit: str, **more: Any) -> alt.Legend:
+    """`columns`, `limit` (of a label, in pixels): expressions."""
+    shape: dict[str, Any] = {"symbolType": symbol, "symbolOpacity": 1, "symbolSize": 110}
+    return alt.Legend(title=None, columns=expr(columns), labelLimit=expr(limit), **shape, **more)
 
 
 def tip(field: str, title: str) -> alt.Tooltip:
-    return alt.Tooltip(field, type="nominal", title=title)
-
-
-def text(field: str) -> alt.Text:
-    return alt.Text(field, type="nominal")
-
-
-def detail(field: str) -> alt.Detail:
-    return alt.Detail(field, type="nominal")
-
-
-def order(field: str) -> alt.Order:
-    return alt.Order(field, type="quantitative")
+    return alt.Tooltip(f"{field}:N", title=title)
 
 
 # ---- layers, and what a reader does with them ----
@@ -153,16 +134,12 @@ def toggle(series: Iterable[str]) -> Any:
     return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)
 
 
-TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
-
-
 def zoom(*encodings: Any) -> Any:
     """By wheel with a key held, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
-    keys = "event.ctrlKey || event.shiftKey || event.metaKey"
     select = alt.IntervalSelectionConfig(
         type="interval",
         encodings=list(encodings) or alt.Undefined,
-        zoom=f"wheel![{keys}]",
+        zoom="wheel![event.ctrlKey || event.shiftKey || event.metaKey]",
         translate="[pointerdown[event.pointerType != 'touch'], window:pointerup] > window:pointermove!",
     )
     return alt.SelectionParameter(name="zoom", select=select, bind="scales")
