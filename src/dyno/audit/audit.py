@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from dyno import checks
 from dyno.audit.coverage import Coverage, coverage
 from dyno.audit.reports import REPORTS
-from dyno.checks.rows import POSSIBLE, ROW, ROWS, physics, repetition
+from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document
 from dyno.facts.roofline import Peaks
@@ -34,12 +35,14 @@ def audit(
     twice = copies(rows)
     once = without(rows, twice)
     # A run of dyno's own was examined with all its records when it was measured.
-    found = [f for row in once for check in (ROW if row.form != "run" else POSSIBLE) for f in check(row)]
-    found += [f for across in ROWS for f in across(once)]
-    title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
-    found += list(physics.roofline(once, peaks_of, title))
+    found = [
+        f for row in once for f in (checks.run(any_row=row) if row.form == "run" else checks.run(row=row, any_row=row))
+    ]
+    found += checks.run(rows=once)
+    title = titled([h.text for d in documents for h in d.headings if h.level == 1])
+    found += checks.run(roofline=Machines(once, peaks_of, title))
     found += [f for of in REPORTS for f in of(list(documents))]
-    found += repetition.reported_twice(twice)
+    found += checks.run(duplicates=twice)
     each = worst_first([*own, *found])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))
 

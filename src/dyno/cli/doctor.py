@@ -36,7 +36,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.checks.rig import examine
+    from dyno import checks
+    from dyno.facts.finding import worst_first
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
     from dyno.report.rig import lines
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
     found = rig.look()
-    findings = examine(found)
+    findings = worst_first(checks.run(rig=found))
     peaks = _peaks(found, options.measure_peaks, options.quick)
     if not options.json:
         print(*lines(found, list(host.STATE)), sep="\n")
