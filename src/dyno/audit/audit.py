@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from dyno import checks
 from dyno.audit import claims, numbers, wording
-from dyno.checks.rows import POSSIBLE, ROW, ROWS, physics, repetition
+from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
 from dyno.facts.roofline import Peaks
@@ -79,12 +80,14 @@ def audit(
     twice = copies(rows)
     once = without(rows, twice)
     # A run of dyno's own was examined with all its records when it was measured.
-    findings = [f for row in once for check in (ROW if row.form != "run" else POSSIBLE) for f in check(row)]
-    findings += [f for across in ROWS for f in across(once)]
-    title = physics.titled([h.text for d in documents for h in d.headings if h.level == 1])
-    findings += list(physics.roofline(once, peaks_of, title))
+    findings = [
+        f for row in once for f in (checks.run(any_row=row) if row.form == "run" else checks.run(row=row, any_row=row))
+    ]
+    findings += checks.run(rows=once)
+    title = titled([h.text for d in documents for h in d.headings if h.level == 1])
+    findings += checks.run(roofline=Machines(once, peaks_of, title))
     findings += [f for check in REPORTS for f in check(list(documents))]
-    findings += repetition.reported_twice(twice)
+    findings += checks.run(duplicates=twice)
     each = worst_first([*own, *findings])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))
 

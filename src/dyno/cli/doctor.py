@@ -35,7 +35,8 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.checks.rig import examine
+    from dyno import checks
+    from dyno.facts.finding import worst_first
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
     from dyno.report.machine import rig_lines
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
     machine = rig.look()
-    findings = examine(machine)
+    findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
         print(*rig_lines(machine, list(host.STATE)), sep="\n")

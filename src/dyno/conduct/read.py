@@ -57,7 +57,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     import msgspec
 
     from dyno.audit.audit import audit
-    from dyno.checks.rows.repetition import reported_twice
+    from dyno.checks.consistency import reported_twice
     from dyno.conduct.sources import detail
     from dyno.facts.definition import DEFINITIONS
     from dyno.facts.finding import verdict, worst_first
