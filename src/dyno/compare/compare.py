@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dyno.checks.pairing import Two, examine
+from dyno.checks import objections
+from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
 from dyno.facts.finding import Finding, verdict, worst_first
@@ -101,11 +102,11 @@ def _words(group: Group, several: Sequence[Group]) -> str:
 def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
     """Two groups of repeats, as they are."""
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
-    objections = examine(Two(a, b, wanted))
-    whole = any(o.against is None for o in objections)
-    against = {m: o.finding.code for o in objections if o.against for m in o.against}
+    objected = objections(Two(a, b, wanted))
+    whole = any(o.against is None for o in objected)
+    against = {m: o.finding.code for o in objected if o.against for m in o.against}
     # Shown all the same, the finding is what the figure is: void.
-    findings = [replace(o.finding, level="void") if anyway and o.against else o.finding for o in objections]
+    findings = [replace(o.finding, level="void") if anyway and o.against else o.finding for o in objected]
     refused = whole and not anyway
     shown = [] if refused else [m for m in wanted if anyway or m not in against]
     differences = differ(a, b, shown)

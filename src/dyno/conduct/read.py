@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__, secrets
-from dyno.audit.audit import audit
-from dyno.audit.coverage import coverage
-from dyno.checks.rows.repetition import reported_twice
+from dyno.audit.audit import audit, coverage
+from dyno.checks.consistency import reported_twice
 from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
@@ -30,7 +29,7 @@ from dyno.report.entries import about_failures, entries
 from dyno.report.target import Limit, best, target
 from dyno.report.timeline import Detail
 from dyno.store.study import StudyFolder
-from dyno.study.about import About, about
+from dyno.study.prices import About, about
 
 # Findings that repeats make together, and no result alone.
 _OF_REPEATS = ("statistics.repeats_differ", "study.failed_trials")

@@ -131,7 +131,11 @@ def hour(price: Price, accelerators: float | None, machine: float | None) -> tup
 
 
 def per_million(hour: float, per_s: float | None) -> float | None:
-    return hour / (per_s * _S_PER_HOUR) * _MILLION if hour and per_s else None
+    return _each(_MILLION, hour, per_s)
+
+
+def _each(count: float, hour: float, per_s: float | None) -> float | None:
+    return hour / (per_s * _S_PER_HOUR) * count if hour and per_s else None
 
 
 def cost(
@@ -154,14 +158,13 @@ def cost(
     if paid is None and energy is None:
         return None
     an_hour, basis = paid if paid is not None else (0.0, "accelerators")
-    requests = per_million(an_hour, rates.requests_per_s)
     return Cost(
         currency=price.currency,
         hour=an_hour,
         per_million_input=per_million(an_hour, rates.input_per_s),
         per_million_output=per_million(an_hour, rates.output_per_s),
         per_million_total=per_million(an_hour, rates.total_per_s),
-        per_thousand_requests=requests / 1000 if requests is not None else None,
+        per_thousand_requests=_each(1000, an_hour, rates.requests_per_s),
         energy_per_million_output=energy,
         source=_source(chosen),
         basis=basis,

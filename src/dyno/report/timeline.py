@@ -83,10 +83,10 @@ def moments(
     engine's accelerators. Without power there is nothing to draw."""
     span = end_ns - start_ns
     cards = ((s for s in telemetry if s.source == "accelerator" and s.index == i) for i in indices)
-    watts = [series for samples in cards if len((series := Series(samples, "power_w")).at) > 1]
+    watts = [series for samples in cards if len((series := Series(samples, "power_w")).times) > 1]
     if not watts or span <= 0:
         return []
-    inside = max(int(((w.at >= start_ns) & (w.at <= end_ns)).sum()) for w in watts)
+    inside = max(int(w.inside(start_ns, end_ns).sum()) for w in watts)
     count = min(SLICES, max(inside, 1))
     edges = np.linspace(0, span, count + 1)
     tokens = _tokens(records, edges)
