@@ -188,12 +188,10 @@ def errors_of_requests(
     if "mean" in statistics:
         sums, counts = np.bincount(block, values), np.bincount(block)
         out["mean"] = error((drawn @ sums) / (drawn @ counts))
-    shares = {s: share for s in statistics if (share := _share(s)) is not None and answers_for(s, n)}
+    shares = {s: share for s in statistics if (share := _share(s)) is not None and n >= needs(s)}
     if shares:
-        for name, column in zip(
-            shares, _quantiles(values, block, drawn, list(shares.values()), effort.values).T, strict=True
-        ):
-            out[name] = error(column)
+        columns = _quantiles(values, block, drawn, list(shares.values()), effort.values).T
+        out |= {name: error(column) for name, column in zip(shares, columns, strict=True)}
     return out
 
 
@@ -204,13 +202,8 @@ def _drawn(count: int, replicates: int) -> np.ndarray:
     return np.bincount(chosen.ravel(), minlength=replicates * count).reshape(replicates, count).astype(np.int32)
 
 
-def answers_for(statistic: str, n: int) -> bool:
-    """Whether so many samples say how far it may be off: a p99 of a hundred is their largest one."""
-    share = _share(statistic)
-    return share is None or n * min(share, 1 - share) >= _IN_TAIL - 1e-9
-
-
 def needs(statistic: str) -> int:
+    """How many samples say how far it may be off: a p99 of a hundred is their largest one."""
     share = _share(statistic)
     return 2 * _FEWEST_BLOCKS if share is None else math.ceil(_IN_TAIL / min(share, 1 - share) - 1e-9)
 
@@ -229,14 +222,14 @@ def _quantiles(
     order = np.argsort(values, kind="stable")
     if len(order) > most:
         order = order[((np.arange(most) + 0.5) * (len(order) / most)).astype(np.int64)]
-    ordered, of = values[order], block[order]
-    found = np.empty((len(drawn), len(shares)))
-    for at in range(0, len(drawn), _ROWS):
-        below = np.cumsum(drawn[at : at + _ROWS][:, of], axis=1, dtype=np.int32)
+    ordered, blocks = values[order], block[order]
+    out = np.empty((len(drawn), len(shares)))
+    for start in range(0, len(drawn), _ROWS):
+        below = np.cumsum(drawn[start : start + _ROWS][:, blocks], axis=1, dtype=np.int32)
         for i, share in enumerate(shares):
             reached = np.argmax(below >= (share * below[:, -1])[:, None], axis=1)
-            found[at : at + _ROWS, i] = ordered[reached]
-    return found
+            out[start : start + _ROWS, i] = ordered[reached]
+    return out
 
 
 def block_length(values: np.ndarray) -> int:
@@ -297,6 +290,6 @@ def error_of_mean(values: Sequence[float]) -> Error | None:
     """Of a mean of independent ones: repeats, iterations."""
     if len(values) < 2:
         return None
-    of = np.asarray(values, dtype=np.float64)
-    mean = float(of.mean())
-    return Error(float(of.std(ddof=1)) / abs(mean) / math.sqrt(len(of)), len(of) - 1) if mean else None
+    each = np.asarray(values, dtype=np.float64)
+    mean = float(each.mean())
+    return Error(float(each.std(ddof=1)) / abs(mean) / math.sqrt(len(each)), len(each) - 1) if mean else None
