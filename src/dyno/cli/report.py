@@ -153,11 +153,11 @@ def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Pat
         return []
     from dyno.report.charts import charts
 
-    found = charts(report)
-    names = [chart.name for chart in found]
+    all_charts = charts(report)
+    names = [chart.name for chart in all_charts]
     if unknown := [name for name in options.chart if name not in names]:
         raise UsageError(f"--chart {unknown[0]}: there is no such chart here. There are {', '.join(names)}.")
-    return found
+    return all_charts
 
 
 def _choices(chart: "Chart") -> list[str]:

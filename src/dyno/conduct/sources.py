@@ -39,7 +39,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def spread(words: Iterable[str]) -> Iterator[str]:
-    """A folder that holds files and no runs is its files, but for what tells of the folder itself."""
+    """Replace a folder that holds files and no runs by its files, without its about.toml."""
     for word in words:
         if any(len(part) > _LONGEST for part in word.split("/")):  # to ask for it would be an error
             raise UsageError(f"There is no file, run or study of so long a name: {word[:60]}….")
@@ -143,7 +143,7 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
         except StoreError as e:
             if kind == "study":
                 raise
-            damaged.append(str(e))  # its trials tell of themselves
+            damaged.append(str(e))  # its trials are read all the same
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
     rows, missing = [], []

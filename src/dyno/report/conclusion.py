@@ -120,28 +120,28 @@ def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[s
     """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
     b, a = contest.ranked[:2]
     sides = [_sampled(e.rows, detail) for e in (a, b)]
-    # Each at its own best load, they are held together all the same: that is what the answer does.
-    apart = level(a) != level(b)
+    # Each at its own best load, they are compared all the same: that is what the answer does.
+    other_loads = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    pair = pairing(sides[0], sides[1], metrics, anyway=apart)
-    if apart:
+    pair = pairing(sides[0], sides[1], metrics, anyway=other_loads)
+    if other_loads:
         where = f", each at its best load ({level(b)} and {level(a)})"
     else:
         where = "" if contest.kind in SMALL else f" at {level(b)}"
-    names = f"{_at(contest)}{b.series} against {a.series}{where}"
+    names = f"{_about(contest)}{b.series} against {a.series}{where}"
     letters = f" (A: {a.series}, B: {b.series})"
-    serious = [f.text for f in pair.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
+    serious = [f.text for f in pair.findings if f.level != "note" and not (other_loads and f.code in _BY_LOAD)]
     d = next((d for d in pair.differences if d.metric == contest.metric), None)
-    if d is None or (pair.refused and not apart):
+    if d is None or (pair.refused and not other_loads):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
         return f"{names}: not comparable. {why}{letters}", ""
     doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
     return f"{names}: {_how_sure(d)}.{doubt}", d.word
 
 
-def _at(contest: Contest) -> str:
+def _about(contest: Contest) -> str:
     return f"{contest.about}: " if contest.about else ""
 
 
@@ -193,7 +193,7 @@ def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
         text += f"; {more.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
-    yield f"{_at(contest)}{text}."
+    yield f"{_about(contest)}{text}."
     yield from _for_each_accelerator(contest)
 
 
@@ -224,7 +224,7 @@ def _for_each_accelerator(contest: Contest) -> Iterator[str]:
         return
     shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
     texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
-    yield f"{_at(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
+    yield f"{_about(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {
@@ -295,7 +295,7 @@ def _costs(
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
-    """Of a million tokens, by which tokens and in what money: these are never held against each other."""
+    """Of a million tokens, by which tokens and in what money: these are never compared with each other."""
     out: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
     for e in entries:
         if e.cost is not None and e.cost.hour:
