@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake import FakeSpec
 
 # Pieces that are no bytes to send but something to do.
 RESET, STALL, CLOSE = b"\0reset", b"\0stall", b"\0close"

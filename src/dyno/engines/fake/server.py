@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.engines.fake import tgi
+from dyno.engines.fake import FakeSpec, tgi
 from dyno.engines.fake.answer import RESET, STALL, Answer, Script, plain, whole
-from dyno.engines.fake.spec import FakeSpec
 from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
 from dyno.units import NS_PER_MS, NS_PER_S
