@@ -18,7 +18,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.conduct import offline
 from dyno.conduct.offline import OfflineOutcome, conduct, reopened
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
