@@ -137,7 +137,7 @@ def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None
 
 
 def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
-    """Bytes/s for so many that are read repeatedly. None: they fit a cache whose speed isn't known."""
+    """Bytes/s where this size is read repeatedly. None: they fit a cache whose speed isn't known."""
     if peaks.bandwidth_by_size:
         below = [size for size in peaks.bandwidth_by_size if size <= size_bytes]
         return peaks.bandwidth_by_size[max(below)] if below else None
@@ -241,7 +241,7 @@ class Loaded(msgspec.Struct, frozen=True):
     precisions: tuple[str, ...]  # in which it may be calculated: the fastest of them is the bound
 
     def weights_bytes(self, tokens: float) -> float:
-        """Read in a step of so many tokens, each of which takes its experts as if by lot."""
+        """Read in a step of `tokens`, each of which takes its experts as if by lot."""
         untouched = math.pow(1 - self._used_share, max(tokens, 1.0))
         return self.dense_bytes + self.expert_bytes * (1 - untouched)
 
@@ -266,7 +266,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None) -> Loaded | None:
     """`target`: what the engine reports, which goes before the setting. None: the shape says too little."""
-    # Experts whose weights aren't found, or of which it isn't said how many are used, would count as read whole.
+    # Experts whose weights aren't found, or whose number in use isn't known, would count as read whole.
     if shape.parameters is None or bool(shape.expert_parameters) != bool(shape.experts and shape.experts_used):
         return None
     tied = shape.head_parameters == 0
