@@ -170,12 +170,9 @@ def end_before_first(row: Row) -> Iterator[Finding]:
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
             wrong.append(f"{word} TTFT {first.value:,.2f} ms, {word} E2EL {end.value:,.2f} ms")
     if wrong:
-        yield void(
-            "consistency.end_before_first",
-            f"Requests end before their first token: {'; '.join(wrong)}.",
-            "The two are of different requests, or a unit is wrong.",
-            locations([row], "mean_ttft_ms", "mean_e2el_ms"),
-        )
+        text = f"Requests end before their first token: {'; '.join(wrong)}."
+        advice = "The two are of different requests, or a unit is wrong."
+        yield void("consistency.end_before_first", text, advice, locations([row], "mean_ttft_ms", "mean_e2el_ms"))
 
 
 def latencies(row: Row) -> Iterator[Finding]:
@@ -274,12 +271,9 @@ def zero_first_token(row: Row) -> Iterator[Finding]:
     if row.samples and row.samples.ttfts_ms:
         return  # requests.zeros_in_mean knows more
     if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
-        yield doubt(
-            "consistency.zero_ttft",
-            "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else "."),
-            "Answers without a token, or tokens that the client took for something else, were counted with zero.",
-            locations([row], "mean_ttft_ms", "median_ttft_ms"),
-        )
+        text = "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else ".")
+        advice = "Answers without a token, or tokens that the client took for something else, were counted with zero."
+        yield doubt("consistency.zero_ttft", text, advice, locations([row], "mean_ttft_ms", "median_ttft_ms"))
 
 
 def peak(row: Row) -> Iterator[Finding]:
@@ -335,12 +329,9 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
     offered, rps = finite_rate(row), requests_per_s(row)
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
-        yield doubt(
-            "consistency.more_than_offered",
-            f"{rps:.2f} requests/s were served, where {offered:g} were offered.",
-            "The rate is not the one of this run, or requests were not sent as planned.",
-            locations([row], "request_throughput"),
-        )
+        text = f"{rps:.2f} requests/s were served, where {offered:g} were offered."
+        advice = "The rate is not the one of this run, or requests were not sent as planned."
+        yield doubt("consistency.more_than_offered", text, advice, locations([row], "request_throughput"))
 
 
 def copies(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -369,12 +360,9 @@ def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
         said = "1 result is reported twice and counts once"
         if len(pairs) > 1:
             said = f"{len(pairs):,} results are reported more than once and count once. The first"
-        yield note(
-            "consistency.reported_twice",
-            f"{said}: {copy.location} repeats {first.location}.",
-            "If these are separate runs, one of them has copied figures. Check the raw results.",
-            locations([row for pair in pairs for row in pair]),
-        )
+        text = f"{said}: {copy.location} repeats {first.location}."
+        advice = "If these are separate runs, one of them has copied figures. Check the raw results."
+        yield note("consistency.reported_twice", text, advice, locations([row for pair in pairs for row in pair]))
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:

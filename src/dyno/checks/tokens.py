@@ -59,12 +59,9 @@ def output_short_row(row: Row) -> Iterator[Finding]:
     if row.kind != "serve" or _lengths_drawn(row) or row.setting("ignore_eos") is True:
         return
     if each and wanted and each < 0.9 * wanted:
-        yield doubt(
-            "tokens.output_short",
-            f"{each:,.0f} tokens were made for a request, where {wanted:,.0f} were asked for ({each / wanted:.0%}).",
-            "Answers ended early. Use --ignore-eos, or label the row by what was made.",
-            locations([row], "total_output_tokens"),
-        )
+        text = f"{each:,.0f} tokens were made for a request, where {wanted:,.0f} were asked for ({each / wanted:.0%})."
+        advice = "Answers ended early. Use --ignore-eos, or label the row by what was made."
+        yield doubt("tokens.output_short", text, advice, locations([row], "total_output_tokens"))
 
 
 def input_length_row(row: Row) -> Iterator[Finding]:
@@ -74,12 +71,9 @@ def input_length_row(row: Row) -> Iterator[Finding]:
     if each and wanted and abs(each / wanted - 1) > 0.1 and abs(each - wanted) > 48:
         why = "Prompts were cut" if each < wanted else "Something was added to them"
         they, share = "" if each < wanted else "they were ", each / wanted - 1
-        yield doubt(
-            "tokens.input_length",
-            f"Prompts had {each:,.0f} tokens on average, where {wanted:,.0f} were asked for ({share:+.0%}).",
-            f"{why}, or {they}counted by another tokenizer. Label the row by what was sent.",
-            locations([row], "total_input_tokens"),
-        )
+        text = f"Prompts had {each:,.0f} tokens on average, where {wanted:,.0f} were asked for ({share:+.0%})."
+        advice = f"{why}, or {they}counted by another tokenizer. Label the row by what was sent."
+        yield doubt("tokens.input_length", text, advice, locations([row], "total_input_tokens"))
 
 
 def _lengths_drawn(row: Row) -> bool:
@@ -168,11 +162,9 @@ def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
     explained = e.summary.impossible.requests if e.summary.impossible else 0  # by `believed`
     if (count := by.get("tokenizer", 0)) > explained:
-        yield note(
-            "tokens.by_tokenizer",
-            f"The server gave no usage for {count - explained} answers; their text was tokenized here.",
-            "Counts may differ from the server's by a few tokens an answer.",
-        )
+        text = f"The server gave no usage for {count - explained} answers; their text was tokenized here."
+        advice = "Counts may differ from the server's by a few tokens an answer."
+        yield note("tokens.by_tokenizer", text, advice)
     if (count := by.get("chunks", 0)) > explained:
         yield doubt(
             "tokens.by_chunks",
@@ -267,12 +259,9 @@ def sent_before(e: Evidence) -> Iterator[Finding]:
 def cache_emptied(e: Evidence) -> Iterator[Finding]:
     if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
         said = "" if e.cached_tokens is None else ", though the server tells of no hit"
-        yield Finding(
-            "cache.not_emptied",
-            "note" if said else "doubt",
-            f"The server's prefix cache could not be emptied before the load{said}.",
-            "Turn it off (prefix_caching = false), or start the engine anew for each trial.",
-        )
+        text = f"The server's prefix cache could not be emptied before the load{said}."
+        advice = "Turn it off (prefix_caching = false), or start the engine anew for each trial."
+        yield Finding("cache.not_emptied", "note" if said else "doubt", text, advice)
 
 
 def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
