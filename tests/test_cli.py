@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from conftest import Scripted, answer
-from dyno.cli.serve import BACKENDS, DATASETS
+from dyno.cli.serve import BACKENDS
+from dyno.cli.settings import DATASETS
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.load.protocols import PROTOCOLS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
@@ -426,8 +428,13 @@ def test_every_command_explains_itself(dyno: Callable[..., Done]) -> None:
         assert "usage: dyno" in done.out
 
 
+def test_llm_dyno_is_the_same_program() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["llm-dyno"] == scripts["dyno"] == "dyno.__main__:main"
+
+
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from dyno.cli.main import _parser; _parser(); print(*sys.modules)"
+    code = "import sys; from dyno.cli.main import _flags, parser; _flags(parser()); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 

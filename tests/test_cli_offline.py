@@ -10,7 +10,7 @@ import pytest
 import offlines
 from dyno.cli.main import main
 from dyno.cli.micro import OUTPUTS, numbers
-from dyno.cli.offline import DATASETS
+from dyno.cli.settings import DATASETS
 from dyno.conduct import offline
 from dyno.errors import EngineError
 from dyno.facts.trial import TrialSpec

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dyno import secrets
-from dyno.cli import engine as engine_flags
+from dyno.cli import settings
 from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.kinds.base import Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
-from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.target import TargetFacts
@@ -438,4 +438,4 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
 
 
 def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
-    assert tuple(engine_flags.KINDS) == tuple(KINDS)
+    assert tuple(settings.KINDS) == tuple(KINDS)

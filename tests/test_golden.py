@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dyno.cli.main import Parser, parser
 from goldens import (
     IMPORTS,
     KILLED,
@@ -34,28 +35,19 @@ TRIAL = {"trial": "246f76502d", "faulty": "8fc5e48e13", "failed": "7a09547a30", 
 # ---- help ----
 
 
-def _commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = [words]
+def _commands(parser: Parser, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    parser.fill()
+    names = [words]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
-                found += _commands(inner, (*words, name))
-    return found
+                names += _commands(inner, (*words, name))
+    return names
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse prints flags in another way")
-def test_help(dyno: Dyno, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[argparse.ArgumentParser] = []
-    parse = argparse.ArgumentParser.parse_known_args
-
-    def spy(self: argparse.ArgumentParser, *args: object, **more: object) -> object:
-        seen.append(self)
-        return parse(self, *args, **more)  # type: ignore[call-overload]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "parse_known_args", spy)
-        dyno("--help")
-    commands = _commands(seen[0])
+def test_help(dyno: Dyno) -> None:
+    commands = _commands(parser())
     assert len(commands) > 20
     for words in commands:
         check(f"help/{'-'.join(words) or 'dyno'}.txt", dyno.lines(*words, "--help"))

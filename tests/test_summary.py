@@ -34,6 +34,7 @@ from dyno.measure.summary import Tally
 from dyno.report import result_json
 from dyno.report.timeline import bars_of_records
 from dyno.units import NS_PER_MS, NS_PER_S
+from offlines import manifest
 
 MS = NS_PER_MS
 TRIAL = TrialSpec(
@@ -287,7 +288,7 @@ def half_seen() -> tuple[list[Record], Result]:
 
 def test_what_a_late_client_does_not_know_is_null_in_the_result_file_and_read_back_as_unknown() -> None:
     records, result = half_seen()
-    built = result_json.build(result, TRIAL, TargetFacts("m"), None, "", Path("run"), "2026-01-01T00:00:00", records)
+    built = result_json.build(result, manifest(TRIAL, target=TargetFacts("m")), Path("run"), records=records)
     assert built["mean_ttft_ms"] is None and built["dyno"]["bounds"]["ttft"]["mean"] == (55.0, 100.0)
     assert built["mean_e2el_ms"] == 140.0
     assert built["ttfts"] == [0.1, None, 0.1, None] and built["latencies"] == [0.14] * 4
@@ -524,9 +525,7 @@ def test_what_each_replica_did_is_told_where_there_are_several() -> None:
 
 def json_of(s: Summary, findings: list[Finding] | None = None) -> dict[str, Any]:
     result = Result(s, findings or [], verdict(findings or []))
-    target = TargetFacts("m")
-    started = "2026-11-15T00:00:00+00:00"
-    return result_json.build(result, TRIAL, target, None, "0" * 64, Path("runs/x"), started)
+    return result_json.build(result, manifest(TRIAL, target=TargetFacts("m")), Path("runs/x"))
 
 
 def test_no_completed_request_gives_no_zero_that_looks_like_a_measurement() -> None:

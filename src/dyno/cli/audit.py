@@ -4,9 +4,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dyno import __version__
+from dyno.cli import settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 
 if TYPE_CHECKING:
@@ -38,16 +39,13 @@ examples:
   dyno sql "select file, name, value, definition from imported where name like '%ttft%'\""""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "audit",
-        help="read anybody's results, say what they are worth",
-        description="Reads results of dyno and of other tools, and reports written around them, and says what is\n"
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Reads results of dyno and of other tools, and reports written around them, and says what is\n"
         "doubtful or wrong in them, with the lines. The verdict says how much was read; tables and printed figures\n"
-        "that were not are listed.",
-        epilog=_FORMATS + _AUDITS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "that were not are listed."
     )
+    p.epilog = _FORMATS + _AUDITS
     p.add_argument(
         "files",
         nargs="+",
@@ -64,20 +62,18 @@ def add(commands: Any) -> None:
         help="of an accelerator-hour: 2.99, or by name H100=2.99; of a machine's: machine=12; may be repeated",
     )
     p.add_argument("--prices", type=Path, metavar="FILE", help="a price file, see studies/README.md")
-    p.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)"
-    )
+    settings.add_runs(p, "where dyno's own lie (default: runs)")
     p.set_defaults(command=audit)
-    p = commands.add_parser(
-        "import",
-        help="read other tools' results and keep them beside the runs",
-        description="Reads other tools' results and keeps what was read, each figure with its line and its tool's\n"
-        "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too.",
-        epilog=_FORMATS + _IMPORTS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+
+
+def add_import(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Reads other tools' results and keeps what was read, each figure with its line and its tool's\n"
+        "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too."
     )
+    p.epilog = _FORMATS + _IMPORTS
     p.add_argument("files", nargs="+", metavar="FILE")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
     p.add_argument(
         "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
@@ -96,8 +92,7 @@ def add(commands: Any) -> None:
 
 def audit(options: argparse.Namespace) -> int:
     from dyno.audit.audit import audit as audited
-    from dyno.audit.normal import normal
-    from dyno.audit.printed import as_json, as_markdown, text
+    from dyno.audit.printed import as_json, as_markdown, normal, text
     from dyno.probe.peaks import of_name
     from dyno.study.prices import price_rules
 
@@ -124,7 +119,7 @@ def show(word: str, runs: Path, as_json: bool) -> int:
 
 
 def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding], int]":
-    """Files, runs and studies. One that can't be read is told, and the others go on."""
+    """Read files, runs and studies. One that can't be read is reported, and the others go on."""
     import msgspec
 
     from dyno.conduct.sources import read, spread
@@ -148,23 +143,23 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
 def import_(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.audit.coverage import coverage
+    from dyno.audit.audit import coverage
     from dyno.audit.document import read
     from dyno.audit.given import all_used, given, with_given
-    from dyno.store.imports import FOLDER, keep, without_text
+    from dyno.store.imports import FOLDER, store, without_text
     from dyno.units import many
 
     asked = given(options.set)
     documents, words, failed = [], [], 0
     for word in dict.fromkeys(options.files):
         try:
-            found = read(Path(word))
+            document = read(Path(word))
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
             failed += 1
             continue
-        found = with_given(found, asked)
-        documents.append(without_text(found) if options.no_text else found)
+        document = with_given(document, asked)
+        documents.append(without_text(document) if options.no_text else document)
         words.append(word)
     if not failed:
         all_used(asked, documents)
@@ -173,7 +168,7 @@ def import_(options: argparse.Namespace) -> int:
     for d, word in zip(documents, words, strict=True):
         where = ""
         if (d.rows or d.commands or d.environments) and not options.json:
-            where = f" → {keep(d, options.output or options.runs / FOLDER, word)}"
+            where = f" → {store(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         share = coverage([d]).describe()

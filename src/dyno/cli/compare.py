@@ -3,8 +3,9 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dyno.cli import settings
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -20,17 +21,14 @@ _EXAMPLES = """examples:
 exit codes: 0 done, 1 it failed, 2 wrong usage, 3 a gate is broken, or the two are not comparable"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "compare",
-        help="is the difference between two runs, studies or result files real",
-        description="Pair what two sides measured under the same load, and tell what differs, how sure that is, and "
-        "what would be needed to tell.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Pair what two sides measured under the same load, and tell what differs, how sure that is, and "
+        "what would be needed to tell."
     )
-    of = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
-    p.add_argument("a", metavar="A", help=f"{of}: what B is held against")
+    p.epilog = _EXAMPLES
+    sources = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
+    p.add_argument("a", metavar="A", help=f"{sources}: what B is held against")
     p.add_argument("b", metavar="B")
     p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ones")
     p.add_argument(
@@ -40,7 +38,7 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     p.add_argument("--strict", action="store_true", help="a gate that isn't surely held is broken too")
     p.add_argument("--anyway", action="store_true", help="compare what isn't comparable, and mark it")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     how = p.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true")
     how.add_argument("--markdown", action="store_true")
@@ -60,18 +58,18 @@ def run(options: argparse.Namespace) -> int:
     for name in options.metric:
         check_metric(name, "--metric")
     a, b = read(options.a, options.runs), read(options.b, options.runs)
-    _apart(a, b)
-    found = compare(
+    _check_distinct(a, b)
+    comparison = compare(
         a.measured, b.measured, (_name(a), _name(b)), options.metric, [g.metric for g in gates], options.anyway
     )  # fmt: skip
-    found = msgspec.structs.replace(
-        found, gates=[judge(gate, p, i) for i, p in enumerate(found.pairings) for gate in gates]
+    comparison = msgspec.structs.replace(
+        comparison, gates=[judge(gate, p, i) for i, p in enumerate(comparison.pairings) for gate in gates]
     )
-    code = GATE if _refused(found, options) or stops(found.gates, options.strict) else 0
+    code = GATE if _refused(comparison, options) or stops(comparison.gates, options.strict) else 0
     if options.json:
-        print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(found), "exit": code}, allow_nan=False))
+        print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(comparison), "exit": code}, allow_nan=False))
     else:
-        print((as_markdown if options.markdown else text)(found))
+        print((as_markdown if options.markdown else text)(comparison))
     return code
 
 
@@ -81,7 +79,7 @@ def _name(source: "Source") -> str:
     return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
 
-def _apart(a: "Source", b: "Source") -> None:
+def _check_distinct(a: "Source", b: "Source") -> None:
     """Not one and the same thing twice."""
     if not a.measured or not b.measured:
         empty = a if not a.measured else b
@@ -100,7 +98,7 @@ def _apart(a: "Source", b: "Source") -> None:
         )
 
 
-def _refused(found: "Comparison", options: argparse.Namespace) -> bool:
+def _refused(comparison: "Comparison", options: argparse.Namespace) -> bool:
     """Also a figure that was asked for and is none of both sides. What is compared anyway is marked, and no refusal."""
-    asked = {x.metric for p in found.pairings for x in p.left_out} & set(options.metric)
-    return not found.pairings or any(p.refused for p in found.pairings) or bool(asked)
+    asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
+    return not comparison.pairings or any(p.refused for p in comparison.pairings) or bool(asked)

@@ -13,19 +13,18 @@ from dyno.errors import UsageError
 
 if TYPE_CHECKING:
     from dyno.facts.rig import Rig
-    from dyno.probe.peaks import Found
+    from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "doctor",
-        help="describe this machine; find the load up to which dyno's timings are accurate",
-        description="Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
         "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
-        "leaves dyno more room than is found here.",
+        "leaves dyno more room than is found here."
     )
+    p.formatter_class = argparse.HelpFormatter
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
     p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")
@@ -40,38 +39,38 @@ def run(options: argparse.Namespace) -> int:
     from dyno.facts.finding import worst_first
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
-    from dyno.report.rig import lines
+    from dyno.report.machine import rig_lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
-    found = rig.look()
-    findings = worst_first(checks.run(rig=found))
-    peaks = _peaks(found, options.measure_peaks, options.quick)
+    machine = rig.look()
+    findings = worst_first(checks.run(rig=machine))
+    peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
-        print(*lines(found, list(host.STATE)), sep="\n")
+        print(*rig_lines(machine, list(host.STATE)), sep="\n")
         print("\nAt most", *(f"  {line}" for line in _peak_lines(peaks)), sep="\n")
         if findings:
             print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
     rows = [] if options.quick else _calibrate(sorted(options.streams), options.json)
     if options.json:
-        told = {"rig": found, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
-        print(json.dumps({**msgspec.to_builtins(told, str_keys=True), "calibration": rows}))
+        facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
+        print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))
     return 0
 
 
-def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
+def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
     """Of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
     kinds = {(a.name, a.partition): a for a in reversed(rig.accelerators)}
-    found = [peaks.of_accelerators([a]) for a in reversed(kinds.values())]
-    return [*found, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
+    accelerators = [peaks.of_accelerators([a]) for a in reversed(kinds.values())]
+    return [*accelerators, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
 
 
-def _peak_lines(found: list["Found"]) -> list[str]:
-    from dyno.report.roofline import peak_lines
+def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
+    from dyno.report.machine import peak_lines
 
-    return [line for p in found for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
+    return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 
 def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:

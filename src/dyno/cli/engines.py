@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import engine
+from dyno.cli import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from dyno.conduct.fleet import Fleet
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser("engines", help="list, install and remove engines; start one in the foreground")
+def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="verbs", required=True, metavar="VERB")
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"
     )
-    fake = start.add_parser("fake", help=engine.KINDS["fake"], formatter_class=argparse.RawDescriptionHelpFormatter)
+    fake = start.add_parser("fake", help=settings.KINDS["fake"], formatter_class=argparse.RawDescriptionHelpFormatter)
     fake.add_argument("--port", type=int, default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
     fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
@@ -37,14 +36,14 @@ def add(commands: Any) -> None:
         help="strikes every Nth request; --fault help lists them",
     )
     fake.set_defaults(command=start_fake)
-    for kind, about in engine.KINDS.items():
+    for kind, about in settings.KINDS.items():
         if kind not in ("fake", "openai"):
             p = start.add_parser(kind, help=about)
             p.add_argument("--model", help="default: dyno's own small one" if kind == "llamacpp" else "name or folder")
             p.add_argument("--served-model-name", metavar="NAME")
-            p.add_argument("--port", type=int, default=8000, help="default: 8000; further copies take the next ones")
-            p.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
-            engine.add(p.add_argument_group("setting"))
+            settings.add_port(p, "default: 8000; further copies take the next ones", default=8000)
+            p.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
+            settings.add_engine(p.add_argument_group("setting"))
             p.set_defaults(command=start_engine, kind=kind)
     _add_list(verbs)
     _add_install(verbs)
@@ -77,7 +76,7 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.errors import EngineError, UsageError
     from dyno.probe import rig
 
-    plan = EnginePlan(engine.spec(options.kind, options), rig.look(), dry=options.dry_run)
+    plan = EnginePlan(settings.engine(options.kind, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         print("\n".join(plan.lines()))
@@ -89,7 +88,7 @@ def start_engine(options: argparse.Namespace) -> int:
     say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
     try:
         with running(plan, folder, {}, say, lambda _: None) as fleet:
-            for line in _told(fleet):
+            for line in _lines(fleet):
                 print(line, file=sys.stderr)
             for url in fleet.urls:
                 print(f"{plan.kind.title}: {url}, model {plan.served_name}. Ctrl-C stops it.", file=sys.stderr)
@@ -102,7 +101,7 @@ def start_engine(options: argparse.Namespace) -> int:
         raise
 
 
-def _told(fleet: "Fleet") -> "Iterator[str]":
+def _lines(fleet: "Fleet") -> "Iterator[str]":
     """What the engine says of itself, as far as it does."""
     import msgspec
 
@@ -126,15 +125,15 @@ def _add_install(verbs: Any) -> None:
         "install",
         help="into an environment of its own",
         description="Makes a virtual environment for the engine under $DYNO_HOME/engines (by default in "
-        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by uv where it is on PATH, else by pip. Their own configuration "
-        "holds: indexes, proxies, find-links. What is there already stays.",
+        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by pip. Its own configuration holds: "
+        "indexes, proxies, find-links. What is there already stays.",
     )
     p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers, llamacpp")
     p.add_argument("--version", help="default: the newest that there is")
     p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
     p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
     p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
-    p.add_argument("--no-uv", dest="uv", action="store_false", default=None, help="pip also where uv is on PATH")
+    p.add_argument("--no-uv", action="store_true", help=argparse.SUPPRESS)  # accepted: pip is the only way now
     p.set_defaults(command=install)
 
 
@@ -147,7 +146,7 @@ def _add_remove(verbs: Any) -> None:
 def show(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.engines.install import environment
+    from dyno.engines import environment
     from dyno.engines.kinds import KINDS
     from dyno.units import human_bytes
 
@@ -177,23 +176,22 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
-    from dyno.engines.install import environment
+    from dyno.engines import install as installing
 
-    env = environment.install(
+    env = installing.install(
         options.kind,
         options.version,
         options.variant,
         options.source,
         lambda text: print(text, file=sys.stderr, flush=True),
         python=options.python,
-        uv=options.uv,
     )
     print(f"{env.name}  {env.binary or env.python}")
     return 0
 
 
 def remove(options: argparse.Namespace) -> int:
-    from dyno.engines.install import environment
+    from dyno.engines import environment
 
     environment.remove(options.name)
     return 0

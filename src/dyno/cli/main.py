@@ -2,43 +2,52 @@
 
 import argparse
 import errno
+import importlib
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from dyno import __version__, limits, secrets
-from dyno.cli import audit, compare, demo, doctor, engines, micro, offline, report, run, runs, serve, sql
+from dyno import __version__, secrets
 from dyno.cli.terminal import shown
-from dyno.errors import DynoError, UsageError
+from dyno.errors import DynoError, UsageError, limit_advice
 
-Command = Callable[[argparse.Namespace], int]
+# Name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
+COMMANDS = {
+    "demo": ("run.add_demo", "start here: a small comparison on an engine that comes with dyno"),
+    "bench": ("", "measure an engine"),
+    "bench serve": ("serve.add", "an online serving benchmark: of a URL, or of an engine that dyno starts"),
+    "bench throughput": (
+        "offline.add_throughput", "an offline benchmark: all prompts at once, how many tokens a second"
+    ),
+    "bench latency": ("offline.add_latency", "an offline benchmark: one batch, again and again, how long it takes"),
+    "bench micro": ("micro.add", "prompt processing and token generation of one request, as llama-bench measures them"),
+    "run": ("run.add", "a whole comparison from one file; stopped, it goes on with the same command"),
+    "runs": ("runs.add", "list, show, tag, delete and pack runs and studies"),
+    "sql": ("sql.add", "query all runs and studies with SQL"),
+    "report": ("report.add", "a page, Markdown, CSV or pictures of runs, studies and imported results"),
+    "compare": ("compare.add", "is the difference between two runs, studies or result files real"),
+    "audit": ("audit.add", "read anybody's results, say what they are worth"),
+    "import": ("audit.add_import", "read other tools' results and keep them beside the runs"),
+    "engines": ("engines.add", "list, install and remove engines; start one in the foreground"),
+    "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings are accurate"),
+}  # fmt: skip
 
 
+@shown()
 def main(argv: Sequence[str] | None = None) -> int:
-    with shown():
-        return _run(argv)
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    parser = _parser()
-    options, rest = parser.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
-    if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
-        near = get_close_matches(rest[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        print(
-            f"dyno: unrecognized arguments: {' '.join(secrets.without((), rest))}. {hint}--help lists what there is.",
-            file=sys.stderr,
-        )
-        return UsageError.exit_code
-    options.rest = rest
-    secrets.forget()
-    secrets.learn(secrets.values(os.environ))
-    command: Command = options.command
     try:
+        top = parser()
+        options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
+        if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
+            raise UsageError(_unrecognized(top, rest))
+        options.rest = rest
+        secrets.forget()
+        secrets.learn(secrets.values(os.environ))
+        command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except DynoError as e:
         # Further lines stand back: a server's words can't look like dyno's own.
@@ -57,26 +66,35 @@ def _run(argv: Sequence[str] | None) -> int:
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
             print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
-        print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
+        print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
     except Exception as e:  # a bug: one line with its place, no page of frames
         if os.environ.get("DYNO_TRACEBACK"):
             raise
         frames = traceback.extract_tb(e.__traceback__)
-        at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        print(f"dyno: this is a bug in dyno, at {at}: {type(e).__name__}: {e}. Please report it, with what it prints "
-            "if DYNO_TRACEBACK=1 is set.", file=sys.stderr)  # fmt: skip
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+        what = f"{type(e).__name__}: {e}. Please report it, with what it prints if DYNO_TRACEBACK=1 is set."
+        print(f"dyno: this is a bug in dyno, at {place}: {what}", file=sys.stderr)
         return 1
 
 
-def _flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Of all commands."""
-    found: list[str] = []
+def _unrecognized(parser: "Parser", words: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(words[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return f"unrecognized arguments: {' '.join(secrets.without((), words))}. {hint}--help lists what there is."
+
+
+def _flags(parser: "Parser") -> list[str]:
+    """All flags of all commands."""
+    parser.fill()
+    flags: list[str] = []
     for action in parser._actions:
-        found += action.option_strings
+        flags += action.option_strings
         if isinstance(action, argparse._SubParsersAction):
-            found += [flag for inner in action.choices.values() for flag in _flags(inner)]
-    return found
+            flags += [flag for inner in action.choices.values() for flag in _flags(inner)]
+    return flags
 
 
 def _dashed(argv: Sequence[str]) -> list[str]:
@@ -88,27 +106,34 @@ def _dashed(argv: Sequence[str]) -> list[str]:
     return out
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Gets its flags when it parses: a list of the commands needs none of them."""
+
+    where = ""
+
+    def fill(self) -> None:
+        module, _, function = self.where.partition(".")
+        self.where = ""
+        if module:
+            getattr(importlib.import_module(f"dyno.cli.{module}"), function)(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.fill()
+        return super().parse_known_args(args, namespace)
+
+
+def parser() -> Parser:
+    top = Parser(
         prog="dyno",
         description="A dynamometer for LLM inference engines: known load in, checked numbers out.",
         epilog="Start with `dyno demo`; then `dyno bench serve --base-url http://HOST:PORT`.",
     )
-    parser.add_argument("--version", action="version", version=f"dyno {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    demo.add(commands)
-    bench = commands.add_parser("bench", help="measure an engine").add_subparsers(
-        title="benchmarks", required=True, metavar="WHAT"
-    )
-    serve.add(bench)
-    offline.add(bench)
-    micro.add(bench)
-    run.add(commands)
-    runs.add(commands)
-    sql.add(commands)
-    report.add(commands)
-    compare.add(commands)
-    audit.add(commands)
-    engines.add(commands)
-    doctor.add(commands)
-    return parser
+    top.add_argument("--version", action="version", version=f"dyno {__version__}")
+    groups = {"": top.add_subparsers(title="commands", required=True, metavar="COMMAND")}
+    for name, (where, about) in COMMANDS.items():
+        group, _, word = name.rpartition(" ")
+        p = groups[group].add_parser(word, help=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+        p.where = where
+        if not where:
+            groups[name] = p.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
+    return top

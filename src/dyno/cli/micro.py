@@ -6,17 +6,24 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import engine, refused
+import msgspec
+
+from dyno.cli import flags, settings
+from dyno.cli.flags import refuse
 from dyno.cli.offline import dry_run, kind_for
 from dyno.errors import Interrupted, UsageError
+from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option
 
 if TYPE_CHECKING:
     from dyno.conduct.offline import OfflineOutcome
-    from dyno.facts.engine import EngineSpec
-    from dyno.facts.trial import TrialSpec
     from dyno.report.micro import Row
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
@@ -28,7 +35,7 @@ _KNOBS = {
     "threads": "--threads",
 }  # fmt: skip
 _FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto": "auto"}
-_OF_ONE_ENGINE = (
+_SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
 _SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
@@ -72,41 +79,38 @@ Values with commas, ranges (first-last, first-last+step, first-last*mult) and re
 llama-bench's order. Each cell is a run folder. Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "micro",
-        help="prompt processing and token generation of one request, as llama-bench measures them",
-        description="Measure prompt processing (pp), token generation (tg) or both (pg) of a single request, in "
-        "tokens a second, over a grid of settings.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Measure prompt processing (pp), token generation (tg) or both (pg) of a single request, in "
+        "tokens a second, over a grid of settings."
+    )
+    p.epilog = _EXAMPLES
+    p.allow_abbrev = False
     g = p.add_argument_group("test")
 
-    def several(*flags: str, of: Any, default: str, help: str = "") -> None:
-        g.add_argument(*flags, type=of, action="extend", metavar="LIST", help=f"{help} (default: {default})".strip())
+    def several(*names: str, kind: Any, default: str, help: str = "") -> None:
+        g.add_argument(*names, type=kind, action="extend", metavar="LIST", help=f"{help} (default: {default})".strip())
 
     g.add_argument(
         "-m", "--model", type=words, action="extend", metavar="M",
         help="GGUF files; for the other engines folders or names (default: dyno's own small one)",
     )  # fmt: skip
-    several("-p", "--n-prompt", of=numbers, default="512", help="tokens of a prompt; 0: no such test")
-    several("-n", "--n-gen", of=numbers, default="128", help="tokens to be generated; 0: no such test")
+    several("-p", "--n-prompt", kind=numbers, default="512", help="tokens of a prompt; 0: no such test")
+    several("-n", "--n-gen", kind=numbers, default="128", help="tokens to be generated; 0: no such test")
     g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="one after the other")
-    several("-d", "--n-depth", of=numbers, default="0", help="tokens in the context before the test")
-    g.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default: 5)")
+    several("-d", "--n-depth", kind=numbers, default="0", help="tokens in the context before the test")
+    flags.number(g, int, Option("-r --repetitions", "N", "of each test (default: 5)", least=1), 5)
     g.add_argument("--no-warmup", action="store_true", help="no unmeasured repetition first")
-    g.add_argument("--delay", type=float, default=0, metavar="S", help="between the tests (default: 0)")
-    g.add_argument("--seed", type=int, default=0)
+    flags.number(g, float, Option("--delay", "S", "between the tests (default: 0)", least=0), 0)
+    flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
-    several("-ngl", "--n-gpu-layers", of=numbers, default="the engine's")
-    several("-b", "--batch-size", of=numbers, default="2048")
-    several("-ub", "--ubatch-size", of=numbers, default="512")
-    several("-ctk", "--cache-type-k", of=words, default="f16")
-    several("-ctv", "--cache-type-v", of=words, default="f16")
-    several("-fa", "--flash-attn", of=flash, default="auto", help="on, off, auto")
-    several("-t", "--threads", of=numbers, default="the engine's")
+    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's")
+    several("-b", "--batch-size", kind=numbers, default="2048")
+    several("-ub", "--ubatch-size", kind=numbers, default="512")
+    several("-ctk", "--cache-type-k", kind=words, default="f16")
+    several("-ctv", "--cache-type-v", kind=words, default="f16")
+    several("-fa", "--flash-attn", kind=flash, default="auto", help="on, off, auto")
+    several("-t", "--threads", kind=numbers, default="the engine's")
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
         help="measured by the program llama-bench, or by the server's own timers (default: the first, where it is)",
@@ -116,18 +120,16 @@ def add(commands: Any) -> None:
         "--engine", type=words, action="extend", metavar="KINDS",
         help="llamacpp, vllm, transformers; several: each takes the models that suit it (default: by the model)",
     )  # fmt: skip
-    engine.add(p.add_argument_group("setting of the engine"))
+    settings.add_engine(p.add_argument_group("setting of the engine"))
     g = p.add_argument_group("result")
     g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
     g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
     g.add_argument("--progress", action="store_true", help="tell each test on stderr")
     g.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)  # the engine's log is always kept
-    g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
-    g.add_argument("--label")
-    g.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)"
-    )
-    refused.add(p, _REFUSED)
+    g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
+    flags.add(g, TrialSpec, "label")
+    settings.add_runs(g)
+    flags.add_refused(p, _REFUSED)
     p.set_defaults(command=run, port=None, served_model_name=None)
 
 
@@ -150,10 +152,10 @@ def _range(word: str) -> Iterator[int]:
     if re.fullmatch(r"-?\d+", word):
         yield int(word)
         return
-    found = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
-    if not found:
+    match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
+    if not match:
         raise argparse.ArgumentTypeError(f"{word!r} is no number and no range such as 1-4, 0-512+128 or 1-8*2")
-    n, last, how, by = int(found[1]), int(found[2]), found[3] or "+", int(found[4] or 1)
+    n, last, how, by = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
     if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
         raise argparse.ArgumentTypeError(f"{word!r} never comes to its end: it must rise from the first to the last")
     while n <= last:
@@ -162,10 +164,10 @@ def _range(word: str) -> Iterator[int]:
 
 
 def pair(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+),(\d+)", text)
-    if not found or 0 in (int(found[1]), int(found[2])):
+    match = re.fullmatch(r"(\d+),(\d+)", text)
+    if not match or 0 in (int(match[1]), int(match[2])):
         raise argparse.ArgumentTypeError(f"{text!r}: write PROMPT,GENERATED, such as 512,128")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def flash(text: str) -> list[str]:
@@ -177,7 +179,7 @@ def flash(text: str) -> list[str]:
 # ---- the grid ----
 
 
-def trials(o: argparse.Namespace) -> "list[TrialSpec]":
+def trials(o: argparse.Namespace) -> list[TrialSpec]:
     _check_flags(o)
     depths = o.n_depth or [0]
     tests = [(n, 0) for n in o.n_prompt or [512] if n] + [(0, n) for n in o.n_gen or [128] if n] + o.pg
@@ -190,9 +192,7 @@ def trials(o: argparse.Namespace) -> "list[TrialSpec]":
     ]
 
 
-def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
-    import msgspec
-
+def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
     engines = _engines(o)
     for model, kind in engines:
         own: dict[str, Any] = {"model": model}
@@ -201,15 +201,15 @@ def _settings(o: argparse.Namespace) -> "Iterator[EngineSpec]":
         if len({k for _, k in engines}) > 1:  # each is for the engine that it names
             parts = [text.partition(":") for text in o.engine_args]
             own["engine_args"] = [rest for name, _, rest in parts if name == kind]
-        setting = engine.spec(kind, argparse.Namespace(**{**vars(o), **own}))
+        setting = settings.engine(kind, argparse.Namespace(**{**vars(o), **own}))
         if kind == "vllm" and o.threads:
             raise UsageError("-t isn't vLLM's: its threads are said by --engine-env OMP_NUM_THREADS=N, or not at all.")
         knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "threads")]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            said = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
+            chosen = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
             yield msgspec.structs.replace(
-                setting, args=[*setting.args, *(word for flag, value in said for word in (flag, str(value)))]
+                setting, args=[*setting.args, *(word for flag, value in chosen for word in (flag, str(value)))]
             )
 
 
@@ -234,13 +234,8 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
     return out
 
 
-def _trial(o: argparse.Namespace, setting: "EngineSpec", prompt: int, generated: int, depth: int) -> "TrialSpec":
+def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:
     from dyno.engines.kinds import kind_of
-    from dyno.facts.load import LoadSpec
-    from dyno.facts.offline import OfflineSpec
-    from dyno.facts.target import TargetSpec
-    from dyno.facts.trial import TrialSpec
-    from dyno.facts.workload import WorkloadSpec
 
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=setting.model),
@@ -261,12 +256,6 @@ def _trial(o: argparse.Namespace, setting: "EngineSpec", prompt: int, generated:
 
 
 def _check_flags(o: argparse.Namespace) -> None:
-    def refuse(condition: bool, message: str) -> None:
-        if condition:
-            raise UsageError(message)
-
-    refuse(o.repetitions < 1, "-r must be at least 1.")
-    refuse(o.delay < 0 or o.seed < 0, "--delay and --seed can't be negative.")
     for flag, values in (("-p", o.n_prompt), ("-n", o.n_gen), ("-d", o.n_depth)):
         refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
     for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
@@ -278,8 +267,8 @@ def _check_flags(o: argparse.Namespace) -> None:
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
-        of_llama = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(bool(of_llama), f"{', '.join(of_llama)}: of llama.cpp alone, and it isn't among the engines.")
+        llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
+        refuse(bool(llama_only), f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
     refuse(
         bool(o.draft_model or o.draft_tokens),
         "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
@@ -290,10 +279,10 @@ def _check_flags(o: argparse.Namespace) -> None:
             bool(astray),
             f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
         )
-        of_one = [flag for flag in engine.given(o) if flag in _OF_ONE_ENGINE]
+        single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
         refuse(
-            bool(of_one),
-            f"{', '.join(of_one)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
+            bool(single),
+            f"{', '.join(single)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
             "Measure them one after the other.",
         )
 
@@ -302,7 +291,7 @@ def _check_flags(o: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    refused.check(options)
+    flags.check_refused(options)
     wanted = trials(options)
     if options.dry_run:
         return dry_run(wanted)
@@ -315,7 +304,7 @@ def run(options: argparse.Namespace) -> int:
     done, failed, cut = 0, 0, False
     try:
         for outcome in offline.conduct(wanted, runs=options.runs, watcher=Line()):
-            row = row_of(outcome)
+            row = result_row(outcome)
             done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
             if options.progress:
                 print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)
@@ -331,7 +320,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def row_of(outcome: "OfflineOutcome") -> "Row":
+def result_row(outcome: "OfflineOutcome") -> "Row":
     from dyno.report import micro
 
     return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())
@@ -340,7 +329,7 @@ def row_of(outcome: "OfflineOutcome") -> "Row":
 class Printer:
     """A table that grows: its head comes with the first row."""
 
-    def __init__(self, form: str, wanted: "list[TrialSpec]", file: Any) -> None:
+    def __init__(self, form: str, wanted: list[TrialSpec], file: Any) -> None:
         from dyno.report.micro import FORMATS
 
         self._form, self._file, self._begun = FORMATS[form](wanted), file, False

@@ -8,18 +8,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import engine, refused
-from dyno.cli.values import pairs, range_ratio
+import msgspec
+
+from dyno.cli import flags, settings
+from dyno.cli.flags import refuse
 from dyno.errors import Interrupted, StoreError, UsageError
+from dyno.facts.engine import EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option
 
 if TYPE_CHECKING:
     from dyno.conduct.offline import OfflineOutcome
-    from dyno.facts.engine import EngineSpec
-    from dyno.facts.offline import OfflineSpec
-    from dyno.facts.trial import TrialSpec
-    from dyno.facts.workload import WorkloadSpec
 
-DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {
@@ -54,61 +58,43 @@ Flags that dyno doesn't know go to the engine untouched, which refuses what it d
 Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
 
 
-def add(commands: Any) -> None:
-    p = _parser(
-        commands, "throughput", "an offline benchmark: all prompts at once, how many tokens a second",
-        "Load an engine, hand it all prompts at once, and measure the time to the last token.", _THROUGHPUT,
-    )  # fmt: skip
+def add_throughput(p: argparse.ArgumentParser) -> None:
+    p.description = "Load an engine, hand it all prompts at once, and measure the time to the last token."
+    _add_engine(p, _THROUGHPUT)
     g = p.add_argument_group("prompts")
-    g.add_argument("--dataset-name", choices=DATASETS, help="default: random; with a file: sharegpt")
-    g.add_argument("--dataset-path", "--dataset", metavar="FILE")
-    g.add_argument("--num-prompts", type=int, metavar="N", help="default: 1000; of dyno's own small model: 32")
-    g.add_argument("--input-len", type=int, metavar="N", help="same as --random-input-len")
-    g.add_argument("--output-len", type=int, metavar="N", help="output length for any dataset")
-    g.add_argument("--random-input-len", type=int, metavar="N", help="default: 1024")
-    g.add_argument("--random-output-len", type=int, metavar="N", help="default: 128")
-    g.add_argument(
-        "--random-range-ratio", default="0.0", metavar="R",
-        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
-    )  # fmt: skip
-    g.add_argument(
-        "--random-prefix-len", "--prefix-len", type=int, default=0, metavar="N",
-        help="shared by all, before the random part",
-    )  # fmt: skip
-    g.add_argument("--custom-output-len", type=int, metavar="N", help="-1: as in the file (default: 256)")
-    g.add_argument("--disable-shuffle", action="store_true")
-    g.add_argument("--no-oversample", action="store_true", help="don't repeat prompts of a small dataset")
+    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, help="default: random; with a file: sharegpt")
+    flags.add(g, WorkloadSpec, "path", also="--dataset")
+    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000; of dyno's own small model: 32")
+    settings.add_lengths(g)
+    flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
+    flags.number(g, int, Option("--custom-output-len", "N", "-1: as in the file (default: 256)"))
+    flags.add(g, WorkloadSpec, "shuffle", "oversample")
     g = p.add_argument_group("procedure")
-    g.add_argument("--num-warmups", type=int, default=0, metavar="N", help="prompts before the first (default: 0)")
-    g.add_argument("--num-iters", type=int, default=1, metavar="N", help="all prompts so often (default: 1)")
-    g.add_argument("--num-iters-warmup", type=int, metavar="N", help="unmeasured ones first (default: 0)")
-    _rest(p, g)
-    p.set_defaults(command=run, kind="throughput", batch_size=None)
+    flags.add(g, WorkloadSpec, "num_warmups", help="prompts before the first (default: 0)")
+    flags.add(g, OfflineSpec, "iterations", default=1, help="all prompts so often (default: 1)")
+    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured ones first (default: 0)")
+    _add_rest(p, g)
+    p.set_defaults(command=run, kind="throughput")
 
-    p = _parser(
-        commands, "latency", "an offline benchmark: one batch, again and again, how long it takes",
-        "Load an engine, hand it one batch of random prompts again and again, and measure how long each takes.",
-        _LATENCY,
-    )  # fmt: skip
+
+def add_latency(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Load an engine, hand it one batch of random prompts again and again, and measure how long each takes."
+    )
+    _add_engine(p, _LATENCY)
     g = p.add_argument_group("procedure")
-    g.add_argument("--input-len", type=int, default=32, metavar="N", help="default: 32")
-    g.add_argument("--output-len", type=int, default=128, metavar="N", help="default: 128")
-    g.add_argument("--batch-size", type=int, default=8, metavar="N", help="requests worked on together (default: 8)")
-    g.add_argument("--num-iters-warmup", type=int, default=10, metavar="N", help="unmeasured ones first (default: 10)")
-    g.add_argument("--num-iters", type=int, default=30, metavar="N", help="measured ones (default: 30)")
-    _rest(p, g)
+    flags.number(g, int, Option("--input-len", "N", "default: 32", least=1), 32)
+    flags.number(g, int, Option("--output-len", "N", "default: 128", least=1), 128)
+    flags.add(g, OfflineSpec, "batch_size", default=8)
+    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured ones first (default: 10)")
+    flags.add(g, OfflineSpec, "iterations", default=30, help="measured ones (default: 30)")
+    _add_rest(p, g)
     p.set_defaults(command=run, kind="latency")
 
 
-def _parser(commands: Any, name: str, does: str, description: str, examples: str) -> argparse.ArgumentParser:
-    p: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=does,
-        description=description,
-        epilog=examples + _EXIT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # an engine's own flag may be how one of ours begins
-    )
+def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
+    p.epilog = examples + _EXIT
+    p.allow_abbrev = False  # an engine's own flag may be how one of ours begins
     p.set_defaults(hands_on=True, port=None, ours=p._option_string_actions)
     g = p.add_argument_group("engine")
     g.add_argument("--model", metavar="M", help="a name, a folder or a GGUF file (default: dyno's own small one)")
@@ -116,33 +102,29 @@ def _parser(commands: Any, name: str, does: str, description: str, examples: str
         "--engine", metavar="KIND", help="llamacpp, vllm, transformers (default: by the model: GGUF is llama.cpp's)"
     )
     g.add_argument("--backend", choices=tuple(_BACKENDS), help="as vLLM calls them: vllm, or hf for transformers")
-    g.add_argument("--hf-max-batch-size", type=int, metavar="N", help="same as --max-num-seqs")
-    g.add_argument("--tokenizer", metavar="PATH|NAME", help="default: the model's own")
+    flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs", least=1))
+    flags.add(g, TrialSpec, "tokenizer", help="default: the model's own")
     g.add_argument("--served-model-name", metavar="NAME", help=argparse.SUPPRESS)
-    engine.add(p.add_argument_group("setting of the engine"))
-    refused.add(p, _REFUSED)
-    return p
+    settings.add_engine(p.add_argument_group("setting of the engine"))
+    flags.add_refused(p, _REFUSED)
 
 
-def _rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
+def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
     g.add_argument("--n", type=int, default=1, help="sequences for each prompt: 1")
-    g.add_argument("--seed", type=int, default=0)
-    g.add_argument("--disable-detokenize", action="store_true", help="make no text of the tokens")
+    flags.add(g, WorkloadSpec, "seed")
+    flags.add(g, OfflineSpec, "detokenize")
     g.add_argument("--temperature", type=float, metavar="X", help="default: 1, as vLLM's; 0: the likeliest token")
-    g.add_argument("--iteration-timeout-sec", type=float, default=6 * 3600, metavar="S", help="default: 6 hours")
-    g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
+    flags.add(g, OfflineSpec, "timeout_s")
+    g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g = p.add_argument_group("result")
     g.add_argument("--output-json", type=Path, metavar="FILE", help="vLLM's keys, and everything else under `dyno`")
     g.add_argument("--json", action="store_true", help="print the same")
-    g.add_argument("--label")
-    g.add_argument("--metadata", nargs="*", metavar="KEY=VALUE", default=[])
-    g.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)"
-    )
+    flags.add(g, TrialSpec, "label", "metadata")
+    settings.add_runs(g)
 
 
 def run(options: argparse.Namespace) -> int:
-    refused.check(options)
+    flags.check_refused(options)
     trial = spec(options)
     from dyno.conduct import offline
 
@@ -164,36 +146,31 @@ def run(options: argparse.Namespace) -> int:
     return exit_code(outcome)
 
 
-def dry_run(trials: "list[TrialSpec]") -> int:
-    """Each engine's setting once, however many trials are made with it."""
+def dry_run(trials: list[TrialSpec]) -> int:
+    """Print each engine's setting once, however many trials are made with it."""
     from dyno.conduct import offline
     from dyno.probe import rig
 
-    found = rig.look()
-    told: list[str] = []
-    for trial in trials:
-        for line in offline.lines(trial, found):
-            if line not in told:
-                told.append(line)
-                print(line)
-    problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, found))
+    machine = rig.look()
+    for line in dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)):
+        print(line)
+    problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, machine))
     for problem in problems:
         print(f"dyno: {problem}", file=sys.stderr)
     return UsageError.exit_code if problems else 0
 
 
 def printed(outcome: "OfflineOutcome") -> str:
-    from dyno.report.offline import block
+    from dyno.report.block import offline_block as block
 
     return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
 def result_file(outcome: "OfflineOutcome") -> dict[str, Any]:
-    from dyno.report import offline_json
+    from dyno.report import result_json
 
-    return offline_json.build(
-        outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine()
-    )
+    run = outcome.run
+    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
 def exit_code(outcome: "OfflineOutcome") -> int:
@@ -221,50 +198,38 @@ def _check_writable(path: Path) -> None:
         raise StoreError(f"--output-json {path} can't be written. Nothing was run. Choose another file.")
 
 
-def spec(o: argparse.Namespace) -> "TrialSpec":
-    _check_flags(o)
+def spec(o: argparse.Namespace) -> TrialSpec:
     from dyno.engines.kinds import kind_of
-    from dyno.facts.load import LoadSpec
-    from dyno.facts.target import TargetSpec
-    from dyno.facts.trial import TrialSpec
 
+    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence for each prompt. Leave it out, or use more prompts.")
     setting = _engine(o)
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=o.model),
         workload=_workload(o),
         load=LoadSpec(seed=o.seed),
-        tokenizer=o.tokenizer,
         ignore_eos=True,  # as vLLM does: a length is asked for, and is meant
         sampling={} if o.temperature is None else {"temperature": o.temperature},
         percentiles=PERCENTILES,
-        label=o.label,
-        metadata=pairs(o.metadata, "--metadata"),
         kind=o.kind,
-        offline=_procedure(o),
+        offline=OfflineSpec(o.kind, **flags.values(o, OfflineSpec)),
         engine=setting,
+        **flags.values(o, TrialSpec),
     )
 
 
-def _procedure(o: argparse.Namespace) -> "OfflineSpec":
-    from dyno.facts.offline import OfflineSpec
-
-    return OfflineSpec(
-        o.kind,
-        batch_size=o.batch_size,
-        iterations=o.num_iters,
-        warmup_iterations=o.num_iters_warmup,
-        detokenize=not o.disable_detokenize,
-        timeout_s=o.iteration_timeout_sec,
-    )
-
-
-def _workload(o: argparse.Namespace) -> "WorkloadSpec":
-    from dyno.facts.workload import WorkloadSpec
-
+def _workload(o: argparse.Namespace) -> WorkloadSpec:
     if o.kind == "latency":
         return WorkloadSpec(
             "random", num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
         )
+    refuse(
+        o.dataset_name in ("sharegpt", "custom") and not o.dataset_path,
+        f"--dataset-name {o.dataset_name} is read from a file: give --dataset-path FILE.",
+    )
+    refuse(
+        o.dataset_name in ("random", "sharegpt-shaped") and o.dataset_path,
+        f"--dataset-name {o.dataset_name} needs no file: leave --dataset-path out.",
+    )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")
     if dataset != "random" and (o.random_input_len or o.input_len or o.random_prefix_len):
         raise UsageError(
@@ -273,37 +238,23 @@ def _workload(o: argparse.Namespace) -> "WorkloadSpec":
         )
     if o.dataset_path and not Path(o.dataset_path).expanduser().exists():
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
-    ratio_in, ratio_out = range_ratio(o.random_range_ratio)
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {
         # Where both are said, vLLM prefers the longer name.
         "random": o.random_output_len or o.output_len or (32 if small else 128),
         "custom": o.output_len or o.custom_output_len or 256,
     }
-    return WorkloadSpec(
-        dataset,
-        path=o.dataset_path,
-        num_prompts=o.num_prompts or (32 if small else 1000),
-        num_warmups=o.num_warmups,
-        seed=o.seed,
-        input_len=o.random_input_len or o.input_len or (128 if small else 1024),
-        output_len=own_length.get(dataset, o.output_len),
-        range_ratio_input=ratio_in,
-        range_ratio_output=ratio_out,
-        prefix_len=o.random_prefix_len,
-        shuffle=not o.disable_shuffle,
-        oversample=not o.no_oversample,
-    )
+    count, input_len = o.num_prompts or (32 if small else 1000), o.random_input_len or o.input_len
+    output_len = own_length.get(dataset, o.output_len)
+    return settings.workload(o, dataset, count, input_len or (128 if small else 1024), output_len)
 
 
-def _engine(o: argparse.Namespace) -> "EngineSpec":
-    import msgspec
-
+def _engine(o: argparse.Namespace) -> EngineSpec:
     kind = o.engine or _BACKENDS.get(o.backend) or kind_for(o.model)
     if o.engine and o.backend and _BACKENDS[o.backend] != o.engine:
         raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Leave one out.")
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
-    setting = engine.spec(kind, o)
+    setting = settings.engine(kind, o)
     own = []
     if kind == "vllm":  # flags of its own that are dyno's too
         own += ["--tokenizer", o.tokenizer] if o.tokenizer else []
@@ -316,7 +267,7 @@ def kind_for(model: str | None) -> str:
 
 
 def handed_on(words: list[str], ours: Any) -> list[str]:
-    """An engine's own flags. What looks like a slip in one of ours isn't among them."""
+    """Return an engine's own flags. What looks like a slip in one of dyno's isn't among them."""
     if words and not words[0].startswith("-"):
         raise UsageError(f"{words[0]!r} stands alone: it follows no flag. Quote values that have spaces.")
     for word in words:
@@ -329,26 +280,3 @@ def handed_on(words: list[str], ours: Any) -> list[str]:
                 f"There is no {name}. Did you mean {near[0]}? If it is the engine's own: --engine-args='{name} …'."
             )
     return words
-
-
-def _check_flags(o: argparse.Namespace) -> None:
-    def refuse(condition: bool, message: str) -> None:
-        if condition:
-            raise UsageError(message)
-
-    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence for each prompt. Leave it out, or use more prompts.")
-    for name in ("num_prompts", "batch_size", "num_iters", "input_len", "output_len", "random_input_len",
-                 "random_output_len", "hf_max_batch_size"):  # fmt: skip
-        value = getattr(o, name, None)
-        refuse(value is not None and value < 1, f"--{name.replace('_', '-')} must be at least 1.")
-    for name in ("num_iters_warmup", "num_warmups", "random_prefix_len", "seed"):
-        refuse((getattr(o, name, None) or 0) < 0, f"--{name.replace('_', '-')} can't be negative.")
-    if o.kind == "throughput":
-        refuse(
-            o.dataset_name in ("sharegpt", "custom") and not o.dataset_path,
-            f"--dataset-name {o.dataset_name} is read from a file: give --dataset-path FILE.",
-        )
-        refuse(
-            o.dataset_name in ("random", "sharegpt-shaped") and bool(o.dataset_path),
-            f"--dataset-name {o.dataset_name} needs no file: leave --dataset-path out.",
-        )

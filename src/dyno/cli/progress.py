@@ -1,16 +1,28 @@
-"""One line on stderr while a load runs. Cheap to draw, and never waited for: the wire calls it."""
+"""Progress on stderr: one line while a load runs, a few that stay in place for a study, plain lines without a terminal.
+
+The wire calls it, so it draws by hand and never waits: a table drawn by a library would take the loop's time.
+"""
 
 import select
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 
 from dyno.cli.terminal import draw
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
+from dyno.conduct.study import StudyWatcher, TrialEnd
+from dyno.facts.offline import OfflineSummary
+from dyno.facts.study import PlannedTrial
+from dyno.facts.summary import Result
+from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
+from dyno.probe.telemetry.sampler import Sampler
+from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
+from dyno.visible import visible
 
-_EVERY_S = 0.2
+_EVERY_S, _STUDY_EVERY_S = 0.2, 0.4
 
 
 class Rates:
@@ -122,3 +134,152 @@ class Line(Watcher):
         if self._drawn:
             draw("\r\x1b[K", "")
             self._drawn = False
+
+
+class StudyView(StudyWatcher):
+    def __init__(self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True) -> None:
+        """`trials`: those that are left; `done`: how many were there before."""
+        self._name, self._live = name, live and sys.stderr.isatty()
+        self._left = {p.place.id: trial_s(p.trial) for p in trials}
+        self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
+        self._estimated = 0.0  # seconds, of the trials done in this sitting …
+        self._began = time.monotonic()  # … and since when it goes on
+        self._trial = ""
+        self._phase = ""
+        self._rates = Rates()
+        self._sampler: Sampler | None = None
+        self._next = 0.0
+        self._drawn = 0  # lines
+
+    def begins(self, planned: PlannedTrial) -> None:
+        place = planned.place
+        repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
+        self._trial = place.label + repeat
+
+    def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
+        self._estimated += self._left.pop(planned.place.id, 0.0)
+        self._done += ending.state == "done"
+        self._failed += ending.state == "failed"
+        self._skipped += ending.state == "skipped"
+        self._trial = self._phase = ""
+        what = _in_words(ending.outcome.result) if ending.outcome else f"{ending.state}: {ending.text}"
+        repeat = f" r{planned.place.repeat}" if planned.place.repeats > 1 else ""
+        self._wipe()
+        print(f"{self._count()} {planned.place.label}{repeat}: {what}", file=sys.stderr, flush=True)
+        self._draw([])
+
+    def again(self, planned: PlannedTrial, why: str) -> None:
+        self._wipe()
+        print(f"{self._count()} {planned.place.label}: {why} Once more …", file=sys.stderr, flush=True)
+
+    def phase(self, text: str) -> None:
+        self._phase = text
+        if self._live:
+            self._draw([])
+        elif not self._trial:  # a trial's own steps are in its result
+            print(f"  {text} …", file=sys.stderr, flush=True)
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if not self._live or now < self._next:
+            return
+        self._next = now + _STUDY_EVERY_S
+        self._rates.see(now, progress)
+        width = max(min(shutil.get_terminal_size().columns - 16, 60), 5)
+        share = share_done(progress)
+        sampled = self._sampler.latest() if self._sampler else []
+        lines = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
+        self._draw([*lines, f"       {bar(share, width)} {share:.0%}"])
+
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        sampled = self._sampler.latest() if self._sampler else []
+        texts = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
+        self._draw([f"       {line}" for line in texts])
+
+    def within(self, done: int, count: int) -> None:
+        sampled = self._sampler.latest() if self._sampler else []
+        texts = (f"{bar(done / count, 40)} {done}/{count} requests of this iteration", *_telemetry(sampled))
+        self._draw([f"       {line}" for line in texts])
+
+    def sampling(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def over(self) -> None:
+        self._rates.clear()
+        self._sampler = None
+
+    def close(self) -> None:
+        self._wipe()
+
+    def left_s(self) -> float:
+        """By the trials done in this sitting; before there is one, by assumption."""
+        left = sum(self._left.values())
+        took = time.monotonic() - self._began
+        return left * took / self._estimated if self._estimated else left
+
+    def _count(self) -> str:
+        return f"[{self._done + self._failed + self._skipped}/{self._total}]"
+
+    def _draw(self, load: list[str]) -> None:
+        if not self._live or not writable():
+            return
+        failed = f", {self._failed} failed" if self._failed else ""
+        skipped = f", {self._skipped} left out" if self._skipped else ""
+        guess = "" if self._estimated else " (a guess)"
+        lines = [
+            f"{self._name}  {self._done} of {self._total} trials done{failed}{skipped}, about {clock(self.left_s())} "
+            f"left{guess}",
+            f"now    {' | '.join(filter(None, (self._trial, self._phase)))}",
+            *load,
+        ]
+        columns = shutil.get_terminal_size().columns
+        up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""  # in one piece with the rest: nothing flickers
+        draw(up, "".join(f"{visible(' '.join(line.splitlines()))[: columns - 1]}\n" for line in lines))
+        self._drawn = len(lines)
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            draw(f"\x1b[{self._drawn}A\x1b[J", "")
+            self._drawn = 0
+
+
+def _telemetry(samples: Sequence[Sample]) -> list[str]:
+    """A line of what the engine says, and one of the accelerators, where there are such."""
+    out = []
+    engines = [s.values for s in samples if s.source == "engine"]
+    if engines:
+        names = {"running_requests": "running", "waiting_requests": "waiting"}
+        values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
+        if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
+            values.append(f"KV cache {max(shares):.0%}")
+        out.append("engine: " + ", ".join(values))
+    units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
+    cards = []
+    for s in sorted((s for s in samples if s.source == "accelerator"), key=lambda s: s.index):
+        values = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
+        cards.append(f"{s.index}: {' '.join(values)}")
+    if cards:
+        out.append("accelerators: " + ", ".join(cards))
+    elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
+        out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+    return [line for line in out if not line.endswith(": ")]
+
+
+def _in_words(result: Result) -> str:
+    if result.offline is not None:
+        return f"{_offline_in_words(result.offline)}, {result.verdict}"
+    s = result.served
+    failed = f", {s.failed} FAILED" if s.failed else ""
+    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {s.ttft.median:.0f} ms"
+    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {s.tpot.median:.1f} ms"
+    return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
+
+
+def _offline_in_words(o: OfflineSummary) -> str:
+    failed = f", {o.failed} FAILED" if o.failed else ""
+    if o.kind == "latency":
+        return f"{o.latency.mean:,.1f} ± {o.latency.std:,.1f} ms a batch, {o.output_throughput} tok/s{failed}"
+    if o.kind == "throughput":
+        return f"{o.completed} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+    speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
+    return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed

@@ -5,10 +5,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dyno import secrets
-from dyno.cli.values import pairs
+from dyno.cli import settings
+from dyno.cli.flags import pairs
 from dyno.conduct.read import gathered
 from dyno.errors import DynoError, StoreError, UsageError
 
@@ -29,15 +30,12 @@ Several -o may be given.
 """
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "report",
-        help="a page, Markdown, CSV or pictures of runs, studies and imported results",
-        description="Makes one self-contained page of everything that is named: an answer in words, tables, charts,\n"
-        "costs, every finding, machines, engines and commands.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Makes one self-contained page of everything that is named: an answer in words, tables, charts,\n"
+        "costs, every finding, machines, engines and commands."
     )
+    p.epilog = _EPILOG
     p.add_argument(
         "what", nargs="+", metavar="RUNS", help="a run, a study, STUDY:WORDS, a folder of them, a result file"
     )
@@ -66,9 +64,7 @@ def add(commands: Any) -> None:
     p.add_argument("--show", nargs="+", default=[], metavar="WHAT=VALUE", help="of pictures: statistic=p99, …")
     p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="of pictures (default: 720)")
     p.add_argument("--dark", action="store_true", help="pictures on a dark ground")
-    p.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where dyno's own lie (default: runs)"
-    )
+    settings.add_runs(p, "where dyno's own lie (default: runs)")
     p.set_defaults(command=run)
 
 
@@ -86,8 +82,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def of_study(study: Path, runs: Path) -> Path | None:
-    """The page of a study, in its folder. That there is none is told, and is no failure of the study."""
+def study_page(study: Path, runs: Path) -> Path | None:
+    """Write a study's page into its folder. A failure is reported, and is no failure of the study."""
     output = study / "report.html"
     options = argparse.Namespace(
         what=[str(study)], output=[output], title=None, price=[], prices=None, energy_price=None, target=[], runs=runs,
@@ -134,16 +130,16 @@ def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Pat
 
 def _choices(chart: "Chart") -> list[str]:
     """What --show can choose."""
-    told = []
+    lines = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
         if isinstance(bind, dict) and bind.get("options"):
             labels = [str(o) for o in bind.get("labels") or bind["options"]]
             more = f" … and {len(labels) - 6} more" if len(labels) > 6 else ""
-            told.append(f"{param['name']}={' | '.join(labels[:6])}{more}")
+            lines.append(f"{param['name']}={' | '.join(labels[:6])}{more}")
     if len(chart.per) > 1:
-        told.append(f"per={' | '.join(chart.per)}")
-    return told
+        lines.append(f"per={' | '.join(chart.per)}")
+    return lines
 
 
 def _write(report: "Report", charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:

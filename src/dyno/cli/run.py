@@ -1,4 +1,4 @@
-"""`dyno run`: a study from one file. The same command goes on where the last one stopped."""
+"""`dyno run`: a study from one file; the same command resumes it. `dyno demo`: the shipped study demo.toml."""
 
 import argparse
 import fnmatch
@@ -6,40 +6,63 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from dyno import secrets
-from dyno.cli import transport
-from dyno.cli.values import check_headers, pairs
+from dyno.cli import flags, settings
 from dyno.errors import UsageError
+from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.trial import TrialSpec, micro_name
+from dyno.option import Option
+from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
 
 if TYPE_CHECKING:
-    from dyno.facts.rig import Rig
-    from dyno.facts.study import PlannedTrial, Study
     from dyno.store.study import StudyFolder
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "run",
-        help="a whole comparison from one file; stopped, it goes on with the same command",
-        epilog="The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo.",
-    )
+def add(p: argparse.ArgumentParser) -> None:
+    p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
+    p.formatter_class = argparse.HelpFormatter
     p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
     p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
                    help="trials whose name holds this, or matches it with * and ?; repeatable")  # fmt: skip
-    p.add_argument("--limit", type=int, metavar="N", help="at most so many trials now")
+    flags.number(p, int, Option("--limit", "N", "at most so many trials now", least=1))
     p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a variable")
     p.add_argument("--rig", metavar="NAME", help="which of the study's rigs this machine is")
     p.add_argument("--any-rig", action="store_true", help="also on a machine that the study isn't meant for")
     p.add_argument("--extend", action="store_true", help="the file has changed: go on in the same folder")
     p.add_argument("--new", action="store_true", help="the file has changed: begin a new folder")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     p.add_argument("--no-report", action="store_true", help="no page of the results at the end")
     p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
     p.set_defaults(command=run)
+
+
+def add_demo(p: argparse.ArgumentParser) -> None:
+    settings.add_runs(p, "default: runs")
+    p.set_defaults(command=demo, study="demo", set=[], only=[], limit=None, rig=None, any_rig=False, plain=False,
+                   keep_raw=False, no_report=False)  # fmt: skip
+
+
+def demo(options: argparse.Namespace) -> int:
+    from dyno.conduct import study_plan
+    from dyno.probe import rig
+
+    study, text = study_plan.read(study_path(options.study))
+    folder = study_plan.folder_for(options.runs, study, again=True)
+    with folder.held():
+        code = conduct(study, text, folder, study.trials, rig.look(), options)
+    if (folder.path / "report.html").exists():
+        print(f"\nThe page, for a browser: {folder.path}/report.html")
+    print(f"Facts of each trial: {folder.path}/ (`dyno runs` lists, `dyno runs show FOLDER` prints one in full)")
+    print("Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
+    print("Your own comparison: dyno run STUDY.toml (studies/README.md has the format)")
+    return code
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,47 +71,42 @@ def run(options: argparse.Namespace) -> int:
 
     if options.new and options.extend:
         raise UsageError("--new and --extend: one of them.")
-    if options.limit is not None and options.limit < 1:
-        raise UsageError("--limit must be at least 1.")
-    study, text = study_plan.read(found_study(options.study), _given(options.set))
+    study, text = study_plan.read(study_path(options.study), _given(options.set))
     study = _proxied(study)
-    found = rig.look()
+    machine = rig.look()
     if options.dry_run:
-        from dyno.cli.preview import preview
-
-        name = study_plan.choose_rig(study, found, options.rig, anyway=True) if options.rig else None
-        return preview(study, _wanted(study, name, options), found, options.runs)
-    name = study_plan.choose_rig(study, found, options.rig, options.any_rig)
+        name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
+        return preview(study, _wanted(study, name, options), machine, options.runs)
+    name = study_plan.choose_rig(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
-        return conduct(study, text, folder, wanted, found, options)
+        return conduct(study, text, folder, wanted, machine, options)
 
 
 def conduct(
-    study: "Study",
+    study: Study,
     text: str,
     folder: "StudyFolder",
-    wanted: "list[PlannedTrial]",
-    found: "Rig",
+    wanted: list[PlannedTrial],
+    machine: Rig,
     options: argparse.Namespace,
 ) -> int:
-    from dyno.cli.study_view import StudyView
+    from dyno.cli.progress import StudyView
     from dyno.conduct import study_plan
     from dyno.conduct.study import Conductor
     from dyno.load.progress import Stop
-    from dyno.study.order import sessions
 
     done = folder.done()
     before = sum(p.place.id in done for p in wanted)
     ids = {p.place.id for p in wanted} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
-    if wrong := study_plan.problems(study_plan.plans(study, left, found, dry=False)):
+    if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     for planned in left:
-        _headers(planned)  # a key that is missing is told before anything starts
-    transport.check_files(planned.trial.target for planned in left)
-    if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, found)):
+        _headers(planned)  # a missing key is an error before anything starts
+    settings.check_files(planned.trial.target for planned in left)
+    if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
         raise UsageError(
             f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
             "could not be compared. --any-rig goes on all the same, --runs DIR begins elsewhere."
@@ -108,9 +126,9 @@ def conduct(
 
 
 def _conclude(
-    study: "Study",
+    study: Study,
     folder: "StudyFolder",
-    wanted: "list[PlannedTrial]",
+    wanted: list[PlannedTrial],
     stopped: bool,
     ran: bool,
     options: argparse.Namespace,
@@ -128,9 +146,9 @@ def _conclude(
         print(f"left out {p.place.label}: {skipped[p.place.id]}")
     print(f"Study: {folder.path}", file=sys.stderr)
     if done and not options.no_report and (ran or not (folder.path / "report.html").exists()):
-        from dyno.cli.report import of_study
+        from dyno.cli.report import study_page
 
-        if (page := of_study(folder.path, options.runs)) is not None:
+        if (page := study_page(folder.path, options.runs)) is not None:
             print(f"Page: {page}", file=sys.stderr)
     if stopped:
         print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
@@ -140,7 +158,7 @@ def _conclude(
 
 def _given(words: list[str]) -> dict[str, str]:
     """Variables from the command line: a path there begins where the user stands, not where the file lies."""
-    given = pairs(words, "--set")
+    given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
 
 
@@ -155,7 +173,7 @@ def _command(options: argparse.Namespace) -> str:
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
-def found_study(name: str) -> Path:
+def study_path(name: str) -> Path:
     """A file, or one that comes with dyno."""
     import dyno
 
@@ -169,7 +187,7 @@ def found_study(name: str) -> Path:
     raise UsageError(f"There is no file {name}, and no study of that name comes with dyno. There are: {names}.")
 
 
-def _wanted(study: "Study", rig: str | None, options: argparse.Namespace) -> "list[PlannedTrial]":
+def _wanted(study: Study, rig: str | None, options: argparse.Namespace) -> list[PlannedTrial]:
     trials = [p for p in study.trials if rig is None or p.place.rig == rig]
     if options.only:
         trials = [p for p in trials if any(_matches(p.place.label, pattern) for pattern in options.only)]
@@ -185,22 +203,104 @@ def _matches(label: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(label, pattern if any(c in pattern for c in "*?") else f"*{pattern}*")
 
 
-def _headers(planned: "PlannedTrial") -> dict[str, str]:
+def _headers(planned: PlannedTrial) -> dict[str, str]:
     """Keys come from the environment, and go nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
         raise UsageError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    check_headers(headers)
-    return headers | transport.proxied(planned.trial.target)[1]
+    settings.check_headers(headers)
+    return headers | settings.proxied(planned.trial.target)[1]
 
 
-def _proxied(study: "Study") -> "Study":
+def _proxied(study: Study) -> Study:
     """With the proxies that the environment names for its running servers."""
-    import msgspec
 
-    def through(planned: "PlannedTrial") -> "PlannedTrial":
-        target, _ = transport.proxied(planned.trial.target)
+    def through(planned: PlannedTrial) -> PlannedTrial:
+        target, _ = settings.proxied(planned.trial.target)
         return msgspec.structs.replace(planned, trial=msgspec.structs.replace(planned.trial, target=target))
 
     return msgspec.structs.replace(study, trials=[through(planned) for planned in study.trials])
+
+
+# ---- --dry-run ----
+
+
+def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) -> int:
+    """Print the trials in their order, the commands, and how long it may take."""
+    from dyno.cli.progress import clock
+    from dyno.conduct import study_plan
+
+    groups = sessions(study, {p.place.id for p in wanted})
+    print(f"# {study.name}: {_count(len(wanted), 'trial')}, {_count(len(groups), 'session')} with an engine")
+    for i, (name, trials) in enumerate(groups, 1):
+        print(f"\n{i}. {name}")
+        for p in trials:
+            repeat = f" r{p.place.repeat}" if p.place.repeats > 1 else ""
+            where = f"[{p.place.rig}] " if p.place.rig else ""
+            print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
+    print("\n# The commands")
+    start_s: dict[str, float] = {}
+    plans = study_plan.plans(study, wanted, machine, dry=True)
+    for setting in plans:
+        mine, plan = setting.trials, setting.engine
+        own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
+        start_s |= {p.place.id: own for p in mine}
+        print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
+        if plan:
+            print("\n".join(plan.lines()))
+            for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
+                print(f"# {note}")
+        elif not setting.refused:
+            print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
+    print(f"\n# {_estimate(study, groups, start_s, runs)}")
+    wrong = study_plan.problems(plans)
+    for problem in wrong:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if wrong else 0
+
+
+def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
+    """How long the rest takes. Trials that are done correct the assumption."""
+    from dyno.cli.progress import clock
+    from dyno.conduct import study_plan
+
+    folder = study_plan.begun(runs, study)
+    done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
+    took_s = {id: result.duration_s for id, result in done.items()}
+    total = left_s(study, [trials for _, trials in groups], start_s, took_s)
+    if folder and done:
+        return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
+    starts = sum(start_s[trials[0].place.id] for _, trials in groups)
+    return (
+        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {clock(starts)} for all starts; once trials "
+        "are done, they correct it."
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def _offline(t: TrialSpec, lengths: str) -> str:
+    assert t.offline is not None
+    if t.offline.kind == "micro":
+        return micro_name(t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0)
+    return (
+        f"a batch of {t.workload.num_prompts} × {lengths}"
+        if t.offline.kind == "latency"
+        else f"{t.workload.num_prompts} × {lengths}"
+    )
+
+
+def _asked(planned: PlannedTrial) -> str:
+    """The load in a few words."""
+    from dyno.conduct.offline import counts
+
+    t = planned.trial
+    w, load = t.workload, t.load
+    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    if t.offline:
+        return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
+    how = load.words(", {:g}/s", ", {} at once", ", all at once", ", ramp")
+    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"

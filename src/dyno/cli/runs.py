@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli.values import sized
+from dyno.cli import settings
+from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from dyno.store.imports import Line as ImportLine
+    from dyno.store.imports import ImportLine
     from dyno.store.run import Run
     from dyno.store.shelf import RunLine, StudyLine
 
@@ -22,14 +23,9 @@ _EXAMPLES = """examples:
   dyno runs pack my-study -o my-study.tar.zst        `dyno runs unpack` is the way back"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "runs",
-        help="list, show, tag, delete and pack runs and studies",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+def add(p: argparse.ArgumentParser) -> None:
+    p.epilog = _EXAMPLES
+    settings.add_runs(p, "default: runs")
     _list_flags(p)
     p.set_defaults(command=list_, paths=[])
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
@@ -87,9 +83,9 @@ def list_(options: argparse.Namespace) -> int:
             path = find(str(path), options.runs)
         if options.paths and kind_of(path) == "study":
             opened.add(path)
-        found = look_around(path)
+        seen = look_around(path)
         for name in Shelf.__struct_fields__:
-            getattr(shelf, name).extend(getattr(found, name))
+            getattr(shelf, name).extend(getattr(seen, name))
     studies = [look_at_study(path) for path in shelf.studies]
     runs = [look(path) for path in shelf.runs]
     if options.tag:
@@ -139,26 +135,26 @@ def _as_json(
 ) -> str:  # fmt: skip
     import msgspec
 
-    told = []
+    listed = []
     for study in studies:
         values = msgspec.to_builtins(study)
         if Path(study.study) not in opened:
             del values["trials"]
-        told.append(values)
+        listed.append(values)
     return json.dumps({
-        "runs": msgspec.to_builtins(runs), "studies": told, "foreign": [str(p) for p in foreign],
+        "runs": msgspec.to_builtins(runs), "studies": listed, "foreign": [str(p) for p in foreign],
         "imports": msgspec.to_builtins(imported),
     })  # fmt: skip
 
 
 def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path]) -> None:
-    from dyno.report.columns import aligned
+    from dyno.report.table import terminal, text_table
 
     closed = [s for s in studies if Path(s.study) not in opened]
     parts = []
     if closed:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
-        parts.append(aligned([titles, *map(_study_row, closed)], right=(1, 2, 3, 4)))
+        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4))))
     for study in studies:
         if Path(study.study) in opened:
             head = f"{study.name}: {_study_words(study)}"
@@ -190,14 +186,15 @@ def _study_words(s: "StudyLine") -> str:
 
 
 def _run_lines(lines: "list[RunLine]") -> list[str]:
-    from dyno.report.columns import aligned
+    from dyno.report.table import terminal, text_table
 
-    rows = [["run", "done", "failed", "tok/s", "verdict", "tags"]]
+    titles = ["run", "done", "failed", "tok/s", "verdict", "tags"]
+    rows = []
     for line in lines:
         numbers = (line.completed, line.failed, line.output_throughput)
         done, failed, speed = ("-" if n is None else f"{n:,.1f}" if isinstance(n, float) else str(n) for n in numbers)
         rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
-    return aligned(rows, right=(1, 2, 3))
+    return terminal(text_table(titles, rows, right=(1, 2, 3)))
 
 
 def _verdict(line: "RunLine") -> str:
@@ -208,12 +205,11 @@ def _verdict(line: "RunLine") -> str:
 
 
 def show(options: argparse.Namespace) -> int:
-    if (file := _file_of(options.run, options.runs)) is not None:
+    if (file := _result_path(options.run, options.runs)) is not None:
         from dyno.cli import audit
 
         return audit.show(str(file), options.runs, options.json)
     from dyno.cli.serve import result_file
-    from dyno.cli.values import METRICS
     from dyno.conduct.trial import Outcome, finish
     from dyno.report.block import block
     from dyno.store.run import Run
@@ -254,12 +250,12 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _file_of(word: str, runs: Path) -> Path | None:
+def _result_path(word: str, runs: Path) -> Path | None:
     """Another tool's result file, or what was kept of one, by its path or its name."""
     from dyno.store.imports import FOLDER
 
-    kept = runs / FOLDER
-    return next((p for p in (Path(word), kept / word, kept / f"{word}.json") if word and p.is_file()), None)
+    imports = runs / FOLDER
+    return next((p for p in (Path(word), imports / word, imports / f"{word}.json") if word and p.is_file()), None)
 
 
 def _show_offline(run: "Run", as_json: bool) -> int:
@@ -270,7 +266,7 @@ def _show_offline(run: "Run", as_json: bool) -> int:
     trial = outcome.manifest.trial
     if trial.kind == "micro":
         printer = micro.Printer("json" if as_json else "md", [trial], sys.stdout)
-        printer.row(micro.row_of(outcome))
+        printer.row(micro.result_row(outcome))
         printer.close()
     else:
         print(json.dumps(offline.result_file(outcome)) if as_json else offline.printed(outcome))
@@ -286,7 +282,7 @@ def _file(run: "Run") -> dict[str, Any]:
     if manifest.trial.offline is None:
         return serve.result_file(Outcome(run, manifest, run.result()), detailed=False)
     outcome = reopened(run)
-    return micro.row_of(outcome) if manifest.trial.kind == "micro" else offline.result_file(outcome)
+    return micro.result_row(outcome) if manifest.trial.kind == "micro" else offline.result_file(outcome)
 
 
 def _show_study(path: Path, as_json: bool) -> int:
@@ -313,35 +309,34 @@ def _show_study(path: Path, as_json: bool) -> int:
 
 
 def tag(options: argparse.Namespace) -> int:
+    from dyno.store.run import check_tag, retag
     from dyno.store.shelf import find
-    from dyno.store.tags import checked, retag
 
     if not options.add and not options.remove:
         raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
     paths = [find(word, options.runs) for word in options.run]
     for word in options.add:
-        checked(word)  # before the first file is written
+        check_tag(word)  # before the first file is written
     for path in paths:
         print(f"{path}: {' '.join(retag(path, options.add, options.remove)) or 'no tags'}")
     return 0
 
 
 def delete(options: argparse.Namespace) -> int:
-    from dyno.store.imports import is_kept
-    from dyno.store.remove import remove, weigh
-    from dyno.store.shelf import find
+    from dyno.store.imports import is_stored
+    from dyno.store.shelf import find, remove, weigh
     from dyno.units import human_bytes
 
-    kept = {p for word in options.run if (p := _file_of(word, options.runs)) and is_kept(p, options.runs)}
-    words = [word for word in options.run if _file_of(word, options.runs) not in kept]
+    imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_stored(p, options.runs)}
+    words = [word for word in options.run if _result_path(word, options.runs) not in imports]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
-    for path in sorted(kept):
+    for path in sorted(imports):
         print(f"{path}, an import", file=sys.stderr)
     for path, weight in zip(paths, weights, strict=True):
         trials = f", a study with {weight.trials} trials" if weight.trials is not None else ""
         print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
-    count = len(paths) + len(kept)
+    count = len(paths) + len(imports)
     if not options.yes:
         if not sys.stdin.isatty():
             raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
@@ -351,7 +346,7 @@ def delete(options: argparse.Namespace) -> int:
             return 1
     for path in paths:
         remove(path)
-    for path in kept:
+    for path in imports:
         path.unlink()
     print(f"Deleted {count}.")
     return 0

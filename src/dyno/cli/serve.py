@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import engine, transport
-from dyno.cli.values import check_headers, goodput, json_object, metrics, pairs, percentiles, range_ratio
+from dyno.cli import flags, settings
+from dyno.cli.flags import refuse
 from dyno.errors import StoreError, UsageError
+from dyno.facts.load import LoadSpec
+from dyno.facts.target import CONTROL, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option
+from dyno.transport import Transport
 
 if TYPE_CHECKING:
     from dyno.conduct.trial import Outcome
-    from dyno.facts.trial import TrialSpec
 
 BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
-DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -35,19 +39,20 @@ A key is taken from OPENAI_API_KEY and reaches no file. Exit codes: 0 measured, 
 130 interrupted (what was measured is kept)."""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "serve",
-        help="an online serving benchmark: of a URL, or of an engine that dyno starts",
-        description="Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
-        "the server, verifies that it serves what was asked for, and stops it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
+        "the server, verifies that it serves what was asked for, and stops it."
     )
+    p.epilog = _EXAMPLES
     _target_flags(p.add_argument_group("server"))
-    engine.add(p.add_argument_group("setting of an engine (with --engine)"))
+    settings.add_engine(p.add_argument_group("setting of an engine (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
-    _load_flags(p.add_argument_group("load"))
+    load = p.add_argument_group("load")
+    flags.add(load, LoadSpec, "max_concurrency")
+    flags.add(load, LoadSpec, "request_rate_rps", default=math.inf)
+    flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
+    flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
     p.set_defaults(command=run)
@@ -56,9 +61,9 @@ def add(commands: Any) -> None:
 def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--engine", metavar="KIND",
-        help=f"start one of: {', '.join(engine.KINDS)} (openai: hold the server at --base-url against the setting)",
+        help=f"start one of: {', '.join(settings.KINDS)} (openai: hold the server at --base-url against the setting)",
     )  # fmt: skip
-    g.add_argument("--dry-run", action="store_true", help="print what would be run, and what is wrong with it")
+    g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g.add_argument("--backend", choices=BACKENDS, help="what the server speaks (default: the engine's own, or openai)")
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
@@ -66,68 +71,32 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
         "unix:///PATH: a Unix socket",
     )  # fmt: skip
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    g.add_argument("--port", type=int, help="default: 8000; of an engine that dyno starts: a free one")
+    settings.add_port(g, "default: 8000; of an engine that dyno starts: a free one")
     g.add_argument("--endpoint", metavar="PATH", help="default: the backend's own")
     g.add_argument("--model", help="default: the first that the server lists")
     g.add_argument("--served-model-name", metavar="NAME", help="the name in the API, if it isn't --model")
-    g.add_argument("--tokenizer", metavar="PATH|NAME", help="default: the server's own /tokenize")
+    flags.add(g, TrialSpec, "tokenizer", help="default: the server's own /tokenize")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
-    transport.add(g)
-    g.add_argument(
-        "--reset-prefix-cache", action="store_true", help="empty a running server's prefix cache before the load"
-    )
-    g.add_argument(
-        "--ready-check-timeout-sec", type=float, default=0, metavar="S",
-        help="wait so long for a completed generation before the benchmark (default: 0, don't)",
-    )  # fmt: skip
+    flags.add(g, Transport)
+    flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s")
 
 
 def _workload_flags(g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--dataset-name", choices=DATASETS, default="random", help="default: random")
-    g.add_argument("--dataset-path", metavar="FILE")
-    g.add_argument("--num-prompts", type=int, metavar="N", help="default: 1000, or what --duration needs")
-    g.add_argument("--num-warmups", type=int, default=0, metavar="N", help="with prompts of their own (default: 0)")
-    g.add_argument("--seed", type=int, default=0)
-    g.add_argument("--input-len", type=int, metavar="N", help="same as --random-input-len")
-    g.add_argument("--output-len", type=int, metavar="N", help="output length for any dataset")
-    g.add_argument("--random-input-len", type=int, default=1024, metavar="N", help="default: 1024")
-    g.add_argument("--random-output-len", type=int, default=128, metavar="N", help="default: 128")
-    g.add_argument(
-        "--random-range-ratio", default="0.0", metavar="R",
-        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
-    )  # fmt: skip
-    g.add_argument(
-        "--random-prefix-len", type=int, default=0, metavar="N", help="shared by all, before the random part"
-    )
-    g.add_argument("--sharegpt-output-len", type=int, metavar="N")
-    g.add_argument("--custom-output-len", type=int, default=256, metavar="N", help="-1: as in the file (default: 256)")
-    g.add_argument("--disable-shuffle", action="store_true")
-    g.add_argument("--no-oversample", action="store_true", help="don't repeat prompts of a small dataset")
-
-
-def _load_flags(g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--max-concurrency", type=int, metavar="N", help="requests in flight at most")
-    g.add_argument("--request-rate", type=float, default=math.inf, metavar="RPS", help="default: inf, no rate")
-    g.add_argument(
-        "--burstiness", type=float, default=1.0, metavar="B", help="1: Poisson; other: gamma; inf: constant gaps"
-    )
-    g.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
-    g.add_argument("--ramp-up-start-rps", type=float, metavar="RPS")
-    g.add_argument("--ramp-up-end-rps", type=float, metavar="RPS")
-    g.add_argument("--duration", type=float, metavar="S", help="send for so long; what is in flight is finished")
-    g.add_argument("--request-timeout-sec", type=float, default=6 * 3600, metavar="S", help="default: 6 hours")
-    g.add_argument(
-        "--max-response-bytes", type=int, metavar="N",
-        help="a longer answer fails (default: 1 MiB, and 8 KiB for each output token asked for)",
-    )  # fmt: skip
+    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, default="random", help="default: random")
+    flags.add(g, WorkloadSpec, "path")
+    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000, or what --duration needs")
+    flags.add(g, WorkloadSpec, "num_warmups", "seed")
+    settings.add_lengths(g, default=(1024, 128))
+    flags.add(g, WorkloadSpec, "prefix_len")
+    flags.number(g, int, Option("--sharegpt-output-len", "N", least=1))
+    flags.number(g, int, Option("--custom-output-len", "N", "-1: as in the file (default: 256)"), 256)
+    flags.add(g, WorkloadSpec, "shuffle", "oversample")
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
     for name in SAMPLING:
         g.add_argument(f"--{name.replace('_', '-')}", type=int if name == "top_k" else float, metavar="X")
-    g.add_argument(
-        "--ignore-eos", action="store_true", help="answers as long as asked; always on for the random dataset"
-    )
+    flags.add(g, TrialSpec, "ignore_eos")
     g.add_argument("--logprobs", type=int, metavar="N")
     g.add_argument("--extra-body", metavar="JSON", help="more fields for each request's body")
 
@@ -141,12 +110,9 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--append-result", action="store_true", help="one object a line, to an existing file")
     g.add_argument("--result-dir", metavar="DIR", help="default: here")
     g.add_argument("--result-filename", metavar="NAME")
-    g.add_argument("--metadata", nargs="*", metavar="KEY=VALUE", default=[])
-    g.add_argument("--label")
+    flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
-    g.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)"
-    )
+    settings.add_runs(g)
     g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     g.add_argument("--json", action="store_true", help="print the result as JSON")
     # Said on many pages; nothing that dyno does depends on them.
@@ -160,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     trial, headers = spec(options)
     if options.dry_run:
         return _dry_run(trial)
-    shown = metrics(options.percentile_metrics)
+    shown = flags.metrics(options.percentile_metrics)
     if options.result_dir:
         _check_writable(Path(options.result_dir))
 
@@ -197,9 +163,9 @@ def run(options: argparse.Namespace) -> int:
     return exit_code(outcome)
 
 
-def _dry_run(trial: "TrialSpec") -> int:
+def _dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.prompts import longest
+    from dyno.conduct.prepare import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
@@ -234,43 +200,53 @@ def exit_code(outcome: "Outcome") -> int:
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
 
-    return result_json.build(
-        outcome.result,
-        outcome.manifest.trial,
-        outcome.manifest.target,
-        outcome.manifest.tokenizer,
-        outcome.manifest.workload_sha256,
-        outcome.run.path,
-        outcome.manifest.started,
-        outcome.run.records() if detailed else None,
-        outcome.manifest.rig,
-        outcome.run.engine(),
-    )
+    run, records = outcome.run, outcome.run.records() if detailed else None
+    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), records=records)
 
 
-def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
+def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """The flags as one frozen value; keys and headers apart from it."""
     _check_flags(o)
-    from dyno.facts.load import LoadSpec
-    from dyno.facts.target import CONTROL, TargetSpec
-    from dyno.facts.trial import TrialSpec
-    from dyno.facts.workload import WorkloadSpec
-    from dyno.http import Url, check_plain
     from dyno.load.plan import prompts_needed
+
+    starting = _starting(o)
+    target, headers = _target(o)
+    load = LoadSpec(**{
+        **flags.values(o, LoadSpec),
+        "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
+        "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
+        "seed": o.seed,
+    })  # fmt: skip
+    own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
+    count = o.num_prompts or prompts_needed(load) or _default_prompts(o)
+    output_len = o.output_len or own_length.get(o.dataset_name)
+    trial = TrialSpec(**{
+        **flags.values(o, TrialSpec),
+        "target": target,
+        "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
+        "load": load,
+        # As vLLM: random prompts have no natural end, so the asked length is meant.
+        "ignore_eos": o.ignore_eos or o.dataset_name == "random",
+        **_body(o, target.backend),
+        "percentiles": flags.percentiles(o.metric_percentiles),
+        "goodput_ms": flags.goodput(o.goodput or []),
+        "reset_cache": o.reset_prefix_cache or starting,
+        "engine": settings.engine(o.engine, o) if o.engine else None,
+    })  # fmt: skip
+    return trial, headers
+
+
+def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
+    from dyno.http import Url, check_plain
     from dyno.load.protocols import PROTOCOLS
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
             raise UsageError(f"--{name.replace('_', '-')} holds a control character, such as a line end.")
-    starting = _starting(o)
-    if starting:
-        from dyno.engines.kinds import kind_of
-
-        o.backend = o.backend or kind_of(o.engine).backend
-    o.backend = o.backend or "openai"
+    backend = o.backend or "openai"
     host = f"[{o.host}]" if ":" in o.host else o.host
     urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port or 8000}"]]
-    endpoint = o.endpoint or PROTOCOLS[o.backend].path
+    endpoint = o.endpoint or PROTOCOLS[backend].path
     for url in urls:
         if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
             url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
@@ -280,90 +256,51 @@ def spec(o: argparse.Namespace) -> "tuple[TrialSpec, dict[str, str]]":
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    given = pairs(o.header, "--header")
+    given = flags.pairs(o.header, "--header")
     if "authorization" in map(str.lower, given):
         headers.clear()
     headers |= given
-    check_headers(headers)
+    settings.check_headers(headers)
     check_plain(endpoint, f"--endpoint {endpoint!r}")
-    target, proxy_login = transport.proxied(
+    target, proxy_login = settings.proxied(
         TargetSpec(
             base_url=base_url,
             more_urls=more_urls,
-            backend=o.backend,
+            backend=backend,
             endpoint=endpoint,
             model=o.model,
             served_model_name=o.served_model_name,
             header_names=sorted(headers),
-            **transport.fields(o),
+            **flags.values(o, Transport),
         )
     )
-    transport.check_files([target])
-    headers |= proxy_login
-    load = LoadSpec(
-        request_rate_rps=None if math.isinf(o.request_rate) else o.request_rate,
-        burstiness=None if math.isinf(o.burstiness) else o.burstiness,
-        max_concurrency=o.max_concurrency,
-        ramp=o.ramp_up_strategy,
-        ramp_start_rps=o.ramp_up_start_rps,
-        ramp_end_rps=o.ramp_up_end_rps,
-        duration_s=o.duration,
-        request_timeout_s=o.request_timeout_sec,
-        response_bytes_max=o.max_response_bytes,
-        seed=o.seed,
-    )
-    ratio_in, ratio_out = range_ratio(o.random_range_ratio)
-    own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
-    extra_body = json_object(o.extra_body)
+    settings.check_files([target])
+    return target, headers | proxy_login
+
+
+def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
+    from dyno.load.protocols import PROTOCOLS
+
+    extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
-    fields = PROTOCOLS[o.backend].fields
+    fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(
-            f"--backend {o.backend} has no {', '.join(unknown)}: the server would ignore it in silence. Leave it out. "
+            f"--backend {backend} has no {', '.join(unknown)}: the server would ignore it in silence. Leave it out. "
             f"It has: {', '.join(sorted(fields))}."
         )
-    trial = TrialSpec(
-        target=target,
-        workload=WorkloadSpec(
-            dataset=o.dataset_name,
-            path=o.dataset_path,
-            num_prompts=o.num_prompts or prompts_needed(load) or _default_prompts(o),
-            num_warmups=o.num_warmups,
-            seed=o.seed,
-            input_len=o.input_len or o.random_input_len,
-            output_len=o.output_len or own_length.get(o.dataset_name),
-            range_ratio_input=ratio_in,
-            range_ratio_output=ratio_out,
-            prefix_len=o.random_prefix_len,
-            shuffle=not o.disable_shuffle,
-            oversample=not o.no_oversample,
-        ),
-        load=load,
-        tokenizer=o.tokenizer,
-        # As vLLM: random prompts have no natural end, so the asked length is meant.
-        ignore_eos=o.ignore_eos or o.dataset_name == "random",
-        sampling=sampling,
-        extra_body=extra_body,
-        percentiles=percentiles(o.metric_percentiles),
-        goodput_ms=goodput(o.goodput or []),
-        ready_check_timeout_s=o.ready_check_timeout_sec,
-        label=o.label,
-        metadata=pairs(o.metadata, "--metadata"),
-        reset_cache=o.reset_prefix_cache or starting,
-        engine=engine.spec(o.engine, o) if o.engine else None,
-    )
-    return trial, headers
+    return {"sampling": sampling, "extra_body": extra_body}
 
 
 def _starting(o: argparse.Namespace) -> bool:
-    """An engine is to be started; else a server is attached to."""
+    """Whether an engine is to be started; else a server is attached to."""
     if o.engine is None:
-        if flags := engine.given(o):
+        if used := settings.given_engine(o):
             raise UsageError(
-                f"{', '.join(flags)}: settings of an engine. Add --engine KIND to start one "
-                f"({', '.join(engine.KINDS)}), or --engine openai to hold the running server against them."
+                f"{', '.join(used)}: settings of an engine. Add --engine KIND to start one "
+                f"({', '.join(settings.KINDS)}), or --engine openai to hold the running server against them."
             )
         return False
     from dyno.engines.kinds import kind_of
@@ -374,6 +311,8 @@ def _starting(o: argparse.Namespace) -> bool:
             "--engine starts a server of its own, and --base-url names one that runs: give one of them, or "
             "--engine openai for the running one."
         )
+    if starting:
+        o.backend = o.backend or kind_of(o.engine).backend
     return starting
 
 
@@ -382,27 +321,10 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 
 def _check_flags(o: argparse.Namespace) -> None:
-    def refuse(condition: bool, message: str) -> None:
-        if condition:
-            raise UsageError(message)
-
-    refuse(o.port is not None and not 0 < o.port < 65536, f"--port {o.port}: a port is a number from 1 to 65535.")
-    refuse(o.num_prompts is not None and o.num_prompts < 1, "--num-prompts must be at least 1.")
-    refuse(o.num_warmups < 0, "--num-warmups can't be negative.")
-    refuse(o.max_concurrency is not None and o.max_concurrency < 1, "--max-concurrency must be at least 1.")
-    refuse(not o.request_rate > 0, "--request-rate must be above 0 (or inf, for no rate).")
-    refuse(not o.burstiness > 0, "--burstiness must be above 0 (inf: constant gaps).")
-    refuse(o.duration is not None and not o.duration > 0, "--duration must be above 0 seconds.")
     refuse(
         o.duration is not None and o.max_concurrency is None and math.isinf(o.request_rate) and not o.ramp_up_strategy,
         "--duration needs to know the load: give --max-concurrency, --request-rate, or a ramp.",
     )
-    refuse(not o.request_timeout_sec > 0, "--request-timeout-sec must be above 0.")
-    refuse(o.max_response_bytes is not None and o.max_response_bytes < 1, "--max-response-bytes must be at least 1.")
-    for name in ("input_len", "output_len", "random_input_len", "random_output_len", "sharegpt_output_len"):
-        value = getattr(o, name)
-        refuse(value is not None and value < 1, f"--{name.replace('_', '-')} must be at least 1.")
-    refuse(o.random_prefix_len < 0, "--random-prefix-len can't be negative.")
     ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
     if o.ramp_up_strategy is None:
         refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")

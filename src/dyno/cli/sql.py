@@ -1,7 +1,6 @@
 """`dyno sql`: questions about all runs at once."""
 
 import argparse
-import csv
 import itertools
 import json
 import math
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyno import files
+from dyno.cli import settings
 from dyno.cli.terminal import for_programs
 from dyno.errors import StoreError, UsageError
 
@@ -25,18 +25,15 @@ _EXAMPLES = """examples:
   dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests where error is null group by run" --csv"""
 
 
-def add(commands: Any) -> None:
-    p = commands.add_parser(
-        "sql",
-        help="query all runs and studies with SQL",
-        description="Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
-        "tables and nothing else.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
+        "tables and nothing else."
     )
+    p.epilog = _EXAMPLES
     p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
     p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
-    p.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
+    settings.add_runs(p, "default: runs")
     how = p.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown"):
         how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
@@ -78,23 +75,21 @@ def _query(options: argparse.Namespace) -> str | None:
 
 
 def _tables(tables: "Tables") -> str:
-    from dyno.report.columns import aligned
+    from dyno.report.table import terminal, text_table
     from dyno.store.sql import TABLES
 
     parts = []
     for table, columns in itertools.groupby(tables.columns(), key=lambda row: row[0]):
         rows = [["  " + column, kind, meaning] for _, column, kind, meaning in columns]
-        parts.append("\n".join([f"{table}: {TABLES[table]}", *aligned(rows)]))
+        parts.append("\n".join([f"{table}: {TABLES[table]}", *terminal(text_table(["", "", ""], rows))]))
     return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
 
 
 def _print(answer: "Answer", how: str | None) -> None:
     if how == "csv":
-        from dyno.report.csv_table import guarded
+        from dyno.report.table import write_csv
 
-        writer = csv.writer(for_programs(), lineterminator="\n")
-        for row in itertools.chain([answer.columns], answer.rows):
-            writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
+        write_csv(for_programs(), itertools.chain([answer.columns], answer.rows))
     elif how == "json":
         between = "["
         for row in answer.rows:
@@ -103,12 +98,12 @@ def _print(answer: "Answer", how: str | None) -> None:
             between = ",\n"
         print("[]" if between == "[" else "]")
     else:
-        from dyno.report.columns import aligned, markdown
+        from dyno.report.table import markdown, terminal, text_table
 
         rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
         if how is None:
             rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
-        print("\n".join((aligned if how is None else markdown)(rows, answer.numbers)))
+        print("\n".join((terminal if how is None else markdown)(text_table(rows[0], rows[1:], answer.numbers))))
 
 
 def _plain(value: Any) -> Any:

@@ -161,7 +161,7 @@ def _own(s: "Source") -> bool:
 
 def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     """What was named and couldn't be read is told here and in the report: results without it may be others."""
-    from dyno.audit.coverage import coverage
+    from dyno.audit.audit import coverage
     from dyno.facts.finding import Finding
     from dyno.facts.imported import place
 
@@ -211,7 +211,7 @@ def _sampled(m: "Measured") -> "Measured":
 def _about(words: Sequence[str]) -> "About":
     """Of one folder, what its about.toml says."""
     from dyno.facts.about import About
-    from dyno.study.about import about
+    from dyno.study.prices import about
 
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
     if len(folders) != 1:

@@ -1,23 +1,26 @@
 """An engine as asked for: one vocabulary for all engines, and the ways to run one."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from dyno.option import Option
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run the engine in a container. Its network is the host's."""
 
-    image: str  # name:tag, or name@sha256:…
+    # name:tag, or name@sha256:…
+    image: Annotated[str, Option("--engine-image", "IMAGE", "run it in a container (docker or podman)")]
     tool: Literal["docker", "podman"] | None = None  # None: whichever is there
     accelerator: Literal["nvidia", "amd", "none"] | None = None  # None: as the rig has
     pull: Literal["missing", "always", "never"] = "missing"
     build: str | None = None  # a folder with a Dockerfile: the image is built from it first
     build_file: str | None = None  # its name in that folder, where it isn't Dockerfile
     build_args: dict[str, str] = {}
-    mounts: list[str] = []  # HOST:CONTAINER[:ro]
-    options: list[str] = []  # passed to `run` untouched
+    mounts: Annotated[list[str], Option("--engine-mount", "HOST:INSIDE", nargs="+")] = []  # …[:ro]
+    options: Annotated[list[str], Option("--engine-container-args", "'…'", "for docker/podman run")] = []  # untouched
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,33 +29,58 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     model: str | None = None  # a name, a folder or a GGUF file
     served_name: str | None = None
-    load_format: str | None = None  # dummy: random weights of the model's shape
-    dtype: str | None = None  # of weights and activations where nothing is quantized
-    quantization: str | None = None  # fp16, bf16, fp8, int8 (W8A8), gptq, awq, or a GGUF type such as Q4_K_M
-    kv_cache_dtype: str | None = None
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    devices: list[int] | None = None  # accelerators by number; None: all, shared out to the replicas
-    replicas: int = 1  # copies on disjoint devices, requests spread by least in flight
-    max_model_len: int | None = None  # context of one request: prompt and output
-    max_num_seqs: int | None = None  # requests worked on at once; llama.cpp calls them slots
-    max_batched_tokens: int | None = None  # of one step
-    memory_fraction: float | None = None  # of the accelerator's memory
-    prefix_caching: bool | None = None
-    chunked_prefill: bool | None = None
-    draft_model: str | None = None  # speculative decoding
-    draft_tokens: int | None = None
-    args: list[str] = []  # passed on untouched, after everything else
-    env: dict[str, str] = {}
-    before: list[str] = []  # shell commands, run before the engine starts
-    after: list[str] = []  # … and after it has stopped, whatever happened
-    version: str | None = None  # that it must be; without an engine at hand, the one whose flags are meant
-    python: str | None = None  # the interpreter that has the engine
-    binary: str | None = None
-    environment: str | None = None  # made by `dyno engines install`
+    load_format: Annotated[
+        str | None, Option("--load-format", "F", "dummy: random weights of the model's shape")
+    ] = None  # fmt: skip
+    dtype: Annotated[str | None, Option("--dtype", "T", "fp16, bf16, fp32")] = None  # where nothing is quantized
+    quantization: Annotated[
+        str | None,
+        Option("--quantization -q", "Q", "fp16, bf16, fp8, int8 (W8A8), gptq, awq, a GGUF type such as Q4_K_M"),
+    ] = None
+    kv_cache_dtype: Annotated[
+        str | None, Option("--kv-cache-dtype", "T", "auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, q8_0, …")
+    ] = None
+    tensor_parallel: Annotated[int, Option("--tensor-parallel-size -tp", "N", least=1)] = 1
+    pipeline_parallel: Annotated[int, Option("--pipeline-parallel-size -pp", "N", least=1)] = 1
+    devices: Annotated[  # None: all, shared out to the replicas
+        list[int] | None, Option("--devices", "N", "accelerators by number (default: all); none: the CPU", nargs="*")
+    ] = None
+    replicas: Annotated[int, Option("--replicas", "N", "copies on disjoint devices, load shared out", least=1)] = 1
+    max_model_len: Annotated[int | None, Option("--max-model-len", "N", "context of one request", least=1)] = None
+    max_num_seqs: Annotated[
+        int | None, Option("--max-num-seqs", "N", "requests worked on at once (llama.cpp: slots)", least=1)
+    ] = None
+    max_batched_tokens: Annotated[
+        int | None, Option("--max-num-batched-tokens", "N", "tokens of one step", least=1)
+    ] = None
+    memory_fraction: Annotated[
+        float | None,
+        Option("--gpu-memory-utilization", "F", "share of the accelerator's memory", above=0, most=1,
+               words="is a share, above 0 and at most 1"),
+    ] = None  # fmt: skip
+    prefix_caching: Annotated[bool | None, Option("--enable-prefix-caching", help="default: the engine's")] = None
+    chunked_prefill: Annotated[bool | None, Option("--enable-chunked-prefill", help="default: the engine's")] = None
+    draft_model: Annotated[
+        str | None, Option("--draft-model --speculative-model", "M", "for speculative decoding")
+    ] = None  # fmt: skip
+    draft_tokens: Annotated[int | None, Option("--draft-tokens --num-speculative-tokens", "N", least=1)] = None
+    args: Annotated[  # after everything else
+        list[str], Option("--engine-args", "'…'", "passed on untouched, as --engine-args='--x 1'; repeatable")
+    ] = []
+    env: Annotated[dict[str, str], Option("--engine-env", "NAME=VALUE", "untouched, too", nargs="+")] = {}
+    before: Annotated[list[str], Option("--engine-before", "CMD", "run before it starts")] = []  # by a shell
+    after: Annotated[list[str], Option("--engine-after", "CMD", "… and after it has stopped")] = []  # whatever happened
+    # Without an engine at hand, the one whose flags are meant.
+    version: Annotated[str | None, Option("--engine-version", "V", "that it must be")] = None
+    python: Annotated[str | None, Option("--engine-python", "PATH", "the interpreter that has it")] = None
+    binary: Annotated[str | None, Option("--engine-binary", "PATH", "its program")] = None
+    environment: Annotated[str | None, Option("--engine-environment", "NAME", "one of `dyno engines list`")] = None
     container: ContainerSpec | None = None
-    port: int | None = None  # of the first replica, the next ones for the others; None: free ones
-    ready_timeout_s: float = 1800.0
+    # Of the first replica, the next ones for the others; None: free ones.
+    port: Annotated[int | None, Option(least=1, most=65535, words="is a number from 1 to 65535")] = None
+    ready_timeout_s: Annotated[
+        float, Option("--engine-ready-timeout-sec", "S", "default: 1800", above=0, most=1e8)
+    ] = 1800.0  # fmt: skip
 
     @property
     def world(self) -> int:
@@ -103,9 +131,9 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 def valued(args: Sequence[str], *names: str) -> str | None:
     """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
-    found = None
+    value = None
     for i, arg in enumerate(args):
         head, equals, tail = arg.partition("=")
         if head.replace("_", "-") in names:
-            found = tail if equals else args[i + 1] if i + 1 < len(args) else None
-    return found
+            value = tail if equals else args[i + 1] if i + 1 < len(args) else None
+    return value

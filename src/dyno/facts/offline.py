@@ -1,10 +1,11 @@
 """An offline load: everything is handed to the engine's own process at once, with no server in between."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from dyno.facts.spread import Distribution, Spread
+from dyno.option import Option
 
 # throughput: all prompts at once. latency: one batch, again and again. micro: prompt processing or token generation
 # of a single request, as llama-bench does.
@@ -13,12 +14,17 @@ OfflineKind = Literal["throughput", "latency", "micro"]
 
 class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: OfflineKind
-    batch_size: int | None = None  # latency: requests worked on together; None: 8, as vLLM does
-    iterations: int | None = None  # measured ones; micro: repetitions of each test. None: as the procedure does
-    warmup_iterations: int | None = None
-    depth: int | None = None  # micro: tokens that are in the context before the test
-    timeout_s: float = 6 * 3600  # of one iteration
-    detokenize: bool = True  # False: tokens are produced, and never become text
+    batch_size: Annotated[  # latency; None: 8, as vLLM does
+        int | None, Option("--batch-size", "N", "requests worked on together (default: 8)", least=1, most=10_000_000)
+    ] = None
+    # Measured ones; micro: repetitions of each test. None: as the procedure does.
+    iterations: Annotated[int | None, Option("--num-iters", "N", least=1, most=10_000_000)] = None
+    warmup_iterations: Annotated[int | None, Option("--num-iters-warmup", "N", least=0)] = None
+    depth: Annotated[int | None, Option(least=0, most=100_000_000)] = None  # micro: tokens in the context before
+    timeout_s: Annotated[  # of one iteration
+        float, Option("--iteration-timeout-sec", "S", "default: 6 hours", above=0, most=1e8)
+    ] = 6 * 3600
+    detokenize: Annotated[bool, Option("--disable-detokenize", help="make no text of the tokens")] = True
     by: str | None = None  # micro with llama.cpp: llama-bench or timers (its own ones); None: llama-bench where it is
 
 
@@ -51,15 +57,15 @@ class Iteration(msgspec.Struct):
     index: int  # from 0, the warm-ups first
     start_ns: int  # on the machine's monotonic clock
     end_ns: int
-    answers: list[Answer]
-    warmup: bool = False
-    others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
-    drafts: int | None = None  # speculative decoding: how often some were drafted, how many tokens, how many accepted
-    drafted_tokens: int | None = None
-    accepted_tokens: int | None = None
-    reported: dict[str, Any] = msgspec.field(
+    answers: Annotated[list[Answer], "its requests: tokens, and times in ns since the iteration began"]
+    warmup: Annotated[bool, "not measured"] = False
+    others_cpu: Annotated[float | None, "cores kept busy by others than dyno and the engine"] = None
+    drafts: Annotated[int | None, "how often tokens were drafted"] = None
+    drafted_tokens: Annotated[int | None, "in speculative decoding"] = None
+    accepted_tokens: Annotated[int | None, "of the drafted ones"] = None
+    reported: Annotated[dict[str, Any], "by llama-bench, of itself and the test"] = msgspec.field(
         default_factory=dict, name="told"
-    )  # by llama-bench, of itself and the test
+    )
 
 
 class Speculation(msgspec.Struct, frozen=True):

@@ -1,15 +1,24 @@
 """What an hour and a kilowatt-hour cost. Stated assumptions: where one comes from belongs to it."""
 
+from sys import float_info
+from typing import Annotated
+
 import msgspec
+
+from dyno.option import Option
+
+_WORDS = "is a price, a number above 0"
+_HOURLY = Option(above=0, most=float_info.max, words=_WORDS)
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    accelerator_hour: float | None = None
-    machine_hour: float | None = None
-    energy_kwh: float | None = None
+    accelerator_hour: Annotated[float | None, _HOURLY] = None
+    machine_hour: Annotated[float | None, _HOURLY] = None
+    energy_kwh: Annotated[float | None, Option(least=0, most=float_info.max, words=_WORDS)] = None
     currency: str = "USD"
     source: str | None = None  # a page, an invoice, a date
-    machine_accelerators: int | None = None  # that a machine has, for its hour; None: as many as are seen in it
+    # That a machine has, for its hour; None: as many as are seen in it.
+    machine_accelerators: Annotated[int | None, Option(least=1)] = None
 
 
 class PriceRule(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 Numbers are functions of records (measure/timing.py) and are not stored beside them.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,34 +13,37 @@ TokensBy = Literal["usage", "tokenizer", "chunks"]
 
 class Record(msgspec.Struct):
     index: int  # of the request in its workload
-    due_ns: int  # when the plan wanted it sent; in a closed loop, when its slot became free
-    sent_ns: int  # just before its first byte went to the socket
+    due_ns: Annotated[int, "when the plan wanted it sent"]  # in a closed loop, when its slot became free
+    sent_ns: Annotated[int, "just before its first byte went out"]
     end_ns: int  # when the exchange was over
-    prompt_tokens_planned: int
-    output_tokens_wanted: int
-    connecting_ns: int = 0  # from due to sent, spent on opening a connection for it
+    prompt_tokens_planned: Annotated[int, "by the workload's tokenizer"]
+    output_tokens_wanted: Annotated[int, "at most so many were asked for"]
+    connecting_ns: Annotated[int, "from due to sent, spent on opening a connection"] = 0
     resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
-    replica: int = 0  # which of the target's URLs it went to
-    status: int = 0  # HTTP; 0: no response
-    chunk_ns: list[int] = []  # arrival of each event that carried text or reasoning text, or after it a token without
-    chunk_tokens: list[int] | None = None  # tokens in each, where the server tells
+    replica: Annotated[int, "which of the URLs"] = 0
+    status: Annotated[int, "HTTP's; 0: no response"] = 0
+    # arrival of each event that carried text or reasoning text, or after it a token without
+    chunk_ns: Annotated[list[int], "when each chunk came"] = []
+    chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server tells"] = None
     empty_chunks: int = 0  # events with a choice that carried no token (a role, say)
-    late_ns_max: int = 0  # the latest read: read time minus the kernel's receive stamp
-    late_ns_sum: int = 0
-    reads: int = 0
-    unseen: list[int] = []  # chunks that a late read found together with later bytes. The kernel stamps only the last
-    # of these, so chunk_ns is the latest moment at which such a chunk can have arrived …
-    unseen_since_ns: list[int] = []  # … and this, beside each, the earliest
-    unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set while they came
-    prompt_tokens: int | None = None  # as the server counted
-    cached_tokens: int | None = None  # of the prompt, found in the server's prefix cache
-    output_tokens: int | None = None
+    late_ns_max: Annotated[int, "read − kernel stamp, the latest read"] = 0
+    late_ns_sum: Annotated[int, "of all reads"] = 0
+    reads: Annotated[int, "from the socket"] = 0
+    # A late read found these together with later bytes, of which the kernel stamps only the last.
+    unseen: Annotated[
+        list[int], "chunks, counted from 0, that arrived at chunk_ns at the latest: the client was late"
+    ] = []
+    unseen_since_ns: Annotated[list[int], "the earliest moment at which each of these can have arrived"] = []
+    unstamped: Annotated[int, "reads timed by dyno's own clock, because the wall clock was set"] = 0
+    prompt_tokens: Annotated[int | None, "as the server counted"] = None
+    cached_tokens: Annotated[int | None, "of the prompt, from the server's prefix cache"] = None
+    output_tokens: Annotated[int | None, "see tokens_by"] = None
     tokens_by: TokensBy | None = None
     tokens_other: int | None = None  # the count that isn't used: the server's, where that can't be; else dyno's own
     reasoning: bool = False  # some of the text came as reasoning
     text: str = ""
-    finish_reason: str | None = None
-    done: bool = False  # the stream's own end mark was seen
-    model: str | None = None  # the name the answer carries
-    error: str | None = None  # the kind of failure; None: completed
-    error_detail: str = ""
+    finish_reason: Annotated[str | None, "stop, length, …"] = None
+    done: Annotated[bool, "the stream's own end mark was seen"] = False
+    model: Annotated[str | None, "the name that the answer bears"] = None
+    error: Annotated[str | None, "the kind of failure; null: completed"] = None
+    error_detail: Annotated[str, "in the server's words"] = ""

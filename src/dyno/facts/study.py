@@ -1,11 +1,12 @@
 """A study: a grid of trials from one file, resolved. Which trial is which, and what is to be done with them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from dyno.facts.price import Price
 from dyno.facts.trial import TrialSpec
+from dyno.option import Option
 
 PARTS = ("engine", "workload", "load")  # of a trial
 OnFailure = Literal["carry_on", "retry", "stop"]
@@ -67,8 +68,8 @@ class Study(msgspec.Struct, frozen=True):
     name: str
     trials: list[PlannedTrial]
     about: str | None = None
-    seed: int = 0
-    repeats: int = 1
+    seed: Annotated[int, Option(least=0)] = 0
+    repeats: Annotated[int, Option(least=1)] = 1
     interleave: Interleave = "engines"
     on_failure: OnFailure = "retry"
     stop: StopRule | None = None

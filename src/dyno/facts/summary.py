@@ -1,5 +1,7 @@
 """A summary: numbers derived from records, each named by its definition (METHOD.md)."""
 
+from typing import Annotated
+
 import msgspec
 
 from dyno.facts.finding import Finding, Verdict
@@ -89,32 +91,33 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    duration_s: float
-    planned: int
-    sent: int
-    completed: int
-    failed: int
-    failures: dict[str, int]  # by kind
-    failure_examples: dict[str, str]
-    outcome: str
-    end_at_once: int  # completed with the end token alone
-    resent: int  # requests sent a second time, because the server closed a kept connection
-    total_input_tokens: int
-    total_output_tokens: int
-    wanted_output_tokens: int  # of the completed requests
-    planned_input_tokens: int  # of the completed requests, by the workload's tokenizer
-    cached_input_tokens: int | None
-    tokens_by: dict[str, int]  # how output tokens were counted → requests
-    chunks: int
-    empty_chunks: int
-    reasoning: int  # completed requests with reasoning text
-    finish_reasons: dict[str, int]
-    models_answered: dict[str, int]
-    request_throughput: float
-    output_throughput: float
-    total_token_throughput: float
-    goodput: float | None  # None: no target, or a busy client doesn't know which requests met it
-    peak_output_tokens_per_s: float | None  # None: not known
+    duration_s: Annotated[float, "from the start of the load to the end of the last response"]
+    planned: Annotated[int, "requests that were to be sent"]
+    sent: Annotated[int, "requests"]
+    completed: Annotated[int, "requests"]
+    failed: Annotated[int, "requests; completed + failed = sent"]
+    failures: Annotated[dict[str, int], "requests by kind of failure"]
+    failure_examples: Annotated[dict[str, str], "what the server said, by kind"]
+    outcome: Annotated[str, "complete, interrupted, server gone"]
+    end_at_once: Annotated[int, "completed with the end token alone"]
+    resent: Annotated[int, "sent a second time, after the server closed a kept connection"]
+    total_input_tokens: Annotated[int, "of completed requests"]
+    total_output_tokens: Annotated[int, "of completed requests"]
+    wanted_output_tokens: Annotated[int, "asked for by the completed requests"]
+    planned_input_tokens: Annotated[int, "of completed requests, by the workload's tokenizer"]
+    cached_input_tokens: Annotated[int | None, "from the server's prefix cache, where it tells"]
+    tokens_by: Annotated[dict[str, int], "how output tokens were counted: usage, tokenizer, chunks"]  # → requests
+    chunks: Annotated[int, "events with tokens"]
+    empty_chunks: Annotated[int, "events without"]
+    reasoning: Annotated[int, "whether, or how many requests, came with reasoning text"]
+    finish_reasons: Annotated[dict[str, int], "requests by reason"]
+    models_answered: Annotated[dict[str, int], "requests by the name that the answer bears"]
+    request_throughput: Annotated[float, "requests/s over the whole run"]
+    output_throughput: Annotated[float, "output tokens/s over the whole run"]
+    total_token_throughput: Annotated[float, "input and output tokens/s over the whole run"]
+    # None: no target, or a busy client doesn't know which requests met it
+    goodput: Annotated[float | None, "requests/s that met every --goodput target"]
+    peak_output_tokens_per_s: Annotated[float | None, "the best whole second"]  # None: not known
     ttft: Latency  # from sent
     tpot: Latency
     itl: Latency  # gaps between chunks
@@ -125,15 +128,18 @@ class Summary(msgspec.Struct, frozen=True):
     queue: Distribution  # sent minus due, whatever the reason
     steady: Steady | None
     wait: Wait | None  # None: too few requests to tell
-    at_once: int  # completed requests of several chunks that all came together, every one of them seen
+    # completed, of several chunks, every one of them seen
+    at_once: Annotated[int, "requests whose chunks all came together"]
     client: ClientSummary
-    replicas: list[ReplicaSummary] = []  # where there are several
-    bounds: dict[str, tuple[float, float]] = {}  # of goodput, peak and steady throughput where these are None
+    replicas: Annotated[list[ReplicaSummary], "what each copy of the server did"] = []  # where there are several
+    bounds: Annotated[
+        dict[str, tuple[float, float]], "of goodput, peak and steady throughput where these are null: least and most"
+    ] = {}
 
     impossible: Counts | None = None  # what the server says can't be: dyno's count is used
     miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
     odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
-    freezes: list[Freeze] = []
+    freezes: Annotated[list[Freeze], "moments in which requests were under way and no stream moved"] = []
     unfrozen: Unfrozen | None = None  # where there are some
 
     @property

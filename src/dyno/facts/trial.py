@@ -1,6 +1,6 @@
 """A trial: one workload and load on one target. All that is needed to run it again."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -9,24 +9,33 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option
 
 
 class TrialSpec(msgspec.Struct, frozen=True):
     target: TargetSpec
     workload: WorkloadSpec
     load: LoadSpec
-    tokenizer: str | None = None
-    ignore_eos: bool = False
+    tokenizer: Annotated[str | None, Option("--tokenizer", "PATH|NAME")] = None
+    ignore_eos: Annotated[
+        bool, Option("--ignore-eos", help="answers as long as asked; always on for the random dataset")
+    ] = False
     sampling: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
     percentiles: list[float] = msgspec.field(default_factory=lambda: [99.0])
     goodput_ms: dict[str, float] = {}  # ttft, tpot, e2el → at most so many milliseconds, counted from sent
-    ready_check_timeout_s: float = 0.0
-    label: str | None = None
-    metadata: dict[str, str] = {}
+    ready_check_timeout_s: Annotated[
+        float,
+        Option("--ready-check-timeout-sec", "S",
+               "wait so long for a completed generation before the benchmark (default: 0, don't)"),
+    ] = 0.0  # fmt: skip
+    label: Annotated[str | None, Option("--label")] = None
+    metadata: Annotated[dict[str, str], Option("--metadata", "KEY=VALUE", nargs="*")] = {}
     kind: str = "serve"
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
-    reset_cache: bool = False  # empty the server's prefix cache before the load
+    reset_cache: Annotated[
+        bool, Option("--reset-prefix-cache", help="empty a running server's prefix cache before the load")
+    ] = False
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 
 

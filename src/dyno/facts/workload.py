@@ -1,28 +1,37 @@
 """A workload: which prompts, how long, how many tokens wanted."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from dyno.facts.request import Request
+from dyno.option import Option
 
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
 
+# More than this would fill the memory, or take years: a slip of the pen.
+MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
+_RATIO = Option(least=0, below=1, words="is from 0 to below 1")
+
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
-    dataset: str  # a name in workload.DATASETS
-    path: str | None = None
-    num_prompts: int = 1000
-    num_warmups: int = 0
-    seed: int = 0
-    input_len: int = 1024  # random
-    output_len: int | None = None  # None: the dataset's own
-    range_ratio_input: float = 0.0  # random: lengths uniform in [len × (1 − r), len × (1 + r)]
-    range_ratio_output: float = 0.0
-    prefix_len: int = 0  # random: tokens shared by all prompts, before the random ones
-    shuffle: bool = True
-    oversample: bool = True  # repeat prompts when a file holds fewer than asked
+    dataset: Annotated[str, Option("--dataset-name")]  # a name in workload.DATASETS
+    path: Annotated[str | None, Option("--dataset-path", "FILE")] = None
+    num_prompts: Annotated[int, Option("--num-prompts", "N", least=1, most=MOST_PROMPTS)] = 1000
+    num_warmups: Annotated[
+        int, Option("--num-warmups", "N", "with prompts of their own (default: 0)", least=0, most=MOST_PROMPTS)
+    ] = 0
+    seed: Annotated[int, Option("--seed", least=0)] = 0
+    input_len: Annotated[int, Option(least=0, most=_TOKENS)] = 1024  # random; 0: in a micro benchmark
+    output_len: Annotated[int | None, Option(least=-1, most=_TOKENS)] = None  # None: the dataset's own; -1: the file's
+    range_ratio_input: Annotated[float, _RATIO] = 0.0  # random: lengths uniform in [len × (1 − r), len × (1 + r)]
+    range_ratio_output: Annotated[float, _RATIO] = 0.0
+    prefix_len: Annotated[  # random
+        int, Option("--random-prefix-len", "N", "shared by all, before the random part", least=0, most=_TOKENS)
+    ] = 0
+    shuffle: Annotated[bool, Option("--disable-shuffle")] = True
+    oversample: Annotated[bool, Option("--no-oversample", help="don't repeat prompts of a small dataset")] = True
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
+from dyno.option import sentences
 from dyno.store import imports
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
@@ -118,94 +119,32 @@ _TELEMETRY = {
 }
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
 _IMPORTED = {
-    "import": "VARCHAR", "file": "VARCHAR", "row": "BIGINT", "line": "BIGINT", "tool": "VARCHAR", "kind": "VARCHAR",
-    "label": "VARCHAR", "series": "VARCHAR", "settings": "JSON", "name": "VARCHAR", "value": "DOUBLE",
-    "definition": "VARCHAR",
-}  # fmt: skip
-_OF_IMPORTS = {
-    "import": "the file under runs/imports",
-    "file": "that was imported",
-    "row": "the result's first line in it",
-    "line": "the figure's",
-    "tool": "that measured: vllm, sglang, llama-bench, …",
-    "series": "what its author compares: an engine, a machine",
-    "definition": "what the tool means by it; METHOD.md has them in words",
-    "kind": "serve, throughput, latency, micro, quality",
-    "label": "as its author calls it",
-    "settings": "what is told of load, engine and machine: settings->>'model'",
-    "name": "of the figure: mean_ttft_ms, output_throughput, …",
-    "value": "in the unit of its name; tokens or requests each second, seconds",
+    "import": ("VARCHAR", "the file under runs/imports"),
+    "file": ("VARCHAR", "that was imported"),
+    "row": ("BIGINT", "the result's first line in it"),
+    "line": ("BIGINT", "the figure's"),
+    "tool": ("VARCHAR", "that measured: vllm, sglang, llama-bench, …"),
+    "kind": ("VARCHAR", "serve, throughput, latency, micro, quality"),
+    "label": ("VARCHAR", "as its author calls it"),
+    "series": ("VARCHAR", "what its author compares: an engine, a machine"),
+    "settings": ("JSON", "what is told of load, engine and machine: settings->>'model'"),
+    "name": ("VARCHAR", "of the figure: mean_ttft_ms, output_throughput, …"),
+    "value": ("DOUBLE", "in the unit of its name; tokens or requests each second, seconds"),
+    "definition": ("VARCHAR", "what the tool means by it; METHOD.md has them in words"),
 }
 _MEANINGS = {
+    **sentences(Record),
+    **sentences(Iteration),
+    **sentences(Summary),
     "run": "its folder; the same in every table",
-    "duration_s": "from the start of the load to the end of the last response",
-    "planned": "requests that were to be sent",
-    "sent": "requests",
-    "completed": "requests",
-    "failed": "requests; completed + failed = sent",
-    "failures": "requests by kind of failure",
-    "failure_examples": "what the server said, by kind",
-    "outcome": "complete, interrupted, server gone",
-    "end_at_once": "completed with the end token alone",
-    "resent": "sent a second time, after the server closed a kept connection",
-    "total_input_tokens": "of completed requests",
-    "total_output_tokens": "of completed requests",
-    "wanted_output_tokens": "asked for by the completed requests",
-    "planned_input_tokens": "of completed requests, by the workload's tokenizer",
-    "cached_input_tokens": "from the server's prefix cache, where it tells",
-    "tokens_by": "how output tokens were counted: usage, tokenizer, chunks",
-    "chunks": "events with tokens",
-    "empty_chunks": "events without",
-    "reasoning": "whether, or how many requests, came with reasoning text",
-    "finish_reasons": "requests by reason",
-    "models_answered": "requests by the name that the answer bears",
-    "request_throughput": "requests/s over the whole run",
-    "output_throughput": "output tokens/s over the whole run",
-    "total_token_throughput": "input and output tokens/s over the whole run",
-    "goodput": "requests/s that met every --goodput target",
-    "peak_output_tokens_per_s": "the best whole second",
-    "at_once": "requests whose chunks all came together",
-    "bounds": "of goodput, peak and steady throughput where these are null: least and most",
-    "freezes": "moments in which requests were under way and no stream moved",
-    "replicas": "what each copy of the server did",
     "index": "of the request in its workload, of the iteration, of the thing that was looked at",
-    "due_ns": "when the plan wanted it sent",
-    "sent_ns": "just before its first byte went out",
     "end_ns": "when the exchange, or the iteration, was over",
-    "prompt_tokens_planned": "by the workload's tokenizer",
-    "output_tokens_wanted": "at most so many were asked for",
-    "connecting_ns": "from due to sent, spent on opening a connection",
-    "replica": "which of the URLs",
-    "status": "HTTP's; 0: no response",
-    "chunk_ns": "when each chunk came",
-    "chunk_tokens": "tokens in each chunk, where the server tells",
-    "late_ns_max": "read − kernel stamp, the latest read",
-    "late_ns_sum": "of all reads",
-    "reads": "from the socket",
-    "unseen": "chunks, counted from 0, that arrived at chunk_ns at the latest: the client was late",
-    "unseen_since_ns": "the earliest moment at which each of these can have arrived",
-    "unstamped": "reads timed by dyno's own clock, because the wall clock was set",
-    "prompt_tokens": "as the server counted",
-    "cached_tokens": "of the prompt, from the server's prefix cache",
-    "output_tokens": "see tokens_by",
     "text": "the answer; of a finding or a failure, the sentence",
-    "finish_reason": "stop, length, …",
-    "done": "the stream's own end mark was seen",
-    "model": "the name that the answer bears",
-    "error": "the kind of failure; null: completed",
-    "error_detail": "in the server's words",
     "ttft_ms": "first chunk − sent; null where its arrival is not known",
     "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1); null where one of them is not known",
     "e2el_ms": "last chunk − sent; null where its arrival is not known",
     "queue_ms": "sent − due",
     "latency_ms": "of the iteration",
-    "others_cpu": "cores kept busy by others than dyno and the engine",
-    "drafts": "how often tokens were drafted",
-    "drafted_tokens": "in speculative decoding",
-    "accepted_tokens": "of the drafted ones",
-    "answers": "its requests: tokens, and times in ns since the iteration began",
-    "warmup": "not measured",
-    "told": "by llama-bench, of itself and the test",
     "code": "family.name, as in METHOD.md",
     "level": "note, doubt, void",
     "advice": "what to do about it",
@@ -218,7 +157,7 @@ _MEANINGS = {
     "name": "of the value, its unit last",
     "value": "counters run on from before the load",
 }
-_OF = {
+_FAMILIES = {
     "workload_": "a setting of the workload",
     "load_": "a setting of the load",
     "engine_": "a setting of the engine; null: as it does by itself",
@@ -262,7 +201,8 @@ class Tables:
             }
         )
         self._fill(folders)
-        self._insert("imported", _IMPORTED, [row for path in shelf.imports for row in self._imported(path)])
+        columns = {name: kind for name, (kind, _) in _IMPORTED.items()}
+        self._insert("imported", columns, [row for path in shelf.imports for row in self._imported(path)])
         self._sizes: dict[str, int] = {}
         self._long = {table: self._files(folders, name) for table, name in _LONG.items()}
         for table, paths in self._long.items():
@@ -307,14 +247,14 @@ class Tables:
         return Answer(columns, numbers, _rows(result))
 
     def _files(self, folders: list[Path], name: str) -> list[Path]:
-        there = []
+        readable = []
         for path in (folder / name for folder in folders if (folder / name).exists()):
             try:
                 opened(path).close()
-                there.append(path)
+                readable.append(path)
             except OSError as e:
                 self.unreadable.append(f"{path} can't be read: {e.strerror}.")
-        return there
+        return readable
 
     def _fit(self, tables: list[str]) -> None:
         """DuckDB takes twice the longest line for each thread: as much room as these files need, and no more threads
@@ -343,15 +283,15 @@ class Tables:
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
         """(table, column, type, meaning), in order."""
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
-        told = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
-        for table, column, kind in told:
+        by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
+        for table, column, kind in by_table:
             if table == "trials" and column in _NAMED:
                 meaning = _NAMED[column][2]
             elif table == "imported":
-                meaning = _OF_IMPORTS[column]
+                meaning = _IMPORTED[column][1]
             else:
-                family = next(prefix for prefix in _OF if column.startswith(prefix))
-                meaning = _MEANINGS.get(column, _OF[family])
+                family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
+                meaning = _MEANINGS.get(column, _FAMILIES[family])
             yield table, column, kind, meaning
 
     def _fill(self, folders: list[Path]) -> None:
@@ -365,7 +305,7 @@ class Tables:
                     planned.setdefault(study, _planned(study))
                     files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
                 trials += [_trial(folder, files)] if files["trial"] else []
-                findings += [{"run": str(folder), **f} for f in _at(files, "summary.findings") or []]
+                findings += [{"run": str(folder), **f} for f in _within(files, "summary.findings") or []]
             except StoreError as e:
                 self.unreadable.append(str(e))
                 continue
@@ -380,7 +320,7 @@ class Tables:
 
     def _imported(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            document = imports.kept(path)
+            document = imports.load(path)
         except StoreError as e:
             self.unreadable.append(str(e))
             return
@@ -439,11 +379,11 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _planned(study: Path) -> dict[str, Any]:
     """What study.json says of each trial, by its id."""
-    trials = _at(_json(study / "study.json"), "trials") or []
-    return {id: trial for trial in trials if (id := _at(trial, "place.id"))}
+    trials = _within(_json(study / "study.json"), "trials") or []
+    return {id: trial for trial in trials if (id := _within(trial, "place.id"))}
 
 
-def _at(value: Any, where: str) -> Any:
+def _within(value: Any, where: str) -> Any:
     for name in where.split(".") if where else ():
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -451,24 +391,24 @@ def _at(value: Any, where: str) -> Any:
 
 def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     line = look(folder)
-    accelerators = _at(files, "trial.rig.accelerators") or []
+    accelerators = _within(files, "trial.rig.accelerators") or []
     first = accelerators[0] if accelerators else {}
-    row: dict[str, Any] = {name: _at(files, where) for name, (_, where, _) in _NAMED.items() if where}
+    row: dict[str, Any] = {name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where}
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
     row |= {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
-    for share in _at(files, "summary.roofline.shares") or []:
+    for share in _within(files, "summary.roofline.shares") or []:
         row |= {
-            f"{share['what']}_{of}_share": share.get(of)
-            for of in ("bandwidth", "arithmetic")
-            if share.get(of) is not None
+            f"{share['what']}_{limit}_share": share.get(limit)
+            for limit in ("bandwidth", "arithmetic")
+            if share.get(limit) is not None
         }
-    row["engine_kind"] = row["engine_kind"] or _at(files, "trial.target.kind")
+    row["engine_kind"] = row["engine_kind"] or _within(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
-    row["engine_version"] = row["engine_version"] or _at(files, "trial.target.version")
-    row["quantization"] = row["quantization"] or _at(files, "trial.trial.engine.quantization")
-    row["workload"] = row["workload"] or _at(files, "trial.trial.workload.dataset")
+    row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
+    row["quantization"] = row["quantization"] or _within(files, "trial.trial.engine.quantization")
+    row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
     for prefix, where, kind in _all_parts():
-        row = {**_flat(kind, _at(files, where), prefix), **row}
+        row = {**_flat(kind, _within(files, where), prefix), **row}
     return row
 
 
@@ -571,17 +511,17 @@ def _longest_line(path: Path) -> int:
     if size <= _OBJECT:
         return longest
     with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = 0
-        while at + longest < len(data):
-            end = data.rfind(b"\n", at, at + longest) + 1
+        start = 0
+        while start + longest < len(data):
+            end = data.rfind(b"\n", start, start + longest) + 1
             if not end:
-                end = data.find(b"\n", at + longest) + 1 or len(data)
-                longest = end - at
-            at = end
+                end = data.find(b"\n", start + longest) + 1 or len(data)
+                longest = end - start
+            start = end
     return longest
 
 
-def _bytes(told: str) -> int:
-    """DuckDB's '18.6 GiB'."""
-    number, _, unit = told.partition(" ")
+def _bytes(size: str) -> int:
+    """Read DuckDB's '18.6 GiB'."""
+    number, _, unit = size.partition(" ")
     return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit))

@@ -1,9 +1,7 @@
 """The cells of a study's tables: which keys a table has, what a key takes, and whether a value is a list of choices."""
 
-import math
 import types
-import typing
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -13,68 +11,49 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option, declared
 from dyno.study.document import Document, Path
 from dyno.transport import Transport
 
 Hints = dict[str, Any]
 
 
-def _hints(struct: type, *but: str) -> Hints:
-    return {name: hint for name, hint in typing.get_type_hints(struct).items() if name not in but}
+def hints(struct: type[msgspec.Struct], *but: str) -> Hints:
+    """What each field takes, with its bounds."""
+    return {f.name: f.type for f in msgspec.structs.fields(struct) if f.name not in but}
 
 
-SERVING = _hints(LoadSpec, "seed")
-OFFLINE = _hints(OfflineSpec, "kind")
-TRANSPORT = _hints(Transport, "proxy")
+SERVING = hints(LoadSpec, "seed")
+OFFLINE = hints(OfflineSpec, "kind")
+TRANSPORT = hints(Transport, "proxy")
 
 # What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.
 CELLS: dict[str, Hints] = {
     "engine": {
-        **_hints(EngineSpec),
+        **hints(EngineSpec),
         **TRANSPORT,
         "base_url": str | list[str],
-        "api_key_env": str,
-        "backend": str,
-        "endpoint": str,
+        **dict.fromkeys(("api_key_env", "backend", "endpoint"), str),
     },
-    "workload": _hints(WorkloadSpec),
+    "workload": hints(WorkloadSpec),
     "load": {
         "kind": Literal["serve", "throughput", "latency", "micro"],
         **SERVING,
         **OFFLINE,
-        "num_prompts": int,  # goes before the workload's: how many are sent often depends on how fast
-        "num_warmups": int,
-        "requests_per_stream": float,  # num_prompts = this × max_concurrency
+        # These go before the workload's: how many are sent often depends on how fast.
+        **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_warmups")},
+        "requests_per_stream": Annotated[float, Option(above=0, most=1e7)],  # num_prompts = this × max_concurrency
     },
     "trial": {
-        **_hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
+        **hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
         "cache": Literal["empty", "keep"],
     },
 }
 
-_LEAST: dict[str, float] = {
-    "num_prompts": 1, "num_warmups": 0, "input_len": 0, "output_len": 0, "prefix_len": 0, "max_concurrency": 1,
-    "batch_size": 1, "depth": 0, "iterations": 1, "warmup_iterations": 0, "tensor_parallel": 1, "pipeline_parallel": 1,
-    "replicas": 1, "max_model_len": 1, "max_num_seqs": 1, "max_batched_tokens": 1, "draft_tokens": 1, "repeats": 1,
-    "seed": 0, "machine_accelerators": 1,
-}  # fmt: skip
-# More than this would fill the memory, or take years: a slip of the pen.
-MOST: dict[str, float] = {
-    **dict.fromkeys(("num_prompts", "num_warmups", "max_concurrency", "batch_size", "iterations"), 10_000_000),
-    **dict.fromkeys(("input_len", "output_len", "prefix_len", "depth"), 100_000_000),
-    **dict.fromkeys(("duration_s", "timeout_s", "request_timeout_s", "ready_timeout_s"), 1e8),
-    **dict.fromkeys(("ramp_start_rps", "ramp_end_rps", "request_rate_rps", "requests_per_stream"), 1e7),
-}
-_ABOVE_ZERO = (
-    "request_rate_rps", "burstiness", "duration_s", "request_timeout_s", "response_bytes_max", "ramp_end_rps",
-    "requests_per_stream", "memory_fraction", "ready_timeout_s", "timeout_s", "connect_timeout_s", "read_timeout_s",
-)  # fmt: skip
-
-_PRICES = ("accelerator_hour", "machine_hour", "energy_kwh")
-
 
 def choices(hint: Any, value: Any) -> list[Any] | None:
     """The values of a list that stands for several trials; None where it is one value."""
+    hint, _ = declared(hint)
     if not isinstance(value, list):
         return None
     if _takes_list(hint):
@@ -90,7 +69,7 @@ def _takes_list(hint: Any) -> bool:
 
 def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
     """The value as the key's type; what is wrong with it is a mistake at the path."""
-    name = str(path[-1])
+    name, (hint, option) = str(path[-1]), declared(hint)
     if _too_large(value):
         document.mistake(path, "holds a whole number beyond 64 bits.")
         return None
@@ -101,22 +80,9 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
         shown = repr(secrets.public(value, name))
         document.mistake(path, f"should be {_words(hint)}, and is {shown}" + (f" (at {inside})" if inside else "."))
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if name in _LEAST and value < _LEAST[name] and not (name == "output_len" and value == -1):
-            document.mistake(path, f"must be at least {_LEAST[name]:g}, and is {value:g}.")
-        if name in MOST and value > MOST[name] and (name, value) != ("request_rate_rps", math.inf):
-            document.mistake(path, f"must be at most {MOST[name]:,.0f}, and is {value:,}.")
-            return None
-        if name in _ABOVE_ZERO and not value > 0:
-            document.mistake(path, f"must be above 0, and is {value:g}.")
-        if name in ("range_ratio_input", "range_ratio_output") and not 0 <= value < 1:
-            document.mistake(path, f"is from 0 to below 1, and is {value:g}.")
-        if name in _PRICES and not (0 < value < math.inf or (value == 0 and name == "energy_kwh")):
-            document.mistake(path, f"is a price, a number above 0, and is {value:g}.")
-        if name == "port" and not 0 < value < 65536:
-            document.mistake(path, f"is a number from 1 to 65535, and is {value}.")
-        if name == "memory_fraction" and value > 1:
-            document.mistake(path, f"is a share, at most 1, and is {value:g}.")
+    if isinstance(value, int | float) and not isinstance(value, bool) and (why := option.problem(value)):
+        document.mistake(path, f"{why}, and is {f'{value:,}' if value > option.most else f'{value:g}'}.")
+        return None if value > option.most else value
     return value
 
 

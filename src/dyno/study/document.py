@@ -1,4 +1,4 @@
-"""A TOML text, and where in it each thing stands: so that a mistake can be told with its line."""
+"""A TOML text, and the line of each thing in it: a mistake is reported with its line."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from dyno.errors import UsageError
 
 Path = tuple[str | int, ...]
 
-_MISTAKES, _LONGEST = 100, 2000  # that are told; characters of one
+_MISTAKES, _LONGEST = 100, 2000  # reported at most; characters of one
 _DOTTED = re.compile(  # tomllib takes the square of a dotted key's length
     r"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50}"""
 )
@@ -21,14 +21,14 @@ _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 class Document:
     def __init__(self, text: str, name: str, so: str = ", and nothing was started") -> None:
-        """`so`: what follows from a mistake, for the sentence that tells of it."""
+        """`so`: what follows from a mistake, for the message."""
         self.text, self.name, self._so = text, name, so
         if deep := _DOTTED.search(text):
             line = 1 + text.count("\n", 0, deep.start())
             raise UsageError(f"{name}, line {line}: a name of more than fifty parts. No table of it needs that.")
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
-            secrets.learn(secrets.within(self.tree))  # a mistake is told with the words of the file
+            secrets.learn(secrets.within(self.tree))  # a mistake quotes the file
         except RecursionError:
             raise UsageError(f"{name} is nested too deep: no table of it needs that.") from None
         except ValueError as e:  # also of a number with thousands of digits
@@ -43,7 +43,7 @@ class Document:
         return self._lines.get(path, 1)
 
     def mistake(self, path: Path, text: str) -> None:
-        """Kept until `check`: all of them are told at once."""
+        """Collect it until `check` reports all of them at once."""
         where = ".".join(f"#{p + 1}" if isinstance(p, int) else p for p in path)
         text = text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
         entry = (self.line(path), f"{where}: {text}" if where else text)
@@ -65,13 +65,13 @@ class Document:
     def check(self) -> None:
         if not self._mistakes:
             return
-        told = [f"  line {line}: {text}" for line, text in sorted(self._mistakes)]
-        count = f"{len(told)} mistakes" if len(told) > 1 else "a mistake"
-        raise UsageError("\n".join([f"{self.name} has {count}{self._so}:", *told]))
+        sentences = [f"  line {line}: {text}" for line, text in sorted(self._mistakes)]
+        count = f"{len(sentences)} mistakes" if len(sentences) > 1 else "a mistake"
+        raise UsageError("\n".join([f"{self.name} has {count}{self._so}:", *sentences]))
 
 
 def _lines(text: str) -> dict[Path, int]:
-    found: dict[Path, int] = {}
+    lines: dict[Path, int] = {}
     table: Path = ()
     arrays: dict[Path, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -81,14 +81,14 @@ def _lines(text: str) -> dict[Path, int]:
                 arrays[table] = arrays.get(table, -1) + 1
                 table = (*table, arrays[table])
             for end in range(1, len(table) + 1):
-                found.setdefault(table[:end], number)
+                lines.setdefault(table[:end], number)
         elif key := _KEY.match(line):
             parts = _parts(key[1])
             for end in range(1, len(parts) + 1):  # a dotted key is a table's line, too
-                found.setdefault((*table, *parts[:end]), number)
+                lines.setdefault((*table, *parts[:end]), number)
             for inner in re.finditer(r"[{,]\s*([A-Za-z0-9_-]+)\s*=", line[key.end() :]):  # an inline table's keys
-                found.setdefault((*table, *parts, inner[1]), number)
-    return found
+                lines.setdefault((*table, *parts, inner[1]), number)
+    return lines
 
 
 def _within(path: Path, arrays: dict[Path, int]) -> Path:

@@ -1,36 +1,38 @@
-"""From a study's text to its trials. Everything that is wrong with it is told at once, before anything runs."""
+"""From a study's text to its trials. All its mistakes are reported at once, before anything runs."""
 
 import functools
 import hashlib
+import itertools
 import math
 import re
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from dyno import files, secrets
 from dyno.errors import UsageError
+from dyno.facts.price import Price
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
-from dyno.study.cells import CELLS, converted
-from dyno.study.document import Document
+from dyno.option import fields
+from dyno.study.cells import CELLS, converted, hints
+from dyno.study.document import Document, Path
 from dyno.study.grid import Cell, Room, Section, expand, used
-from dyno.study.tables import Parts, Tables
 from dyno.study.trials import Known, Trials
 
-_TOP: dict[str, Any] = {
-    "name": str,
-    "about": str,
-    "seed": int,
-    "repeats": int,
-    "interleave": Literal["engines", "trials"],
-    "on_failure": Literal["carry_on", "retry", "stop"],
-}
+T = TypeVar("T", bound=msgspec.Struct)
+
+Trio = tuple[str, str, str]  # the names of engine, workload and load
+Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': names of its tables
+
+_TOP = hints(Study, "trials", "stop", "rigs")
 _TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
+_LIKE = 20  # engines that one is like, each like the next
+_ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
 _DEEPEST = 20  # variables that name one another
 
 
@@ -38,6 +40,134 @@ def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | Non
     """`given`: variables set from outside, as text."""
     document = Document(text, str(path))
     return _Reader(document, known, path.absolute().parent).study(path.stem, given or {})
+
+
+class Parts(NamedTuple):
+    """The tables of the file, checked key by key."""
+
+    engines: dict[str, dict[str, Section]]  # name → its sections: engine, and what it says of workload, load, trial
+    workloads: dict[str, Section]
+    loads: dict[str, Section]
+    trial: Section
+    rules: dict[str, dict[str, list[str]]]  # engine or workload → rigs, workloads, loads that it is for
+
+    @property
+    def tables(self) -> dict[str, Mapping[str, Any]]:
+        """By the part of a trial, in the order of `PARTS`."""
+        return {"engine": self.engines, "workload": self.workloads, "load": self.loads}
+
+
+class Tables:
+    def __init__(self, document: Document) -> None:
+        self.doc = document
+
+    def named(self, name: str) -> dict[str, Any]:
+        table = self.doc.tree.get(name, {})
+        if not isinstance(table, dict) or not all(isinstance(v, dict) for v in table.values()):
+            self.doc.mistake((name,), f"is a table of tables: write [{name}.NAME].")
+            return {}
+        return table
+
+    def rig(self, path: Path, table: Any) -> RigWanted:
+        price = None
+        if isinstance(table.get("price"), dict):
+            price = self.struct((*path, "price"), Price, table["price"])
+            table = {k: v for k, v in table.items() if k != "price"}
+        return msgspec.structs.replace(self.struct(path, RigWanted, table), price=price)
+
+    def struct(self, path: Path, struct: type[T], table: Any) -> T:
+        if not isinstance(table, dict):
+            self.doc.mistake(path, "is a table.")
+            return struct()
+        known, values = hints(struct), {}
+        for key, value in table.items():
+            if key not in known:
+                self.doc.unknown((*path, key), list(known))
+            elif (own := converted(self.doc, (*path, key), known[key], value)) is not None:
+                values[key] = own
+        return struct(**values)
+
+    def parts(self, rigs: list[str]) -> Parts:
+        engines, workloads, loads = (self.named(name) for name in ("engines", "workloads", "loads"))
+        rules: dict[str, dict[str, list[str]]] = {}
+        known_names = {"rigs": rigs, "workloads": list(workloads), "loads": list(loads)}
+        sections: dict[str, dict[str, Section]] = {}
+        for name in engines:
+            table, paths = self._inherited(name, engines)
+            own = {k: v for k, v in table.items() if k not in _ENGINE_RULES or k == "zip"}
+            sections[name] = {"engine": self._section("engine", ("engines", name), own, paths, _ENGINE_RULES)}
+            for part in ("workload", "load", "trial"):
+                sections[name][part] = self._section(part, ("engines", name, part), table.get(part, {}))
+            rules[f"engine {name}"] = self._rules(table, ("engines", name), known_names)
+        work = {}
+        for name, table in workloads.items():
+            rules[f"workload {name}"] = self._rules(table, ("workloads", name), {"loads": list(loads)})
+            cells = {k: v for k, v in table.items() if k != "loads"}
+            work[name] = self._section("workload", ("workloads", name), cells, also=["loads"])
+        how = {name: self._section("load", ("loads", name), table) for name, table in loads.items()}
+        trial = self._section("trial", ("trial",), self.doc.tree.get("trial", {}))
+        return Parts(sections, work, how, trial, rules)
+
+    def _inherited(self, name: str, engines: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+        """With what it takes from the engine that it is `like`, each key with the place where it is said."""
+        chain = [name]
+        while like := engines[chain[-1]].get("like"):
+            if not isinstance(like, str) or like not in engines:
+                self.doc.unknown(("engines", chain[-1], "like", str(like)), list(engines), "engine")
+                break
+            if like in chain:
+                self.doc.mistake(("engines", name, "like"), f"goes round in a circle: {' → '.join([*chain, like])}.")
+                break
+            if len(chain) == _LIKE:
+                self.doc.mistake(("engines", name, "like"), f"leads through more than {_LIKE} engines.")
+                break
+            chain.append(like)
+        table: dict[str, Any] = {}
+        paths: dict[str, Path] = {}
+        for ancestor in reversed(chain):
+            for key, value in engines[ancestor].items():
+                inner = isinstance(value, dict) and isinstance(table.get(key), dict)
+                table[key] = {**table[key], **value} if inner else value
+                paths[key] = ("engines", ancestor, key)
+        return table, paths
+
+    def _section(
+        self, part: str, path: Path, table: Any, paths: dict[str, Path] | None = None, also: list[str] | None = None
+    ) -> Section:
+        if not isinstance(table, dict):
+            self.doc.mistake(path, "is a table.")
+            return Section(part, {}, {}, [])
+        cells = {}
+        for key, value in table.items():
+            if key in CELLS[part]:
+                cells[key] = value
+            elif key != "zip":
+                self.doc.unknown((*path, key), list(dict.fromkeys([*CELLS[part], *(also or []), "zip"])))
+        where = {key: (paths or {}).get(key, (*path, key)) for key in cells}
+        return Section(part, cells, where, self._zipped(path, table.get("zip", []), cells))
+
+    def _zipped(self, path: Path, value: Any, cells: dict[str, Any]) -> list[list[str]]:
+        nested = isinstance(value, list) and value and all(isinstance(g, list) for g in value)
+        groups = value if nested else [value] if value else []
+        if not all(isinstance(g, list) and all(isinstance(k, str) for k in g) for g in groups):
+            self.doc.mistake((*path, "zip"), "is a list of this table's keys, or a list of such lists.")
+            return []
+        for group in groups:
+            for key in group:
+                if key not in cells:
+                    self.doc.mistake((*path, "zip"), f"{key!r} is no key of this table.")
+        return groups
+
+    def _rules(self, table: dict[str, Any], path: Path, known: dict[str, list[str]]) -> dict[str, list[str]]:
+        rules = {}
+        for key, names in known.items():
+            if key in table:
+                asked = converted(self.doc, (*path, key), list[str], table[key]) or []
+                for name in asked:
+                    if name not in names:
+                        self.doc.unknown((*path, key, name), names, key.removesuffix("s"))
+                rules[key] = [name for name in asked if name in names]
+        return rules
 
 
 class _Reader:
@@ -55,12 +185,12 @@ class _Reader:
             self.doc.mistake(("name",), f"{name[:120]!r} names a folder: up to 100 letters, digits, '.', '_' and '-'.")
         seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         self.room = Room(self.doc, repeats)
-        variables = self._variables(given)
-        rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
+        self.variables = self._variables(given)
+        self.rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
         stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
-        parts = self.tables.parts(list(rigs))
+        self.parts = self.tables.parts(list(self.rigs))
         trials: dict[str, PlannedTrial] = {}
-        for place, trial, api_key in self._grid(parts, variables, rigs):
+        for place, trial, api_key in self._grid():
             for repeat in range(1, repeats + 1):
                 planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
@@ -82,7 +212,7 @@ class _Reader:
             interleave=top.get("interleave", "engines"),
             on_failure=top.get("on_failure", "retry"),
             stop=stop,
-            rigs=rigs,
+            rigs=self.rigs,
         )
 
     def _variables(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -110,43 +240,37 @@ class _Reader:
                     self.doc.unknown(("variables", name, other), list(out), "variable")
         return out
 
-    def _grid(
-        self, parts: Parts, variables: dict[str, Any], rigs: dict[str, RigWanted]
-    ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
-        excluding = self._choosers("exclude", parts)
+    def _grid(self) -> Iterator[tuple[Place, TrialSpec, str | None]]:
+        excluding = self._choosers("exclude")
         matched = set()
-        for rig in [*rigs, *([] if rigs else [None])]:
-            for names in self._trios(parts, rig):
-                for place, cell, trial, key in self._trials(names, parts, variables, rig, rigs):
+        for rig in [*self.rigs, *([] if self.rigs else [None])]:
+            for names in self._trios(rig):
+                for place, cell, trial, key in self._trials(names, rig):
                     out = {i for i, rule in enumerate(excluding) if _matches(rule, names, cell)}
                     matched |= out
                     if not out:
                         yield place, trial, key
-            for i, rule in enumerate(self._choosers("include", parts)):
-                yield from self._included(i, rule, parts, variables, rig, rigs)
+            for i, rule in enumerate(self._choosers("include")):
+                yield from self._included(i, rule, rig)
         for i in sorted({*range(len(excluding))} - matched) if not self.doc.mistaken else []:
             self.doc.mistake(("exclude", i), "excludes nothing: no trial is like this.")
 
-    def _trios(self, parts: Parts, rig: str | None) -> Iterator[tuple[str, str, str]]:
+    def _trios(self, rig: str | None) -> Iterator[Trio]:
+        parts = self.parts
         for engine in parts.engines:
-            of_engine = parts.rules[f"engine {engine}"]
-            if rig not in of_engine.get("rigs", [rig]):
+            rules = parts.rules[f"engine {engine}"]
+            if rig not in rules.get("rigs", [rig]):
                 continue
-            for workload in of_engine.get("workloads", parts.workloads):
+            for workload in rules.get("workloads", parts.workloads):
                 for load in parts.rules[f"workload {workload}"].get("loads", parts.loads):
-                    if load in of_engine.get("loads", parts.loads):
+                    if load in rules.get("loads", parts.loads):
                         yield engine, workload, load
 
     def _trials(
-        self,
-        names: tuple[str, str, str],
-        parts: Parts,
-        variables: dict[str, Any],
-        rig: str | None,
-        rigs: dict[str, RigWanted],
-        extra: dict[str, Section] | None = None,
+        self, names: Trio, rig: str | None, extra: dict[str, Section] | None = None
     ) -> Iterator[tuple[Place, Cell, TrialSpec, str | None]]:
         engine, workload, load = names
+        parts = self.parts
         own = parts.engines[engine]
         sections = [
             own["engine"],
@@ -155,78 +279,56 @@ class _Reader:
             _merged(parts.trial, own["trial"]),
         ]
         sections = [_merged(s, extra[s.part]) if extra and s.part in extra else s for s in sections]
-        for cell in expand(self.doc, sections, variables, self.room):
+        for cell in expand(self.doc, sections, self.variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
-                price = rigs[rig].price if rig else None
+                price = self.rigs[rig].price if rig else None
                 settings = {k: _shown(v, k) for k, v in cell.varying.items()}
                 place = Place("", "", engine, workload, load, settings, rig=rig, price=price)
                 yield place, cell, trial, cell.sections["engine"].get("api_key_env")
 
-    def _choosers(self, name: str, parts: Parts) -> list[dict[str, dict[str, Any]]]:
-        """Each rule as part → key → values; 'name' is the table's own. `engine = 'vllm'` is short for its name."""
+    def _choosers(self, name: str) -> list[Rule]:
+        """Read the rules of [[include]] or [[exclude]]. `engine = 'vllm'` is short for its name."""
         rules = self.doc.tree.get(name, [])
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
             self.doc.mistake((name,), f"is a list of tables: write [[{name}]].")
             return []
-        tables = _by_part(parts)
-        out = []
+        tables = self.parts.tables
         for i, rule in enumerate(rules):
-            made: dict[str, dict[str, Any]] = {}
-            for part, wanted in rule.items():
-                if part not in tables:
-                    self.doc.unknown((name, i, part), [*tables], "part of a trial")
-                    continue
-                made[part] = {}
-                for key, value in (wanted if isinstance(wanted, dict) else {"name": wanted}).items():
-                    if key != "name":
-                        if key in CELLS[part]:
-                            made[part][key] = value
-                        else:
-                            self.doc.unknown((name, i, part, key), ["name", *CELLS[part]])
-                        continue
-                    names = value if isinstance(value, list) else [value]
-                    for one in names:
-                        if not isinstance(one, str) or one not in tables[part]:
-                            self.doc.unknown((name, i, part, str(one)), list(tables[part]), part)
-                    made[part][key] = [one for one in names if isinstance(one, str) and one in tables[part]]
-            out.append(made)
-        return out
+            for part in rule.keys() - tables.keys():
+                self.doc.unknown((name, i, part), [*tables], "part of a trial")
+        return [
+            {part: self._chooser((name, i, part), part, rule[part]) for part in rule if part in tables}
+            for i, rule in enumerate(rules)
+        ]
 
-    def _included(
-        self,
-        index: int,
-        rule: dict[str, dict[str, Any]],
-        parts: Parts,
-        variables: dict[str, Any],
-        rig: str | None,
-        rigs: dict[str, RigWanted],
-    ) -> Iterator[tuple[Place, TrialSpec, str | None]]:
-        """Trials beside the grid: the named tables, with the keys that the rule says otherwise."""
-        tables = _by_part(parts)
-        names = [rule.get(part, {}).get("name", list(tables[part])) for part in PARTS]
+    def _chooser(self, path: Path, part: str, wanted: Any) -> dict[str, Any]:
+        tables, chosen = self.parts.tables[part], {}
+        for key, value in (wanted if isinstance(wanted, dict) else {"name": wanted}).items():
+            if key == "name":
+                names = value if isinstance(value, list) else [value]
+                for one in names:
+                    if not isinstance(one, str) or one not in tables:
+                        self.doc.unknown((*path, str(one)), list(tables), part)
+                chosen[key] = [one for one in names if isinstance(one, str) and one in tables]
+            elif key in CELLS[part]:
+                chosen[key] = value
+            else:
+                self.doc.unknown((*path, key), ["name", *CELLS[part]])
+        return chosen
+
+    def _included(self, index: int, rule: Rule, rig: str | None) -> Iterator[tuple[Place, TrialSpec, str | None]]:
+        """Trials beside the grid: the named tables, with the keys that the rule changes."""
+        names = [rule.get(part, {}).get("name", list(table)) for part, table in self.parts.tables.items()]
         extra = {}
         for part, cells in rule.items():
             own = {k: v for k, v in cells.items() if k != "name"}
             extra[part] = Section(part, own, {k: ("include", index, part, k) for k in own}, [])
-        for engine in names[0]:
-            if rig not in parts.rules[f"engine {engine}"].get("rigs", [rig]):
-                continue
-            for workload in names[1]:
-                for load in names[2]:
-                    trio = (engine, workload, load)
-                    for place, _, trial, key in self._trials(trio, parts, variables, rig, rigs, extra):
-                        said = {
-                            f"{p}.{k}": _shown(v, k)
-                            for p, cells in rule.items()
-                            for k, v in cells.items()
-                            if k != "name"
-                        }
-                        yield msgspec.structs.replace(place, settings={**said, **place.settings}), trial, key
-
-
-def _by_part(parts: Parts) -> dict[str, Mapping[str, Any]]:
-    return {"engine": parts.engines, "workload": parts.workloads, "load": parts.loads}
+        changed = {f"{part}.{k}": _shown(v, k) for part, section in extra.items() for k, v in section.cells.items()}
+        for trio in itertools.product(*names):
+            if rig in self.parts.rules[f"engine {trio[0]}"].get("rigs", [rig]):
+                for place, _, trial, key in self._trials(trio, rig, extra):
+                    yield msgspec.structs.replace(place, settings={**changed, **place.settings}), trial, key
 
 
 def _merged(section: Section, over: Section) -> Section:
@@ -236,7 +338,7 @@ def _merged(section: Section, over: Section) -> Section:
     return Section(section.part, cells, paths, zipped)
 
 
-def _matches(rule: dict[str, dict[str, Any]], names: tuple[str, str, str], cell: Cell) -> bool:
+def _matches(rule: Rule, names: Trio, cell: Cell) -> bool:
     for part, name in zip(PARTS, names, strict=True):
         for key, wanted in rule.get(part, {}).items():
             actual = name if key == "name" else cell.sections[part].get(key)
@@ -276,9 +378,9 @@ def _placed(
 def _fingerprint(path: str | None) -> str | None:
     """Of a dataset's file: enough to see that it is another one."""
     try:
-        found = FilePath(path or "").stat()
-        return _ends(path or "", found.st_size, found.st_mtime_ns)
-    except (OSError, ValueError):  # told by those who read it
+        stat = FilePath(path or "").stat()
+        return _ends(path or "", stat.st_size, stat.st_mtime_ns)
+    except (OSError, ValueError):  # reported by those who read it
         return None
 
 
@@ -295,14 +397,8 @@ def _canonical(value: Any) -> Any:
     """Without what is at its default: a later dyno that knows more settings finds the same trial."""
     if not isinstance(value, msgspec.Struct):
         return value
-    told = ((name, getattr(value, name), default) for name, default in _defaults(type(value)).items())
-    return {name: _canonical(own) for name, own, default in told if own != default}
-
-
-@functools.cache
-def _defaults(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    fields = msgspec.structs.fields(struct)
-    return {f.name: f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory() for f in fields}
+    own = ((name, getattr(value, name), field.default) for name, field in fields(type(value)).items())
+    return {name: _canonical(v) for name, v, default in own if v != default}
 
 
 def _shown(value: Any, name: str = "") -> Any:

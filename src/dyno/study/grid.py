@@ -39,7 +39,7 @@ class Room:
     each for others that stand for others: so both are counted before they are made."""
 
     def __init__(self, document: Document, repeats: int) -> None:
-        self._doc, self._repeats, self._trials, self._made = document, repeats, 0, 0
+        self._doc, self._repeats, self._trials, self._filled = document, repeats, 0, 0
 
     def trials(self, count: int) -> None:
         """Those that are excluded later, too."""
@@ -58,11 +58,11 @@ class Room:
             return value
         if whole := _VARIABLE.fullmatch(value):
             return variables.get(whole[1], value)
-        return _VARIABLE.sub(lambda found: self._counted(str(variables.get(found[1], found[0]))), value)
+        return _VARIABLE.sub(lambda match: self._counted(str(variables.get(match[1], match[0]))), value)
 
     def _counted(self, text: str) -> str:
-        self._made += len(text)
-        if self._made > _FILLED_MOST:
+        self._filled += len(text)
+        if self._filled > _FILLED_MOST:
             self._doc.mistake(
                 ("variables",), f"stand for more than {_FILLED_MOST >> 20} million characters in all trials. Does one "
                 "name others that name others? Shorten them.",
@@ -92,11 +92,11 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 on_axis[section.part, key] = axis
                 _add(document, axes, axis, len(several), section.paths[key])
     if 0 in axes.values():
-        return  # told
+        return  # an empty list is reported
     room.trials(math.prod(axes.values()))
-    for point in itertools.product(*(range(n) for n in axes.values())):
-        at = dict(zip(axes, point, strict=True))
-        chosen = {name: v[at[f"${{{name}}}"]] if f"${{{name}}}" in at else v for name, v in variables.items()}
+    for indices in itertools.product(*(range(n) for n in axes.values())):
+        point = dict(zip(axes, indices, strict=True))
+        chosen = {name: v[point[f"${{{name}}}"]] if f"${{{name}}}" in point else v for name, v in variables.items()}
         out: dict[str, dict[str, Any]] = {}
         varying: dict[str, Any] = {}
         for section in sections:
@@ -104,7 +104,7 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
             for key, value in section.cells.items():
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
-                cells[key] = room.filled(plain[at[picked_by]] if picked_by else plain, chosen)
+                cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
                 names = [name for name in used(value) if isinstance(variables[name], list)]
                 # How many are sent goes with how they are sent: it tells no trial from another.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"

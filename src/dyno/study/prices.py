@@ -1,19 +1,20 @@
-"""Prices by the hour, from a file beside studies and from the command line."""
+"""The small files beside results: prices by the hour (also from the command line), and about.toml."""
 
 import math
-import typing
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from dyno import files
 from dyno.errors import UsageError
+from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
-from dyno.study.cells import converted
+from dyno.study.cells import converted, hints
 from dyno.study.document import Document
 
+ABOUT = "about.toml"
 _PATTERNS = ("accelerator", "series")
-_HINTS: dict[str, Any] = {**dict.fromkeys(_PATTERNS, str), **typing.get_type_hints(Price)}
+_HINTS = {**dict.fromkeys(_PATTERNS, str), **hints(Price)}
 _MOST = 1e6
 _HOW = "Write a number (--price 2.99), several by name (--price H100=2.99 MI300X=4.50), or a machine's (machine=12)."
 _EXAMPLE = '[[price]] with accelerator = "H100" and accelerator_hour = 2.99 below it'
@@ -42,15 +43,15 @@ def prices(text: str, name: str) -> list[PriceRule]:
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         doc.mistake(("price",), f"is a list of tables: write {_EXAMPLE}.")
         rules = []
-    made = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
-    for i, rule in enumerate(made[:-1]):
+    read_rules = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
+    for i, rule in enumerate(read_rules[:-1]):
         if rule.general:
             doc.mistake(("price", i), "fits everything, and none of those below it would ever hold. Put it last.")
             break
-    if not made:
+    if not read_rules:
         doc.mistake((), f"There is no price in it. Write {_EXAMPLE}.")
     doc.check()
-    return made
+    return read_rules
 
 
 def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
@@ -59,8 +60,8 @@ def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
         path = ("price", index, key)
         if key not in _HINTS:
             doc.unknown(path, list(_HINTS))
-        elif (made := converted(doc, path, _HINTS[key], value)) is not None:
-            values[key] = made
+        elif (own := converted(doc, path, _HINTS[key], value)) is not None:
+            values[key] = own
     for key in _PATTERNS:
         if key in values and not values[key].strip():
             doc.mistake(("price", index, key), "is empty. Leave it out where the price is of all.")
@@ -108,3 +109,23 @@ def _amount(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and 0 < value < _MOST else None
+
+
+# ---- about.toml: a title, a sentence, and who published the results ----
+
+
+def about(path: FilePath) -> About:
+    """`path`: the file, or its folder. A folder without one has nothing to say."""
+    file = path / ABOUT if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        return About()
+    doc = Document(text_of(file), str(file), so="")
+    known = hints(About)
+    values = {}
+    for key, value in doc.tree.items():
+        if key not in known:
+            doc.unknown((key,), list(known), "key")
+        else:
+            values[key] = converted(doc, (key,), known[key], value) or ""
+    doc.check()
+    return About(**values)

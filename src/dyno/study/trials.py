@@ -12,9 +12,9 @@ from dyno.facts.metric import GOODPUT
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, WorkloadSpec
 from dyno.http import Url, check_plain
-from dyno.study.cells import CELLS, MOST, OFFLINE, SERVING, TRANSPORT, converted
+from dyno.study.cells import CELLS, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Document, Path
 from dyno.study.grid import Cell, Section
 
@@ -45,9 +45,9 @@ class Trials:
         for part, section in sections.items():
             cells = {k: self._relative(k, v) for k, v in cell.sections[part].items()}
             values[part] = {
-                k: made
+                k: value
                 for k, v in cells.items()
-                if (made := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
+                if (value := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
             }
         engine, target = self._engine(values["engine"], sections["engine"])
         if engine is None or target is None:
@@ -211,7 +211,7 @@ class Trials:
             count = max(1, round(each * (streams or 1)))
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load)
-        if count is not None and count > MOST["num_prompts"]:
+        if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(_beside(section, ("workloads",)), f"would be of {count:,} requests.")
             return None
         if count is None and load.duration_s:

@@ -1,0 +1,220 @@
+"""Flags made from the fields of a struct, and the fields made from flags again; readers of what follows a flag."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from dyno.errors import UsageError
+from dyno.facts.metric import GOODPUT
+from dyno.option import Field, Option, fields, without_none
+
+METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
+
+
+# ---- from a field to a flag and back ----
+
+
+class _Checked(argparse._StoreAction):
+    """Refuses a number that is out of its option's range."""
+
+    def __init__(self, *args: Any, option: Option, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.option = option
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if why := self.option.problem(values):
+            why = "can't be negative" if why == "must be at least 0" else why
+            note = self.option.note if why.startswith("must be above") else ""
+            raise UsageError(f"{self.option_strings[0]} {why.format(value=values)}{note}.")
+        super().__call__(parser, namespace, values, option_string)
+
+
+def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str = "", **changes: Any) -> None:
+    """Add the flags of these fields, or of all that have one. `also`: another name; `changes`: for argparse."""
+    for field in [fields(struct)[name] for name in names] or _flagged(struct):
+        _add(group, field, {"flags": f"{field.option.flags} {also}", **changes})
+
+
+def _flagged(struct: Any) -> Iterator[Field]:
+    """Fields that have a flag, also those of structs within."""
+    for field in fields(struct).values():
+        if field.option.flags:
+            yield field
+        elif isinstance(kind := without_none(field.hint), type) and issubclass(kind, msgspec.Struct):
+            yield from _flagged(kind)
+
+
+def number(group: argparse._ActionsContainer, kind: type, option: Option, default: Any = None) -> None:
+    """A flag that is no field's own: one of several that set it, or of the command alone."""
+    _add(group, Field("", kind, option, default), {})
+
+
+def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any]) -> None:
+    option, kind, default = field.option, without_none(field.hint), field.default
+    arguments: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": _default(field)}
+    if kind is bool:
+        switch = "store_false" if default else "store_true"
+        arguments |= {"action": argparse.BooleanOptionalAction if default is None else switch}
+        del arguments["metavar"]
+    elif get_origin(kind) is Literal:
+        arguments |= {"choices": get_args(kind)}
+    elif get_origin(kind) in (list, dict):
+        arguments |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
+        arguments |= {"nargs": option.nargs} if option.nargs else {}
+    elif kind is not str:
+        arguments |= {"type": kind, "action": _Checked, "option": option}
+    names = changes.pop("flags", option.flags).split()
+    group.add_argument(*names, **{**arguments, **changes})
+
+
+def _default(field: Field) -> Any:
+    """A dict's pairs are a list of texts here."""
+    return [] if field.default == {} else field.default
+
+
+def _dest(field: Field) -> str:
+    """As argparse has it."""
+    return field.option.flags.split()[0].lstrip("-").replace("-", "_")
+
+
+def values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
+    """The fields that this command has flags for; without those of which nothing was said."""
+    out = {}
+    for field in fields(struct).values():
+        value = getattr(o, _dest(field), None) if field.option.flags else None
+        if value is not None:
+            is_dict = get_origin(without_none(field.hint)) is dict
+            out[field.name] = pairs(value, field.option.flags) if is_dict else value
+    return out
+
+
+def given(o: argparse.Namespace, struct: Any) -> list[str]:
+    """The flags of a struct that were used."""
+    used = (f for f in _flagged(struct) if getattr(o, _dest(f)) != _default(f))
+    return [f.option.flags.split()[0] for f in used]
+
+
+# ---- flags of other tools ----
+
+
+class _Refused(argparse.Action):
+    """Takes whatever follows it, so that its value isn't read as something else."""
+
+    def __init__(self, option_strings: list[str], dest: str, reason: str, **rest: Any) -> None:
+        super().__init__(option_strings, dest, nargs="*", default=[], help=argparse.SUPPRESS, **rest)
+        self.reason = reason
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.refused = [*namespace.refused, f"{option_string}: {self.reason}"]
+
+
+def add_refused(p: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
+    """Flags that dyno knows by name and doesn't do: refused with the reason. `reasons`: by their names, with spaces."""
+    for flags, reason in reasons.items():
+        p.add_argument(*flags.split(), action=_Refused, dest="refused", reason=reason)
+
+
+def check_refused(options: argparse.Namespace) -> None:
+    if options.refused:
+        raise UsageError(" ".join(options.refused))
+
+
+def refuse(condition: Any, message: str) -> None:
+    if condition:
+        raise UsageError(message)
+
+
+# ---- what follows a flag ----
+
+
+def sized(text: str) -> int:
+    """For argparse: 500M, 20G, or bytes."""
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        size = int(float(number) * 1024 ** ("", "K", "M", "G", "T").index(unit))
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 500M, 20G.")
+    return size
+
+
+def metrics(text: str) -> list[str]:
+    asked = [m.strip() for m in text.split(",") if m.strip()]
+    for name in asked:
+        if name not in METRICS:
+            raise UsageError(f"--percentile-metrics: there is no {name!r}. Known: {', '.join(METRICS)}.")
+    return [m for m in METRICS if m in asked]
+
+
+def percentiles(text: str) -> list[float]:
+    try:
+        values = [float(p) for p in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--metric-percentiles {text!r}: write numbers with commas, such as 50,90,99.") from None
+    if not all(0 < p < 100 for p in values):
+        raise UsageError(f"--metric-percentiles {text}: a percentile lies between 0 and 100.")
+    return sorted(set(values))
+
+
+def goodput(pairs: list[str]) -> dict[str, float]:
+    targets = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        try:
+            limit = float(value)
+        except ValueError:
+            raise UsageError(f"--goodput {pair!r}: write NAME:MILLISECONDS, such as ttft:500.") from None
+        if name not in GOODPUT:
+            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: {', '.join(GOODPUT)}.")
+        if limit < 0:
+            raise UsageError(f"--goodput {pair!r}: a latency limit can't be negative.")
+        targets[name] = limit
+    return targets
+
+
+def pairs(texts: list[str], flag: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            # The text itself may be a key: it isn't repeated here.
+            raise UsageError(f"{flag} takes KEY=VALUE; one of the words given has no '='.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        raise UsageError(f"--extra-body is no JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
+    if not isinstance(value, dict):
+        raise UsageError("--extra-body must be a JSON object, such as '{\"min_tokens\": 1}'.")
+    return value
+
+
+def range_ratio(text: str) -> tuple[float, float]:
+    try:
+        value = json.loads(text)
+        ratios = (float(value["input"]), float(value["output"])) if isinstance(value, dict) else (float(value),) * 2
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f'--random-range-ratio {text!r}: write a number from 0 to below 1, or {{"input": R, "output": R}}.'
+        ) from None
+    if not all(0 <= r < 1 for r in ratios):
+        raise UsageError(f"--random-range-ratio {text}: it must be from 0 to below 1.")
+    return ratios
+
+
+def shell_words(texts: list[str], flag: str) -> list[str]:
+    try:
+        return [word for text in texts for word in shlex.split(text)]
+    except ValueError as e:
+        raise UsageError(f"{flag}: {e}. Quote it as for a shell.") from None

@@ -1,0 +1,151 @@
+"""What several commands ask for: an engine's setting, prompts, and how a running server is reached."""
+
+import argparse
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from dyno.cli import flags
+from dyno.errors import UsageError
+from dyno.facts.engine import ContainerSpec, EngineSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.option import Option
+
+KINDS = {  # as engines/kinds has them, which is not loaded for a help text
+    "vllm": "vLLM",
+    "tgi": "Text Generation Inference",
+    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
+    "sglang": "SGLang",
+    "transformers": "transformers serve",
+    "openai": "any server that runs",
+    "fake": "known times, and faults on demand",
+}
+DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
+DRY_RUN = "print what would be run, and what is wrong with it"
+
+
+# ---- an engine ----
+
+
+def add_engine(g: argparse._ArgumentGroup) -> None:
+    """A setting, in vLLM's words where it has them. What a kind or its version can't do is an error, never dropped."""
+    flags.add(g, EngineSpec)
+
+
+def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
+    words = "{value}: a port is a number from 1 to 65535"
+    flags.number(g, int, Option("--port", None, help, least=1, most=65535, words=words), default)
+
+
+def given_engine(o: argparse.Namespace) -> list[str]:
+    """The setting's flags that were used."""
+    return flags.given(o, EngineSpec)
+
+
+def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
+    only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
+    only = [flag for flag in only if flag != "--engine-version"]
+    if kind == "openai" and only:
+        raise UsageError(f"{', '.join(only)}: a running server is attached to, not started. Leave that out.")
+    container = flags.values(o, ContainerSpec)
+    container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
+    own = flags.values(o, EngineSpec)
+    own |= {"devices": _devices(o.devices), "args": flags.shell_words(o.engine_args, "--engine-args")}
+    return EngineSpec(
+        kind=kind,
+        model=o.model,
+        served_name=o.served_model_name,
+        container=ContainerSpec(**container) if o.engine_image else None,
+        port=o.port if kind != "openai" else None,
+        **own,
+    )
+
+
+def _devices(words: list[str] | None) -> list[int] | None:
+    """0 1 2, or 0,1,2; given without a number: none."""
+    if words is None:
+        return None
+    numbers = [n for word in words for n in word.split(",") if n]
+    if not all(n.isdigit() for n in numbers):
+        raise UsageError(f"--devices {' '.join(words)}: accelerators are given by number, as 0 1 2 or 0,1,2.")
+    return [int(n) for n in numbers]
+
+
+# ---- prompts ----
+
+
+def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
+    """vLLM has several flags for one length; which of them goes first is each command's own."""
+    helps = {
+        "--input-len": ("same as --random-input-len", None),
+        "--output-len": ("output length for any dataset", None),
+        "--random-input-len": ("default: 1024", default[0]),
+        "--random-output-len": ("default: 128", default[1]),
+    }
+    for flag, (help, value) in helps.items():
+        flags.number(g, int, Option(flag, "N", help, least=1), value)
+    g.add_argument(
+        "--random-range-ratio", default="0.0", metavar="R",
+        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
+    )  # fmt: skip
+
+
+def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None) -> WorkloadSpec:
+    ratio_in, ratio_out = flags.range_ratio(o.random_range_ratio)
+    fields = {
+        **flags.values(o, WorkloadSpec), "dataset": dataset, "num_prompts": count, "input_len": input_len,
+        "output_len": output_len, "range_ratio_input": ratio_in, "range_ratio_output": ratio_out,
+    }  # fmt: skip
+    return WorkloadSpec(**fields)
+
+
+def add_runs(g: argparse._ActionsContainer, help: str = "where run folders go (default: runs)") -> None:
+    g.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=help)
+
+
+# ---- a running server ----
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    for name, value in headers.items():
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
+            # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
+            raise UsageError("A header's name is one word. Write it with '=': --header 'Authorization=Bearer …'.")
+        if not re.fullmatch(r"[ -~]*", value):
+            raise UsageError(
+                f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends and for letters "
+                "beyond ASCII."
+            )
+
+
+def check_files(targets: Iterable[TargetSpec]) -> None:
+    """Refuse certificates that can't be used before anything starts."""
+    from dyno.http import tls_context
+    from dyno.transport import Transport
+
+    named = {(t.cacert, t.cert, t.cert_key) for t in targets} - {(None, None, None)}
+    for cacert, cert, cert_key in named:
+        tls_context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
+
+
+def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
+    """The target with the proxy that the environment names for it, and the header that the proxy wants."""
+    from dyno.http import Url
+    from dyno.transport import proxy_for
+
+    urls = [Url(url) for url in target.urls if url]
+    proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
+    if len(proxies) > 1:
+        raise UsageError(
+            "The environment names a proxy for some of the servers and none, or another one, for others. Set no_proxy "
+            "so that all are reached in the same way."
+        )
+    (proxy,) = proxies
+    if proxy is None:
+        return target, {}
+    login = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+    return msgspec.structs.replace(target, proxy=proxy.url), login

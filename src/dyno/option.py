@@ -1,0 +1,79 @@
+"""A field is declared once, at its struct: flags, range checks, study keys and SQL columns are made from that.
+
+    completed: Annotated[int, "requests"]
+    max_num_seqs: Annotated[int | None, Option("--max-num-seqs", "N", "requests at once", least=1)] = None
+
+Bounds are checked where a setting is given, not where it is read back: runs of older versions stay readable.
+"""
+
+import functools
+import math
+import types
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+
+class Option(NamedTuple):
+    flags: str = ""  # names with spaces between, the first for messages; '': a key of study files alone
+    metavar: str | None = None
+    help: str | None = None
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    most: float = math.inf
+    unlimited: bool = False  # inf is beyond `most`, and means: no limit
+    words: str = ""  # about its range, in place of the usual ones
+    note: str = ""  # to a flag's message that the value must be above something
+    nargs: str | None = None  # of a list; None: one value for each time that the flag is given
+
+    def problem(self, value: float) -> str | None:
+        """Why this isn't a value for it, in words that follow its name."""
+        if self.least is not None and not value >= self.least:
+            why = f"must be at least {self.least:g}"
+        elif self.above is not None and not value > self.above:
+            why = f"must be above {self.above:g}"
+        elif value > self.most and not (self.unlimited and value == math.inf):
+            why = f"must be at most {self.most:,.0f}"
+        elif self.below is not None and not value < self.below:
+            why = f"must be below {self.below:g}"
+        else:
+            return None
+        return self.words or why
+
+
+class Field(NamedTuple):
+    name: str
+    hint: Any  # its type, without the rest of an annotation
+    option: Option
+    default: Any  # None also where there is none
+
+
+@functools.cache
+def fields(struct: type[msgspec.Struct]) -> dict[str, Field]:
+    out = {}
+    for f in msgspec.structs.fields(struct):
+        default = f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory()
+        out[f.name] = Field(f.name, *declared(f.type), None if default is msgspec.NODEFAULT else default)
+    return out
+
+
+def declared(hint: Any) -> tuple[Any, Option]:
+    """A type, and what its annotation declares."""
+    if get_origin(hint) is not Annotated:
+        return hint, Option()
+    kind, *notes = get_args(hint)
+    return kind, next((note for note in notes if isinstance(note, Option)), Option())
+
+
+def without_none(hint: Any) -> Any:
+    """`int` of `int | None`."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    return functools.reduce(lambda a, b: a | b, [part for part in get_args(hint) if part is not type(None)])
+
+
+def sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The field's name in a file → the sentence about it, of those that have one."""
+    described = msgspec.structs.fields(struct)
+    return {f.encode_name: word for f in described for word in get_args(f.type)[1:] if isinstance(word, str)}
