@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS
-from dyno.measure.points import ASIDE, finite_rate, key, level, locations, point, requests_per_s, subject
+from dyno.measure.points import ASIDE, finite_rate, in_flight, key, level, locations, point, subject
 from dyno.measure.statistics import samples_needed
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
@@ -78,20 +78,13 @@ def ramp(e: Evidence) -> Iterator[Finding]:
 
 def ramp_row(row: Row) -> Iterator[Finding]:
     """A short run is start and drain: fewer streams were open than asked for."""
-    asked, done, rps = row.number("concurrency"), row.get("completed"), requests_per_s(row)
+    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
     if row.kind != "serve" or not asked or asked < 2 or not done:
         return
-    each = (row.get("total_output_tokens") or 0) / done
-    first, gap, e2el = row.get("mean_ttft_ms"), row.get("mean_itl_ms"), row.get("mean_e2el_ms")
-    in_flight = None
-    if rps and e2el:
-        in_flight = rps * e2el / 1000
-    elif rps and first is not None and gap and each > 1:
-        in_flight = rps * (first + (each - 1) * gap) / 1000
-    if in_flight is not None and in_flight < FULL * asked:
+    if streams is not None and streams < FULL * asked:
         yield note(
             "statistics.ramp_and_drain",
-            f"{in_flight:,.1f} requests were in flight on average, where {asked:g} were asked for "
+            f"{streams:,.1f} requests were in flight on average, where {asked:g} were asked for "
             f"({done:,.0f} requests, {done / asked:.1f} for each stream).",
             "Start and drain lower the throughput over the whole run. Send many times as many as are in flight.",
             locations([row], "request_throughput", "completed"),

@@ -1,13 +1,15 @@
 """Were prompts and answers as long as asked, who counted, and were prompts processed or found in a cache?"""
 
+import math
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
 from dyno.measure.model_name import named
-from dyno.measure.points import ASIDE, input_each, locations, output_each, point, subject
+from dyno.measure.points import ASIDE, input_each, locations, output_each, point, speed_tests, subject
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -307,21 +309,15 @@ def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tup
     """The fastest prompt processing of a model of this size in the same papers."""
     size = named(str(row.setting("model") or row.label)).billions
     tests = [
-        r for r in rows
-        if r.kind == "micro" and str(r.setting("test") or "").startswith("pp") and r.get("speed") and size
-        and abs((r.number("parameters") or 0) / 1e9 / size - 1) < 0.15
-    ]  # fmt: skip
-    if not tests:
-        return None
-    best = max(tests, key=lambda r: r.figures["speed"].value)
-    speed = best.figures["speed"].value
+        (r.figures["speed"].value, r)
+        for r in speed_tests(rows, "pp")
+        if size and abs((r.number("parameters") or 0) / 1e9 / size - 1) < 0.15
+    ]
+    speed, best = max(tests, key=itemgetter(0), default=(math.inf, row))
     if read / speed * 1000 < FASTER * first_ms:
         return None
-    return (
-        f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s",
-        speed,
-        locations([best], "speed"),
-    )
+    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s"
+    return text, speed, locations([best], "speed")
 
 
 def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -334,11 +330,9 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
             settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
     for same in groups.values():
-        first, later = (
-            same[0],
-            [r for r in same[1:] if r.get("total_input_tokens") == same[0].get("total_input_tokens")],
-        )
-        if not later or not first.get("total_input_tokens"):
+        first, read = same[0], same[0].get("total_input_tokens")
+        later = [r for r in same[1:] if read and r.get("total_input_tokens") == read]
+        if not later:
             continue
         best = min(later, key=lambda r: r.figures["mean_ttft_ms"].value)
         a, b = first.figures["mean_ttft_ms"].value, best.figures["mean_ttft_ms"].value

@@ -1,5 +1,9 @@
-"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys."""
+"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys.
 
+InferenceX's agg_*.json are vLLM's results too: latencies in seconds, and throughput by accelerator.
+"""
+
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
@@ -41,6 +45,12 @@ _DYNO: Final = {
     "target.version": "engine_version", "target.quantization": "quantization", "target.dtype": "dtype",
     "target.kv_cache_dtype": "kv_cache_dtype", "target.tensor_parallel": "tensor_parallel",
     "target.prefix_caching": "prefix_caching", "target.max_model_len": "max_model_len", "verdict": "verdict",
+}  # fmt: skip
+_INFERENCEX_KEY: Final = re.compile(r"(?P<statistic>mean|median|std|p\d+(?:\.\d+)?)_(?P<stem>ttft|tpot|itl|e2el)")
+_INFERENCEX: Final = {
+    "hw": "accelerator", "conc": "concurrency", "framework": "engine", "precision": "quantization", "model": "model",
+    "tp": "tensor_parallel", "isl": "input_len", "osl": "output_len", "image": "image", "ep": "ep",
+    "spec_decoding": "speculative", "tput_per_gpu": "tput_per_gpu", "output_tput_per_gpu": "output_tput_per_gpu",
 }  # fmt: skip
 
 
@@ -140,4 +150,18 @@ def latency(value: Value, file: str) -> Iterator[Draft]:
     draft.others(value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
     if seconds := draft.decoded(list[float], value.get("latencies"), "latencies"):
         draft.samples = Samples(latencies_ms=[1e3 * s for s in seconds])
+    yield draft
+
+
+def is_inferencex(value: Value) -> bool:
+    return value.has("hw", "conc") and any(_INFERENCEX_KEY.fullmatch(key) for key in value.fields)
+
+
+def inferencex(value: Value, file: str) -> Iterator[Draft]:
+    draft = Draft("serve", "inferencex", file, value)
+    draft.label = PurePath(file).stem
+    draft.read_keys(value, _INFERENCEX_KEY, 1e3)
+    draft.read_settings(value, _INFERENCEX)
+    draft.figure("power_w", value.get("avg_power_w"))
+    draft.series = ", ".join(str(s.value) for k in ("accelerator", "engine") if (s := draft.settings.get(k)))
     yield draft
