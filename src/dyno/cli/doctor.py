@@ -6,14 +6,17 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from dyno.cli.terminal import draw
 from dyno.errors import UsageError
-
-if TYPE_CHECKING:
-    from dyno.facts.rig import Rig
-    from dyno.probe.peaks import Found
+from dyno.facts.rig import Rig
+from dyno.probe.peaks import Found
+from dyno.report.block import finding_lines
+from dyno.report.rig import lines
+from dyno.report.roofline import peak_lines
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
@@ -33,12 +36,9 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import msgspec
 
     from dyno.checks.rig import examine
     from dyno.probe import host, rig
-    from dyno.report.block import finding_lines
-    from dyno.report.rig import lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
+def _peaks(rig: Rig, anew: bool, quick: bool) -> list[Found]:
     """Of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
@@ -66,8 +66,7 @@ def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["Found"]:
     return [*accelerators, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
 
 
-def _peak_lines(peaks: list["Found"]) -> list[str]:
-    from dyno.report.roofline import peak_lines
+def _peak_lines(peaks: list[Found]) -> list[str]:
 
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
@@ -103,7 +102,6 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
 
 def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], int]:
     """A row for each level until one is not accurate, and the highest level that is."""
-    import msgspec
 
     from dyno.conduct.calibration import Shape, calibrate
 

@@ -20,6 +20,7 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
+from dyno.report.offline import block
 
 if TYPE_CHECKING:
     from dyno.conduct.offline import OfflineOutcome
@@ -161,7 +162,6 @@ def dry_run(trials: list[TrialSpec]) -> int:
 
 
 def printed(outcome: "OfflineOutcome") -> str:
-    from dyno.report.offline import block
 
     return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 

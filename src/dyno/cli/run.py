@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,11 +15,11 @@ from dyno.errors import UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.load.progress import Stop
 from dyno.option import Option
+from dyno.report.study import lines
+from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, Session, left_s, sessions, trial_s
-
-if TYPE_CHECKING:
-    from dyno.store.study import StudyFolder
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -87,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 def conduct(
     study: Study,
     text: str,
-    folder: "StudyFolder",
+    folder: StudyFolder,
     wanted: list[PlannedTrial],
     machine: Rig,
     options: argparse.Namespace,
@@ -95,7 +94,6 @@ def conduct(
     from dyno.cli.progress import StudyView
     from dyno.conduct import study_plan
     from dyno.conduct.study import Conductor
-    from dyno.load.progress import Stop
 
     done = folder.done()
     before = sum(p.place.id in done for p in wanted)
@@ -127,14 +125,12 @@ def conduct(
 
 def _conclude(
     study: Study,
-    folder: "StudyFolder",
+    folder: StudyFolder,
     wanted: list[PlannedTrial],
     stopped: bool,
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
-    from dyno.report.study import lines
-    from dyno.store.study import failure_of
 
     done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     print("\n".join(lines(wanted, done)))

@@ -15,7 +15,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option
+from dyno.report.block import block
 from dyno.transport import Transport
 
 if TYPE_CHECKING:
@@ -132,7 +134,6 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import Line
     from dyno.conduct.trial import serve
-    from dyno.report.block import block
 
     outcome = serve(
         trial,
@@ -248,7 +249,6 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
 
 def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.http import Url, check_plain
-    from dyno.load.protocols import PROTOCOLS
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
@@ -289,7 +289,6 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
 
 
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
-    from dyno.load.protocols import PROTOCOLS
 
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:

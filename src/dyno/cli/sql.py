@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from dyno import files
 from dyno.cli import settings
 from dyno.cli.terminal import for_programs
+from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
+from dyno.report.columns import aligned, markdown
+from dyno.report.csv_table import guarded
 
 if TYPE_CHECKING:
     from dyno.store.sql import Answer, Tables
@@ -46,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs.is_dir():
         print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
 
-    from dyno.conduct.signals import lent
     from dyno.store.sql import Tables
 
     tables = Tables(options.runs)
@@ -76,7 +78,6 @@ def _query(options: argparse.Namespace) -> str | None:
 
 
 def _tables(tables: "Tables") -> str:
-    from dyno.report.columns import aligned
     from dyno.store.sql import TABLES
 
     parts = []
@@ -88,8 +89,6 @@ def _tables(tables: "Tables") -> str:
 
 def _print(answer: "Answer", how: str | None) -> None:
     if how == "csv":
-        from dyno.report.csv_table import guarded
-
         writer = csv.writer(for_programs(), lineterminator="\n")
         for row in itertools.chain([answer.columns], answer.rows):
             writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
@@ -101,8 +100,6 @@ def _print(answer: "Answer", how: str | None) -> None:
             between = ",\n"
         print("[]" if between == "[" else "]")
     else:
-        from dyno.report.columns import aligned, markdown
-
         rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
         if how is None:
             rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
