@@ -113,9 +113,10 @@ class _Refused(argparse.Action):
 
 
 def add_refused(p: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
-    """Flags that dyno knows by name and doesn't do: refused with the reason. `reasons`: by their names, with spaces."""
-    for flags, reason in reasons.items():
-        p.add_argument(*flags.split(), action=_Refused, dest="refused", reason=reason)
+    """Flags that dyno knows by name and doesn't do. `reasons`: reason → flags, with spaces between."""
+    for reason, flags in reasons.items():
+        for flag in flags.split():
+            p.add_argument(flag, action=_Refused, dest="refused", reason=reason)
 
 
 def check_refused(options: argparse.Namespace) -> None:

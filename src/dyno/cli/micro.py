@@ -38,35 +38,17 @@ _FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto":
 _SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
-_SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
-_FILE = "dyno downloads no models; give a file with -m."
-_REFUSED = {
-    "-hf -hfr --hf-repo": _FILE,
-    "-hff --hf-file": _FILE,
-    "-hft --hf-token": _FILE,
-    "--offline": "dyno downloads no models anyway. Leave it out.",
-    "--numa": _SERVER,
-    "--prio": "dyno doesn't change priorities; start dyno under `nice`.",
-    "--list-devices": "`dyno doctor` lists the accelerators.",
-    "-fitt --fit-target": _SERVER,
-    "-fitc --fit-ctx": _SERVER,
-    "-C --cpu-mask": _SERVER,
-    "--cpu-strict": _SERVER,
-    "--poll": _SERVER,
-    "-ncmoe --n-cpu-moe": _SERVER,
-    "-sm --split-mode": _SERVER,
-    "-mg --main-gpu": "name the accelerators with --devices.",
-    "-dev --device": "name the accelerators with --devices.",
-    "-nkvo --no-kv-offload": _SERVER,
-    "-lm --load-mode": _SERVER,
-    "-lzm --lazy-mode": _SERVER,
-    "-mmp --mmap": _SERVER,
-    "-embd --embeddings": "dyno measures generation, not embeddings.",
-    "-ts --tensor-split": _SERVER,
-    "-ot --override-tensor": _SERVER,
-    "-nopo --no-op-offload": _SERVER,
-    "--no-host": _SERVER,
-    "--repack": _SERVER,
+_REFUSED = {  # reason → flags
+    "dyno downloads no models; give a file with -m.": "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token",
+    "dyno downloads no models anyway. Leave it out.": "--offline",
+    "dyno doesn't vary it; hand it to the server with --engine-args and --by timers.": "--numa -fitt --fit-target "
+    "-fitc --fit-ctx -C --cpu-mask --cpu-strict --poll -ncmoe --n-cpu-moe -sm --split-mode -nkvo --no-kv-offload "
+    "-lm --load-mode -lzm --lazy-mode -mmp --mmap -ts --tensor-split -ot --override-tensor -nopo --no-op-offload "
+    "--no-host --repack",
+    "dyno doesn't change priorities; start dyno under `nice`.": "--prio",
+    "`dyno doctor` lists the accelerators.": "--list-devices",
+    "name the accelerators with --devices.": "-mg --main-gpu -dev --device",
+    "dyno measures generation, not embeddings.": "-embd --embeddings",
 }
 _EXAMPLES = """examples:
   dyno bench micro                                         dyno's own small model: pp512 and tg128, five times each

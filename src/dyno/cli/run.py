@@ -250,10 +250,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
         elif not setting.refused:
             print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
-    wrong = study_plan.problems(plans)
-    for problem in wrong:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if wrong else 0
+    return settings.report_problems(study_plan.problems(plans))
 
 
 def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], runs: Path) -> str:

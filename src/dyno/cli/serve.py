@@ -175,10 +175,7 @@ def _dry_run(trial: TrialSpec) -> int:
     print("\n".join(plan.lines()))
     for note in plan.notes(trial.load.max_concurrency):
         print(f"# {note}")
-    problems = plan.problems([longest(trial)])
-    for problem in problems:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if problems else 0
+    return settings.report_problems(plan.problems([longest(trial)]))
 
 
 def exit_code(outcome: "Outcome") -> int:

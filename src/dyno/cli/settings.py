@@ -3,7 +3,8 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -73,6 +74,13 @@ def _devices(words: list[str] | None) -> list[int] | None:
     if not all(n.isdigit() for n in numbers):
         raise UsageError(f"--devices {' '.join(words)}: accelerators are given by number, as 0 1 2 or 0,1,2.")
     return [int(n) for n in numbers]
+
+
+def report_problems(problems: Collection[str]) -> int:
+    """What is wrong with a command that --dry-run shows; its exit code."""
+    for problem in problems:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if problems else 0
 
 
 # ---- prompts ----
