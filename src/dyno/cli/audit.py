@@ -117,7 +117,7 @@ def audit(options: argparse.Namespace) -> int:
 
 
 def show(word: str, runs: Path, as_json: bool) -> int:
-    """Another tool's results, for `dyno runs show`: they are never shown without what is doubtful in them."""
+    """Show another tool's results for `dyno runs show`: never without their findings."""
     audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None))
     return 0
 
@@ -144,7 +144,6 @@ def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], 
 
 
 def import_(options: argparse.Namespace) -> int:
-
     from dyno.audit.document import read
 
     asked = given(options.set)

@@ -36,7 +36,6 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-
     from dyno.checks.rig import examine
     from dyno.probe import host, rig
 
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _peaks(rig: Rig, anew: bool, quick: bool) -> list[Found]:
-    """Of one accelerator of each kind, and of the processor."""
+    """Return the peaks of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
     kinds = {(a.name, a.partition): a for a in reversed(rig.accelerators)}
@@ -67,7 +66,6 @@ def _peaks(rig: Rig, anew: bool, quick: bool) -> list[Found]:
 
 
 def _peak_lines(peaks: list[Found]) -> list[str]:
-
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 
@@ -101,7 +99,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
 
 
 def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], int]:
-    """A row for each level until one is not accurate, and the highest level that is."""
+    """Return a row for each level until one is not accurate, and the highest that is."""
 
     from dyno.conduct.calibration import Shape, calibrate
 

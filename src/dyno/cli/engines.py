@@ -106,7 +106,7 @@ def start_engine(options: argparse.Namespace) -> int:
 
 
 def _lines(fleet: "Fleet") -> "Iterator[str]":
-    """What the engine says of itself, as far as it does."""
+    """Describe the engine by what it reports of itself."""
 
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
@@ -147,7 +147,6 @@ def _add_remove(verbs: Any) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-
     from dyno.engines.kinds import KINDS
 
     kinds: dict[str, dict[str, Any]] = {}
@@ -176,7 +175,6 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
-
     env = environment.install(
         options.kind,
         options.version,
@@ -191,6 +189,5 @@ def install(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-
     environment.remove(options.name)
     return 0

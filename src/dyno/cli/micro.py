@@ -126,7 +126,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """7 or 1,2,3 or 1-4 or 0-512+128 or 1-8*2, and these with commas between."""
+    """Read 7 or 1,2,3 or 1-4 or 0-512+128 or 1-8*2, and these with commas between."""
     return [n for word in text.split(",") for n in _range(word)]
 
 
@@ -196,7 +196,7 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
 
 
 def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
-    """Each model with the engines that it is for."""
+    """Pair each model with the engines that can load it."""
     models: list[str | None] = o.model or [None]
     named = list(dict.fromkeys(o.engine or []))
     if not named:
@@ -242,28 +242,28 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
     for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
         refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
-    refuse(bool((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens),
+    refuse((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens,
            "-b, -ub and --max-num-batched-tokens say the same in two ways. Leave one out.")  # fmt: skip
-    refuse(bool((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype),
+    refuse((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype,
            "-ctk, -ctv and --kv-cache-dtype say the same in two ways. Leave one out.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
         llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(bool(llama_only), f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
+        refuse(llama_only, f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
     refuse(
-        bool(o.draft_model or o.draft_tokens),
+        o.draft_model or o.draft_tokens,
         "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
     )
     if len(kinds) > 1:
         astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
         refuse(
-            bool(astray),
+            astray,
             f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
         )
         single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
         refuse(
-            bool(single),
+            single,
             f"{', '.join(single)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
             "Measure them one after the other.",
         )

@@ -160,7 +160,6 @@ def dry_run(trials: list[TrialSpec]) -> int:
 
 
 def printed(outcome: "OfflineOutcome") -> str:
-
     return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
@@ -188,7 +187,7 @@ def _save(path: Path, outcome: "OfflineOutcome") -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Before an hour of measuring, not after."""
+    """Check before an hour of measuring, not after."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -26,7 +26,7 @@ _EVERY_S, _STUDY_EVERY_S = 0.2, 0.4
 
 
 class Rates:
-    """Over the last few seconds, from what the wire tells. For the eye, not for results."""
+    """Rates over the last few seconds, as the wire reports them. For the eye, not for results."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int, float, int, int]] = []  # time, ended, tokens, firsts, their ns
@@ -77,7 +77,7 @@ def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str
 
 
 def writable() -> bool:
-    """A terminal that was stopped with Ctrl-S must not stop the load."""
+    """Whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
     return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
@@ -136,7 +136,7 @@ class Line(Watcher):
 
 class StudyView(StudyWatcher):
     def __init__(self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True) -> None:
-        """`trials`: those that are left; `done`: how many were there before."""
+        """`trials`: those to run; `done`: how many were done before."""
         self._name, self._live = name, live and sys.stderr.isatty()
         self._left = {p.place.id: trial_s(p.trial) for p in trials}
         self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
@@ -209,7 +209,7 @@ class StudyView(StudyWatcher):
         self._wipe()
 
     def left_s(self) -> float:
-        """By the trials done in this sitting; before there is one, by assumption."""
+        """Estimate by the trials done in this run; before the first, by assumption."""
         left = sum(self._left.values())
         took = time.monotonic() - self._began
         return left * took / self._estimated if self._estimated else left
@@ -241,7 +241,7 @@ class StudyView(StudyWatcher):
 
 
 def _telemetry(samples: Sequence[Sample]) -> list[str]:
-    """A line of what the engine says, and one of the accelerators, where there are such."""
+    """Describe the latest samples: a line for the engine, one for accelerators or the host."""
     out = []
     engines = [s.values for s in samples if s.source == "engine"]
     if engines:

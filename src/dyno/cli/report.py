@@ -103,7 +103,7 @@ def study_page(study: Path, runs: Path) -> Path | None:
 
 
 def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
-    """Before anything is read: a mistake in the last flag shouldn't cost the reading."""
+    """Check the flags before anything is read."""
     for path in outputs:
         if path.suffix.lower() not in _FORMS:
             raise UsageError(f"-o {path}: dyno makes {', '.join(_FORMS)}. Which one is told by the name's end.")
@@ -121,15 +121,15 @@ def _charts(report: Report, options: argparse.Namespace, outputs: Sequence[Path]
         return []
     from dyno.report.charts import charts
 
-    found = charts(report)
-    names = [chart.name for chart in found]
+    drawn = charts(report)
+    names = [chart.name for chart in drawn]
     if unknown := [name for name in options.chart if name not in names]:
         raise UsageError(f"--chart {unknown[0]}: there is no such chart here. There are {', '.join(names)}.")
-    return found
+    return drawn
 
 
 def _choices(chart: Chart) -> list[str]:
-    """What --show can choose."""
+    """List what --show can choose."""
     lines = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
@@ -202,7 +202,6 @@ def _can_show(chart: Chart, values: dict[str, str]) -> None:
 
 
 def _save(path: Path, data: bytes) -> None:
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -131,7 +131,6 @@ def _conclude(
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
-
     done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     print("\n".join(lines(wanted, done)))
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
@@ -153,13 +152,13 @@ def _conclude(
 
 
 def _given(words: list[str]) -> dict[str, str]:
-    """Variables from the command line: a path there begins where the user stands, not where the file lies."""
+    """Read variables from the command line. A relative path there starts in the working directory."""
     given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
 
 
 def _command(options: argparse.Namespace) -> str:
-    """As it was given, without what may be a secret: the same command goes on."""
+    """The command that resumes the study: as it was given, without secrets."""
     words = ["dyno", "run", options.study]
     for name in ("set", "only"):
         words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
@@ -170,7 +169,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def study_path(name: str) -> Path:
-    """A file, or one that comes with dyno."""
+    """Find a study's file: as named, or one that comes with dyno."""
     import dyno
 
     path = Path(name)
@@ -210,7 +209,7 @@ def _headers(planned: PlannedTrial) -> dict[str, str]:
 
 
 def _proxied(study: Study) -> Study:
-    """With the proxies that the environment names for its running servers."""
+    """Give its running servers the proxies that the environment names."""
 
     def through(planned: PlannedTrial) -> PlannedTrial:
         target, _ = settings.proxied(planned.trial.target)
@@ -287,7 +286,7 @@ def _offline(t: TrialSpec, lengths: str) -> str:
 
 
 def _asked(planned: PlannedTrial) -> str:
-    """The load in a few words."""
+    """Describe the load in a few words."""
     from dyno.conduct.offline import counts
 
     t = planned.trial

@@ -137,7 +137,7 @@ def list_(options: argparse.Namespace) -> int:
 
 
 def _tagged(studies: list[StudyLine], tag: str) -> list[StudyLine]:
-    """Studies with the tag, and of the others the trials that have it."""
+    """Keep studies with the tag, and of the others the trials that have it."""
     out = []
     for study in studies:
         if tag in study.tags:
@@ -236,7 +236,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _outcome(run: Run) -> "Outcome | OfflineOutcome":
-    """What a run measured; decoded first if dyno was killed while it ran."""
+    """Read what a run measured; decode it first if dyno was killed while it ran."""
     from dyno.conduct.offline import reopened
     from dyno.conduct.trial import Outcome, finish
 
@@ -266,13 +266,13 @@ def _outcome(run: Run) -> "Outcome | OfflineOutcome":
 
 
 def _result_path(word: str, runs: Path) -> Path | None:
-    """Another tool's result file, or what was kept of one, by its path or its name."""
+    """Find another tool's result file, or an import of one, by its path or name."""
     imports = runs / FOLDER
     return next((p for p in (Path(word), imports / word, imports / f"{word}.json") if word and p.is_file()), None)
 
 
 def _file(outcome: Any) -> dict[str, Any]:
-    """The keys of its result file."""
+    """Return what its result file holds."""
     trial = outcome.manifest.trial
     if trial.offline is None:
         return serve.result_file(outcome, detailed=False)

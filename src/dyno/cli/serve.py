@@ -213,7 +213,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
-    """The flags as one frozen value; keys and headers apart from it."""
+    """Read the flags into one frozen value; keys and headers stay outside it."""
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
@@ -286,7 +286,6 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
 
 
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
-
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)

@@ -107,7 +107,7 @@ def _print(answer: "Answer", how: str | None) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which has neither decimals nor NaN and infinity."""
+    """Convert a value for JSON, which has no decimals, NaN or infinity."""
     if isinstance(value, float | Decimal):
         return float(value) if math.isfinite(value) else None
     return value
