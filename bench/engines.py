@@ -26,8 +26,7 @@ import numpy as np
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.offline import OfflineOutcome, conduct
-from dyno.engines import model
-from dyno.engines.install import environment
+from dyno.engines import environment, model
 from dyno.errors import DynoError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec

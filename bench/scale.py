@@ -24,15 +24,15 @@ from dyno.audit.audit import audit
 from dyno.audit.document import read
 from dyno.conduct import study_plan
 from dyno.conduct.calibration import Shape, calibrate
+from dyno.conduct.prepare import Prepared, Prompts
+from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.conduct.watcher import Watcher
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload, WorkloadSpec
-from dyno.load.progress import Stop
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
 
@@ -181,7 +181,7 @@ def _a_million_tokens(folder: Path) -> str:
         work = Workload(
             WorkloadSpec("scale"), [Request("to be " * 32, 64, CHUNKS)] * REQUESTS, [], "fake", "server", ""
         )
-        measure(run, trial, TargetFacts("fake", ["fake"]), work, {}, Watcher(), Stop())
+        measure(run, Session(TargetFacts("fake", ["fake"]), {}), Prepared(trial, Prompts(work)))
     best = {"cpu_s": 99.9, "s": 99.9, "mb": 0.0, "tokens": 0}
     for _ in range(3):
         words = [sys.executable, __file__, "--sum-up", str(run.path)]

@@ -19,11 +19,11 @@ from dyno.facts.client import ClientFacts
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import Record
 from dyno.facts.request import Request
-from dyno.http import Url
+from dyno.http import Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.spool import END, READ, SENT, Spool, frames
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
@@ -37,7 +37,7 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "container", "embedded", "environment",
-        "fleet", "golden_real", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
+        "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
         "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study", "telemetry", "tgi", "twins",
         "two_rigs", "wire", "workload",
     )
@@ -99,16 +99,18 @@ def drive(
     """A load on one server or on copies of it, as conduct/trial.py drives it. One request at a time unless `load`
     says otherwise."""
     protocol = PROTOCOLS[backend]
-    options = {"via": Transport(insecure=insecure), **options}
+    via, headers = options.pop("via", Transport(insecure=insecure)), options.pop("headers", None)
     urls = [Url(u) for u in ([base_urls] if isinstance(base_urls, str) else base_urls)]
     fronts = [http1.front("POST", u.prefix + protocol.path, u.netloc) for u in urls]
+    limits = {name: options.pop(name) for name in ("timeout_s", "response_max") if name in options}
     head, asked = {"content-type": "application/json"}, Asked("fake", ignore_eos=True)
     payloads = [http1.payload(head, msgspec.json.encode(protocol.body(r, asked))) for r in wanted]
     the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), count or len(wanted))
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "exchanges.spool")
         try:
-            client = Wire(urls, fronts, payloads, the_plan, spool, **options).drive()
+            traffic = Traffic([Route(u, via, headers) for u in urls], fronts, payloads, the_plan, **limits)
+            client = Wire(traffic, spool, **options).drive()
         finally:
             spool.close()
         records = list(decode.records(spool.path, wanted, protocol, client.start_ns, client.unasked))

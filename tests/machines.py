@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from dyno.facts.rig import Accelerator
-from dyno.probe.accelerators import Found, Process
+from dyno.probe.accelerators import Inventory, Process
 from dyno.probe.accelerators.amd import Amd
 
 GiB = 1 << 30
-NO_TOOLS = Amd(tools=())
+AMD = Amd()
 
 
 def lay(root: Path, files: dict[str, str | bytes]) -> Path:
@@ -243,7 +243,7 @@ class Nvml:
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> str:
         if index > 1:
-            raise Nvml.NVMLError("Not Found")
+            raise Nvml.NVMLError("Not Inventory")
         return f"MIG{index}"
 
     def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
@@ -281,8 +281,8 @@ class Told:
         self.found = list(found)
         self.pids = pids or ((),) * len(found)
 
-    def look(self, root: Path) -> Found:
-        return Found(list(self.found))
+    def look(self, root: Path) -> Inventory:
+        return Inventory(list(self.found))
 
     def memory_used(self, root: Path) -> list[int | None]:
         return [a.memory_used_bytes for a in self.found]

@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 
 from dyno.facts.rig import Accelerator
-from dyno.probe import accelerators, child
-from dyno.probe.accelerators import Found, Process, amd_smi, rocm_smi
-from dyno.probe.accelerators.amd import Amd
+from dyno.probe import accelerators
+from dyno.probe.accelerators import Inventory, Process
 from dyno.probe.accelerators.nvidia import NO_DRIVER, Nvidia
-from machines import NO_TOOLS, GiB, Nvml, card, executable, gpu, lay, mi300x_in_cpx, strix_halo, xeon
+from machines import AMD, GiB, Nvml, card, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 # ---- AMD ----
 
 
 def test_each_partition_of_an_mi300x_is_an_accelerator_as_hip_counts_them(tmp_path: Path) -> None:
-    found = NO_TOOLS.look(mi300x_in_cpx(tmp_path)).accelerators
+    found = AMD.look(mi300x_in_cpx(tmp_path)).accelerators
     assert [a.index for a in found] == list(range(16))
     first, ninth = found[0], found[8]
     assert (first.name, first.partition, first.architecture) == ("AMD Instinct MI300X OAM", "CPX/NPS1", "gfx942")
@@ -29,38 +28,38 @@ def test_each_partition_of_an_mi300x_is_an_accelerator_as_hip_counts_them(tmp_pa
 
 def test_the_memory_of_a_partition_is_what_processes_hold_there(tmp_path: Path) -> None:
     root = mi300x_in_cpx(tmp_path)
-    used = accelerators.memory_used(root=root, sources=[NO_TOOLS])
+    used = accelerators.memory_used(root=root, vendors=[AMD])
     assert used[9] == 2 * GiB
     assert sum(used.values()) == 2 * GiB
-    assert accelerators.processes(9, root, [NO_TOOLS]) == [Process(4321, "VLLM::Worker", 2 * GiB)]
-    assert accelerators.processes(0, root, [NO_TOOLS]) == []
+    assert accelerators.processes(root, [AMD])[9] == [Process(4321, "VLLM::Worker", 2 * GiB)]
+    assert accelerators.processes(root, [AMD])[0] == []
 
 
 def test_an_unpartitioned_card_has_its_whole_memory(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"device": "0x74a1\n", "mem_info_vram_total": str(192 * GiB),
                                      "mem_info_vram_used": str(GiB), "mem_info_gtt_total": str(999 * GiB)}  # fmt: skip
     card(tmp_path, 1, "0000:05:00.0", files)
-    [a] = NO_TOOLS.look(tmp_path).accelerators
+    [a] = AMD.look(tmp_path).accelerators
     assert (a.memory_bytes, a.memory_used_bytes, a.integrated) == (192 * GiB, GiB, False)
     assert (a.name, a.partition, a.numa_node, a.link) == ("AMD 0x74a1", None, None, None)
 
 
 def test_an_integrated_gpu_counts_the_memory_that_it_shares(tmp_path: Path) -> None:
     root = strix_halo(tmp_path)
-    [a] = NO_TOOLS.look(root).accelerators
+    [a] = AMD.look(root).accelerators
     assert a.integrated
     assert (a.name, a.architecture) == ("AMD Radeon 8060S Graphics", "gfx1151")
     assert (a.memory_bytes, a.gtt_bytes) == (120 * GiB + GiB // 2, 120 * GiB)
     assert a.memory_used_bytes == 60 * GiB + GiB // 4
     assert (a.clock_max_mhz, a.numa_node, a.power_cap_w) == (2900, None, None)
-    assert NO_TOOLS.processes(root) == [[Process(99, "llama-server")]]  # by its queue: it holds no memory of the GPU's
+    assert AMD.processes(root) == [[Process(99, "llama-server")]]  # by its queue: it holds no memory of the GPU's
 
 
 def test_without_its_metrics_a_gpu_is_integrated_if_it_is_small_and_may_take_much(tmp_path: Path) -> None:
     for number, (vram, gtt) in enumerate([(GiB // 2, 30 * GiB), (24 * GiB, 200 * GiB)]):
         files: dict[str, str | bytes] = {"mem_info_vram_total": str(vram), "mem_info_gtt_total": str(gtt)}
         card(tmp_path, number, f"0000:0{number}:00.0", files)
-    assert [a.integrated for a in NO_TOOLS.look(tmp_path).accelerators] == [True, False]
+    assert [a.integrated for a in AMD.look(tmp_path).accelerators] == [True, False]
 
 
 def test_the_link_is_that_of_the_slot_and_not_of_bridges_on_the_card(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ def test_the_link_is_that_of_the_slot_and_not_of_bridges_on_the_card(tmp_path: P
     lay(way, {"vendor": "0x1022"})
     lay(way / "0000:01:00.0", {"vendor": "0x1002", **wide, "current_link_width": "8"})
     lay(way / "0000:01:00.0/0000:02:00.0", {"vendor": "0x1002", **wide})
-    assert NO_TOOLS.look(tmp_path).accelerators[0].link == "PCIe 4 x8 of x16"
+    assert AMD.look(tmp_path).accelerators[0].link == "PCIe 4 x8 of x16"
 
 
 def test_the_name_of_an_amd_card_is_found_in_the_list_of_pci_numbers(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_the_name_of_an_amd_card_is_found_in_the_list_of_pci_numbers(tmp_path: P
         "1001  Other\n\t744c  Wrong\n1002  AMD\n\t1586  Strix Halo\n\t744c  Navi 31 [Radeon RX 7900 XTX]\n1003  Next\n"
     )
     lay(tmp_path, {"usr/share/misc/pci.ids": ids})
-    assert NO_TOOLS.look(tmp_path).accelerators[0].name == "Navi 31 [Radeon RX 7900 XTX]"
+    assert AMD.look(tmp_path).accelerators[0].name == "Navi 31 [Radeon RX 7900 XTX]"
 
 
 def test_the_links_between_amd_accelerators_are_those_of_the_compute_driver(tmp_path: Path) -> None:
@@ -90,14 +89,14 @@ def test_the_links_between_amd_accelerators_are_those_of_the_compute_driver(tmp_
             if other != node:
                 told = f"type {kind}\nnode_from {node}\nnode_to {other}\n"
                 lay(folder, {f"io_links/{other}/properties": told})
-    assert NO_TOOLS.look(tmp_path).topology == [["X", "XGMI"], ["XGMI", "X"]]
+    assert AMD.look(tmp_path).topology == [["X", "XGMI"], ["XGMI", "X"]]
 
 
 def test_a_container_sees_the_accelerators_it_was_given(tmp_path: Path) -> None:
     root = mi300x_in_cpx(tmp_path)
     for node in range(2, 17):  # the kernel refuses to tell of the others
         (root / f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id").unlink()
-    [a] = NO_TOOLS.look(root).accelerators
+    [a] = AMD.look(root).accelerators
     assert a.bus == "0000:05:00.0"
 
 
@@ -105,101 +104,9 @@ def test_files_that_hold_nonsense_are_as_good_as_none(tmp_path: Path) -> None:
     root = mi300x_in_cpx(tmp_path)
     for path in [p for p in root.rglob("*") if p.is_file() and p.name not in ("vendor", "uevent", "gpu_id")]:
         path.write_bytes(b"\xff\x00 what?\n")
-    found = NO_TOOLS.look(root).accelerators
+    found = AMD.look(root).accelerators
     assert len(found) == 16
     assert {(a.memory_bytes, a.power_cap_w, a.clock_max_mhz, a.architecture) for a in found} == {(None,) * 4}
-
-
-# ---- AMD's library, which may crash ----
-
-CHILDREN = {
-    "crashed (SIGSEGV)": ["import os, signal", "os.kill(os.getpid(), signal.SIGSEGV)"],
-    "gave no answer in 0.5 s": ["import subprocess, time", "subprocess.Popen(['sleep', '60'])", "time.sleep(60)"],
-    "answered nonsense": ["print('WARNING: 0xdeadbeef')"],
-    "answered nonsense (TypeError": ["""print('{"accelerators": 7}')"""],
-    "answered nonsense (AttributeError": ["""print('{"accelerators": ["?"]}')"""],
-    "exited with code 1": ["raise SystemExit(1)"],
-}
-
-
-@pytest.mark.parametrize("why", CHILDREN)
-def test_a_library_that_crashes_hangs_or_talks_nonsense_leaves_what_the_kernel_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    script = tmp_path / "child.py"
-    script.write_text("\n".join(CHILDREN[why]))
-    if "no answer" in why:
-        monkeypatch.setattr(amd_smi, "TIMEOUT_S", 0.5)
-    found = Amd(tools=[lambda: amd_smi.look(script)]).look(strix_halo(tmp_path))
-    assert found.accelerators == NO_TOOLS.look(tmp_path).accelerators
-    [told] = found.unknown
-    assert told.startswith(f"AMD's library amdsmi {why}")
-
-
-def test_a_machine_without_amds_library_has_nothing_to_complain_of(tmp_path: Path) -> None:
-    script = tmp_path / "child.py"
-    script.write_text("raise SystemExit(3)")
-    assert amd_smi.look(script) == (None, None)
-    assert amd_smi.look(script, ["no-such-python"]) == (None, "AMD's library amdsmi isn't installed")
-
-
-AMDSMI = """
-from enum import IntEnum
-print("amdsmi: a line on stdout that nobody asked for")
-class AmdSmiMemoryType(IntEnum):
-    VRAM = 0
-class AmdSmiClkType(IntEnum):
-    GFX = 1
-    MEM = 2
-class AmdSmiIoLinkType(IntEnum):
-    PCIEXPRESS = 1
-    XGMI = 2
-def amdsmi_init(): pass
-def amdsmi_get_processor_handles(): return ["a", "b"]
-def amdsmi_get_gpu_device_bdf(h): return {"a": "0000:05:00.0", "b": "0000:26:00.0"}[h]
-def amdsmi_get_gpu_asic_info(h): return {"market_name": "AMD Instinct MI300X VF"}
-def amdsmi_get_gpu_driver_info(h): return {"driver_version": "6.12.12"}
-def amdsmi_get_gpu_memory_total(h, kind): return 196592 << 20
-def amdsmi_get_gpu_memory_usage(h, kind): raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
-def amdsmi_get_power_cap_info(h): return {"power_cap": 600000000, "default_power_cap": 750000000}
-def amdsmi_get_clock_info(h, kind): return {"max_clk": 2100 if kind == 1 else 1300}
-def amdsmi_get_gpu_compute_partition(h): return "SPX"
-def amdsmi_get_gpu_memory_partition(h): return "N/A"
-def amdsmi_topo_get_link_type(a, b): return {"hops": 1, "type": 2}
-"""
-
-
-def test_amds_library_fills_what_the_kernel_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child itself, with a library of a few lines in the place of AMD's: there is no such hardware here."""
-    lay(tmp_path / "lib", {"amdsmi.py": AMDSMI})
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
-    for number, bus in enumerate(("0000:26:00.0", "0000:05:00.0")):
-        card(tmp_path, number, bus, {"device": "0x74b5", "mem_info_vram_total": str(191 * GiB)})
-    found = Amd(tools=[amd_smi.look]).look(tmp_path)
-    assert found.unknown == []
-    assert [a.bus for a in found.accelerators] == ["0000:05:00.0", "0000:26:00.0"]
-    a = found.accelerators[0]
-    assert (a.name, a.driver, a.partition) == ("AMD Instinct MI300X VF", "6.12.12", "SPX")
-    assert a.memory_bytes == 191 * GiB  # the kernel's word stands
-    assert (a.power_cap_w, a.power_cap_default_w, a.clock_max_mhz) == (600.0, 750.0, 2100)
-    assert a.memory_used_bytes is None
-    assert found.topology == [["X", "XGMI"], ["XGMI", "X"]]
-
-
-def test_rocm_smi_is_asked_where_the_library_is_not_there(tmp_path: Path) -> None:
-    card(tmp_path, 0, "0000:05:00.0", {"device": "0x74b5"})
-    told = (
-        '{"card0": {"Card Series": "AMD Instinct MI300X VF", "PCI Bus": "0000:05:00.0", '
-        '"VRAM Total Memory (B)": "206141652992", "VRAM Total Used Memory (B)": "297791488", '
-        '"Max Graphics Package Power (W)": "750.0", "Compute Partition": "SPX", "Memory Partition": "NPS1"}, '
-        '"system": {"Driver version": "6.8.5"}}'
-    )
-    tool = executable(tmp_path / "rocm-smi", f"print('''{told}''')")
-    [a] = Amd(tools=[lambda: (None, None), lambda: rocm_smi.look(tool)]).look(tmp_path).accelerators
-    assert (a.name, a.memory_bytes, a.driver) == ("AMD Instinct MI300X VF", 206141652992, "6.8.5")
-    assert (a.power_cap_w, a.power_cap_default_w, a.partition) == (750.0, None, "SPX/NPS1")
-    assert rocm_smi.look(executable(tmp_path / "broken", "raise SystemExit(2)"))[1] == "rocm-smi exited with code 2"
-    assert rocm_smi.look("no-such-tool") == (None, None)
 
 
 # ---- NVIDIA ----
@@ -241,14 +148,14 @@ def test_what_a_driver_does_not_support_is_unknown_and_the_rest_is_told(tmp_path
 
 def test_the_memory_in_use_is_asked_for_lightly(tmp_path: Path) -> None:
     root, source = xeon(tmp_path), Nvidia(Nvml())
-    assert accelerators.memory_used(root=root, sources=[source]) == {0: 5 * GiB, 1: 5 * GiB}
+    assert accelerators.memory_used(root=root, vendors=[source]) == {0: 5 * GiB, 1: 5 * GiB}
     assert accelerators.memory_used([1, 7], root, [source]) == {1: 5 * GiB}
-    assert accelerators.memory_used(root=root, sources=[Nvidia(Nvml(nvmlDeviceGetMemoryInfo=True))]) == {}
+    assert accelerators.memory_used(root=root, vendors=[Nvidia(Nvml(nvmlDeviceGetMemoryInfo=True))]) == {}
 
 
 def test_processes_are_named_by_the_kernel_and_not_by_their_command_line(tmp_path: Path) -> None:
     root = lay(xeon(tmp_path), {"proc/77/comm": "VLLM::EngineCor\n", "proc/77/cmdline": "vllm\0--api-key\0secret\0"})
-    assert accelerators.processes(0, root, [Nvidia(Nvml())]) == [
+    assert accelerators.processes(root, [Nvidia(Nvml())])[0] == [
         Process(77, "VLLM::EngineCor", 4 * GiB),
         Process(78, "?"),  # of another namespace
     ]
@@ -261,63 +168,27 @@ def test_the_stand_in_has_no_function_that_the_package_does_not_have() -> None:
     assert real.nvmlMemory_v2 == Nvml.nvmlMemory_v2
 
 
-SMI = """
-import sys
-words = " ".join(sys.argv[1:])
-if "topo" in words:
-    print("\\t\\x1b[4mGPU0\\tGPU1\\tCPU Affinity\\tNUMA Affinity\\tGPU NUMA ID\\x1b[0m")
-    print("GPU0\\t X \\tNV18\\t0-15\\t0\\t\\tN/A")
-    print("GPU1\\tNV18\\t X \\t0-15\\t0\\t\\tN/A")
-    print("\\nLegend:\\n\\n  X    = Self")
-elif "compute-apps" in words:
-    print("GPU-b, 77, 1024")
-elif "--query-gpu=uuid" in words:
-    print("GPU-a\\nGPU-b")
-else:
-    rest = "580.159.04, 143771, 0, 700.00, 700.00, 1980, 3201, Disabled, 5, 16, 16, 9.0"
-    print("NVIDIA H200, GPU-a, 00000000:1B:00.0, " + rest)
-    print("NVIDIA H200, GPU-b, 00000000:AB:00.0, " + rest.replace("700.00, 700.00", "[N/A], [N/A]"))
-"""
-
-
-def test_nvidia_smi_is_asked_where_nvml_can_not_be_used(tmp_path: Path) -> None:
-    root = xeon(tmp_path)
-    source = Nvidia(Nvml(nvmlInit=True), executable(tmp_path / "nvidia-smi", SMI))
-    found = source.look(root)
-    first, second = found.accelerators
-    assert first == Accelerator(
-        index=0, name="NVIDIA H200", vendor="nvidia", memory_bytes=143771 << 20, memory_used_bytes=0,
-        driver="580.159.04", uuid="GPU-a", bus="0000:1b:00.0", power_cap_w=700.0, power_cap_default_w=700.0,
-        clock_max_mhz=1980, memory_clock_max_mhz=3201, link="PCIe 5 x16", numa_node=0, architecture="sm_90",
-    )  # fmt: skip
-    assert (second.power_cap_w, second.power_cap_default_w) == (None, None)
-    assert found.topology == [["X", "NV18"], ["NV18", "X"]]
-    assert accelerators.memory_used(root=root, sources=[source]) == {0: 0, 1: 0}
-    assert source.processes(root) == [[], [Process(77, "?", GiB)]]
-
-
-def test_a_driver_that_nobody_can_ask_is_told(tmp_path: Path) -> None:
-    found = Nvidia(Nvml(nvmlInit=True), "no-such-tool").look(xeon(tmp_path))
-    assert found.accelerators == []
-    assert found.unknown == ["an NVIDIA driver is there, NVML can't be used, and nvidia-smi isn't installed"]
+def test_a_driver_without_its_library_is_said_with_what_to_do(tmp_path: Path) -> None:
+    source = Nvidia(Nvml(nvmlInit=True))
+    found = source.look(xeon(tmp_path))
+    assert found.accelerators == source.memory_used(tmp_path) == source.processes(tmp_path) == []
+    [why] = found.unknown
+    assert why.startswith("an NVIDIA driver is loaded, and NVML can't be used (Not Supported): install ")
+    meter = source.meter(tmp_path)
+    assert meter is not None and meter.read(full=True) == [] and meter.absent == [f"accelerators: {why}"]
+    meter.close()
 
 
 def test_a_card_without_a_driver_is_told(tmp_path: Path) -> None:
     lay(tmp_path / "sys/bus/pci/devices/0000:01:00.0", {"vendor": "0x10de\n", "class": "0x030200\n"})
-    assert Nvidia(Nvml()).look(tmp_path) == Found(unknown=[NO_DRIVER])
+    assert Nvidia(Nvml()).look(tmp_path) == Inventory(unknown=[NO_DRIVER])
 
 
 def test_where_both_vendors_are_nvidias_come_first(tmp_path: Path) -> None:
     root = strix_halo(xeon(tmp_path))
-    sources = [Nvidia(Nvml()), NO_TOOLS]
-    found = accelerators.look(root, sources)
+    vendors = [Nvidia(Nvml()), AMD]
+    found = accelerators.look(root, vendors)
     assert [(a.index, a.vendor) for a in found.accelerators] == [(0, "nvidia"), (1, "nvidia"), (2, "amd")]
-    assert set(accelerators.memory_used(root=root, sources=sources)) == {0, 1, 2}
-    assert accelerators.processes(2, root, sources) == [Process(99, "llama-server")]
+    assert set(accelerators.memory_used(root=root, vendors=vendors)) == {0, 1, 2}
+    assert accelerators.processes(root, vendors)[2] == [Process(99, "llama-server")]
     assert found.topology == []
-
-
-def test_an_answer_is_the_last_line_that_is_one() -> None:
-    assert child.last_json('warning: 1\n{"a": 1}\n') == {"a": 1}
-    assert child.last_json('{\n"a": 1\n}\n') == {"a": 1}
-    assert child.last_json("nothing") is child.last_json(None) is None

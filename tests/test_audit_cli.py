@@ -8,7 +8,7 @@ import pytest
 
 from dyno.cli.main import main
 from dyno.facts.imported import Document, Figure, Row
-from dyno.store.imports import keep, kept
+from dyno.store.imports import load, store
 
 BLOCK = """
 ============ Serving Benchmark Result ============
@@ -204,7 +204,7 @@ def test_what_a_file_does_not_tell_is_given_and_kept_with_who_told_it(here: Path
     told = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
             "series=TGI on eight", "rate=inf", "no-enable-prefix-caching=true"]  # fmt: skip
     assert set_(here, *told, "3:input_len=80", "3-4:num_prompts=30") == 0
-    rows = kept(here / "kept/bare.csv.json").rows
+    rows = load(here / "kept/bare.csv.json").rows
     assert {name: s.value for name, s in rows[1].settings.items()} == {
         "engine": "tgi", "tensor_parallel": 8, "accelerators": 8, "accelerator": "MI300X", "--swap-space": 16,
         "rate": "inf", "prefix_caching": False, "input_len": 80, "num_prompts": 30,
@@ -253,7 +253,7 @@ def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert f"--set model=another: sound.log:3 itself tells model = {model}" in told
     assert main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
-    (row,) = kept(here / "kept/sound.log.json").rows
+    (row,) = load(here / "kept/sound.log.json").rows
     assert row.settings["model"].value == model and row.settings["model"].by != "user"
 
 
@@ -264,5 +264,5 @@ def test_a_definition_that_this_version_does_not_know_is_no_crash(
     monkeypatch.chdir(tmp_path)
     figures = {n: Figure(1.5, 1, definition="later.ttft") for n in ("mean_ttft_ms", "output_throughput")}
     row = Row("serve", "vllm", "json", "f", 1, 1, figures)
-    path = keep(Document("f", "json", rows=[row]), tmp_path / "kept")
+    path = store(Document("f", "json", rows=[row]), tmp_path / "kept")
     assert main([command[0], str(path), *command[1:]]) in (0, 3)

@@ -12,15 +12,14 @@ import msgspec
 import pytest
 
 from conftest import StartFake, drive, requests
-from dyno.conduct import fleet
+from dyno.conduct import lifecycle
 from dyno.conduct.calibration import busy_processes
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.engines.process import EngineProcess
+from dyno.engines.process import CpuShare, EngineProcess
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
-from dyno.load.priority import Priority
-from dyno.load.stalls import Stalls
+from dyno.load.scheduling import Priority, Stalls
 from dyno.measure import timing
 from dyno.store.run import Run
 from dyno.units import NS_PER_MS
@@ -125,7 +124,7 @@ def test_an_engine_is_started_with_later_turns_and_on_the_cores_it_may_use(tmp_p
     core = min(os.sched_getaffinity(0))
     ask = "import os, json; print(json.dumps([os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))]))"
     command = [sys.executable, "-c", ask]
-    with EngineProcess(command, None, tmp_path / "log", nice=5, cores=[core]) as process:
+    with EngineProcess(command, None, tmp_path / "log", cpu=CpuShare(5, [core])) as process:
         while process.exit_code is None:
             time.sleep(0.01)
     nice, cores = msgspec.json.decode((tmp_path / "log").read_bytes())
@@ -140,8 +139,8 @@ def test_with_four_cores_and_more_one_is_kept_for_the_wire(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     plan = EnginePlan(EngineSpec("llamacpp", devices=[]), Rig("test", "0", "any", "cpu", cores))
-    assert fleet.room(plan) == expected
-    assert fleet.room(EnginePlan(EngineSpec("fake"), Rig("test", "0", "any", "cpu", cores))) == (
+    assert lifecycle.room(plan) == expected
+    assert lifecycle.room(EnginePlan(EngineSpec("fake"), Rig("test", "0", "any", "cpu", cores))) == (
         0,
         [],
         None,

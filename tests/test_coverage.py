@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dyno.audit.coverage import coverage
+from dyno.audit.audit import coverage
 from dyno.audit.document import read_text
 from dyno.cli.main import main
 from dyno.facts.imported import Document
-from dyno.store.imports import kept
+from dyno.store.imports import load
 
 READ = """| Concurrency | Output tok/s | Mean TTFT (ms) |
 |---|---|---|
@@ -135,7 +135,7 @@ def test_an_import_says_how_much_was_read_and_keeps_what_was_not(
     told = capsys.readouterr()
     assert "r.md: markdown, 2 results by a table, 1 of 2 tables read → kept/r.md.json" in told.out
     assert "  r.md:9: Model, 4K pp, 8K pp: unknown columns" in told.err
-    assert not coverage([kept(here / "kept/r.md.json")]).complete
+    assert not coverage([load(here / "kept/r.md.json")]).complete
     assert main(["audit", "kept/r.md.json"]) == 5
 
 

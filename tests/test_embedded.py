@@ -28,7 +28,7 @@ from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
-from dyno.probe import llama_build
+from dyno.probe import software
 
 TEXTS = [
     "Hello world, the brightness of 12345 bridges.\n\n  Indented\tand tabbed  ",
@@ -416,5 +416,5 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
     ],
 )
 def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
-    assert llama_build.unused(f"a line\nsystem_info: {told}\nanother", features) == unused
-    assert llama_build.unused("a log without it", features) == []
+    assert software.unused_instructions(f"a line\nsystem_info: {told}\nanother", features) == unused
+    assert software.unused_instructions("a log without it", features) == []

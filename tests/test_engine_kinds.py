@@ -11,8 +11,8 @@ import pytest
 from dyno import secrets
 from dyno.cli import settings
 from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.kinds.base import Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
-from dyno.engines.program import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.target import TargetFacts

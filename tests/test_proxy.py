@@ -6,8 +6,7 @@ from dyno.cli.settings import proxied
 from dyno.errors import UsageError
 from dyno.facts.target import TargetSpec
 from dyno.http import Route, Url
-from dyno.proxy import Proxy, ProxyRefused, granted, named, tunnel
-from dyno.transport import Transport
+from dyno.transport import Proxy, ProxyRefused, Transport, granted, proxy_for, tunnel
 
 P, Q = "http://p:3128", "http://q:3128"
 
@@ -31,7 +30,7 @@ P, Q = "http://p:3128", "http://q:3128"
     ],
 )
 def test_the_usual_variables_in_the_usual_order(tls: bool, env: dict[str, str], found: str | None) -> None:
-    proxy = named(tls, "host.example", 443, env)
+    proxy = proxy_for(tls, "host.example", 443, env)
     assert (proxy and proxy.url) == found
 
 
@@ -58,12 +57,12 @@ def test_the_usual_variables_in_the_usual_order(tls: bool, env: dict[str, str], 
 )
 def test_no_proxy_leaves_out_names_addresses_and_networks(host: str, no_proxy: str, left_out: bool) -> None:
     for name in ("no_proxy", "NO_PROXY"):
-        assert (named(True, host, 443, {"https_proxy": P, name: no_proxy}) is None) == left_out
+        assert (proxy_for(True, host, 443, {"https_proxy": P, name: no_proxy}) is None) == left_out
 
 
 def test_user_and_password_become_a_header_and_are_in_no_url() -> None:
     env = {"https_proxy": "http://me:p%40ss@p:3128"}
-    assert named(True, "h", 443, env) == Proxy(P, "Basic bWU6cEBzcw==")
+    assert proxy_for(True, "h", 443, env) == Proxy(P, "Basic bWU6cEBzcw==")
     assert (
         tunnel("h:443", "Basic x") == b"CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\nproxy-authorization: Basic x\r\n\r\n"
     )
@@ -79,7 +78,7 @@ def test_user_and_password_become_a_header_and_are_in_no_url() -> None:
 )  # fmt: skip
 def test_what_is_no_http_proxy_is_refused_in_one_sentence_without_its_password(value: str) -> None:
     with pytest.raises(UsageError, match="all_proxy") as told:
-        named(False, "h", 80, {"all_proxy": value})
+        proxy_for(False, "h", 80, {"all_proxy": value})
     assert "hunt" not in str(told.value) and "\n" not in str(told.value)
 
 

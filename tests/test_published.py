@@ -11,11 +11,11 @@ import pytest
 
 from dyno.audit.audit import Audit, audit
 from dyno.audit.document import read
-from dyno.audit.normal import normal
+from dyno.audit.printed import normal
 from dyno.facts.imported import Document
 from dyno.measure.cost import choose
 from dyno.probe.peaks import of_name
-from dyno.store.imports import kept
+from dyno.store.imports import load
 from dyno.study.prices import about
 from dyno.study.prices import read as read_prices
 
@@ -39,7 +39,7 @@ def golden(name: str, text: str) -> None:
 
 
 def published(name: str) -> list[Document]:
-    return [kept(path) for path in sorted((ROOT / "published" / name).glob("*.json"))]
+    return [load(path) for path in sorted((ROOT / "published" / name).glob("*.json"))]
 
 
 def reported(name: str) -> list[Document]:

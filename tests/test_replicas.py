@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
+from dyno.conduct.prepare import Prepared, Prompts
+from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.conduct.watcher import Watcher
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.errors import TargetError
 from dyno.facts.load import LoadSpec
@@ -314,7 +315,7 @@ def test_a_replica_that_is_slower_than_the_others_is_a_finding(copies: Copies, t
     )
     work = Workload(trial.workload, requests(40), [], "fake", "server", "")
     run = create(tmp_path, "replicas")
-    measure(run, trial, TargetFacts("fake"), work, {}, Watcher(), Stop())
+    measure(run, Session(TargetFacts("fake"), {}), Prepared(trial, Prompts(work)))
     result = finish(run).result
     told = result.served.replicas
     assert [r.index for r in told] == [0, 1]

@@ -9,8 +9,8 @@ from dyno.facts.offline import Speculation
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import HostTelemetry, TelemetrySummary
-from dyno.report import offline_json
-from dyno.report.offline import block
+from dyno.report import result_json
+from dyno.report.block import offline_block as block
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -126,7 +126,7 @@ def test_the_latency_file_has_vllms_keys_and_values_in_seconds() -> None:
     its = offlines.iterations(took, warmups_ns=[10**9], requests=1)
     trial = offlines.trial("latency", batch_size=1)
     result = Result(None, [], "sound", offline=offlines.summary("latency", its[1:]))
-    ours = offline_json.build(result, offlines.manifest(trial), its, Path("runs/r"), None)
+    ours = result_json.build(result, offlines.manifest(trial), Path("runs/r"), iterations=its)
     assert list(ours) == ["model_id", *theirs, "dyno"]  # model_id: as newer ones have it
     assert list(ours["percentiles"]) == list(theirs["percentiles"])
     for mine, wanted in (
@@ -145,7 +145,8 @@ def test_the_throughput_file_has_vllms_keys_and_is_of_one_iteration() -> None:
     its = offlines.iterations([1_000 * MS, 3_000 * MS], requests=10)
     trial = offlines.trial("throughput")
     result = Result(None, [], "sound", offline=offlines.summary("throughput", its))
-    ours = offline_json.build(result, offlines.manifest(trial), its, Path("runs/r"), offlines.engine_facts("0.32.0"))
+    engine = offlines.engine_facts("0.32.0")
+    ours = result_json.build(result, offlines.manifest(trial), Path("runs/r"), engine, iterations=its)
     assert list(ours) == ["model_id", *theirs, "dyno"]
     assert (ours["elapsed_time"], ours["num_requests"], ours["total_num_tokens"]) == (2.0, 10, 1600)
     assert ours["dyno"]["summary"]["latency"]["count"] == 2

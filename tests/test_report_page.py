@@ -21,11 +21,12 @@ from dyno.facts.imported import Cell, Table
 from dyno.facts.report import AuthorsTable, Command, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
-from dyno.report.csv_table import csv, guarded
+from dyno.report.csv_table import csv
 from dyno.report.markdown import escaped, escaped_line, markdown
+from dyno.report.numbers import interval, printed, significant
 from dyno.report.page import embedded, page
-from dyno.report.plain import plain
-from dyno.report.printed import interval, printed, significant
+from dyno.report.table import guarded
+from dyno.visible import plain
 
 HOSTILE = (
     "<script>window.hacked=1</script>", "</script><script>window.hacked=1</script>", "<img src=x onerror=hacked=1>",

@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dyno.engines.process import free_port
+from dyno.engines.port import free_port
 from dyno.facts.rig import Rig
-from dyno.probe import environment, host, rig
+from dyno.probe import host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
-from dyno.report.rig import lines
-from machines import NO_TOOLS, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
+from dyno.report.machine import rig_lines as lines
+from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 # ---- the machine ----
 
 
 def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
-    found = rig.look(root=xeon(tmp_path), environ={}, sources=[Nvidia(Nvml())])
+    found = rig.look(root=xeon(tmp_path), environ={}, vendors=[Nvidia(Nvml())])
     assert (found.system, found.kernel) == ("Ubuntu 22.04.5 LTS", "5.15.0-122-generic")
     assert (found.cpu, found.sockets, found.numa_nodes) == ("Intel(R) Xeon(R) Platinum 8480+", 2, 2)
     assert found.cores == 1  # by the quota of a group above its own
@@ -112,7 +112,7 @@ def test_a_container_is_told_by_the_marks_of_what_made_it(
 
 def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
     root = lay(strix_halo(xeon(tmp_path)), {"proc/77/comm": "train.py\n"})
-    found = rig.look(root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, sources=[Nvidia(Nvml()), NO_TOOLS])
+    found = rig.look(root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD])
     text = "\n".join(lines(found, list(host.STATE)))
     for words in (
         "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5.0 GiB of 80.0 GiB",
@@ -125,7 +125,7 @@ def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Pat
 
 
 def test_accelerators_that_are_alike_share_a_line(tmp_path: Path) -> None:
-    found = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, sources=[NO_TOOLS])
+    found = rig.look(root=mi300x_in_cpx(tmp_path), environ={}, vendors=[AMD])
     names = [line.split()[0] for line in lines(found, []) if "AMD Instinct" in line]
     assert names == ["0-7", "8", "9", "10-15"]  # a process holds memory on 9; the second card hangs on another node
 
@@ -145,13 +145,13 @@ def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Pat
     lay(tmp_path, {"proc/700/stat": f"700 (a (b) c) S {os.getpid()} 1", "proc/701/stat": "701 (x) S 700 1"})
     lay(tmp_path, {"proc/800/stat": "800 (bash) S 1 1"})
     source = Told(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
-    found = rig.look(root=tmp_path, environ={}, sources=[source]).accelerators
+    found = rig.look(root=tmp_path, environ={}, vendors=[source]).accelerators
     assert [a.engine for a in found] == [True, False, False]
     assert [a.processes for a in found] == [["python3 (pid 800, 1.0 GiB)"], ["python3 (pid 800, 1.0 GiB)"], []]
 
 
 def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(tmp_path: Path) -> None:
-    [a] = rig.look(root=tmp_path, environ={}, sources=[Told(gpu(), pids=((12345,),))]).accelerators
+    [a] = rig.look(root=tmp_path, environ={}, vendors=[Told(gpu(), pids=((12345,),))]).accelerators
     assert (a.engine, len(a.processes)) == (None, 1)
 
 
@@ -178,10 +178,10 @@ def test_a_server_that_dyno_did_not_start_is_known_by_its_port(
     port, worker = server
     source = Told(gpu(), pids=((worker,),))
     monkeypatch.setattr(os, "getpid", lambda: 4_000_000)  # it is a child of this test, and must not count as one
-    [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, sources=[source]).accelerators
+    [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, vendors=[source]).accelerators
     assert (a.engine, a.processes) == (True, [])
     for urls in ([], ["http://192.0.2.1:8000"]):
-        [a] = rig.look(urls, environ={}, sources=[source]).accelerators
+        [a] = rig.look(urls, environ={}, vendors=[source]).accelerators
         assert (a.engine, len(a.processes)) == (None, 1)
 
 
@@ -195,7 +195,7 @@ def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
         "LLAMA_ARGS": "--key sk-proj-abcdefgh1234 --x 1",
     }  # fmt: skip
     plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
-    told = environment.kept({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
+    told = software.variables({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
     assert told == {
         **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]",
         "CUDA_TOKEN": "[redacted]",

@@ -14,7 +14,7 @@ import pytest
 from dyno import secrets
 from dyno.cli.settings import check_headers
 from dyno.conduct import study_plan
-from dyno.conduct.trial import hidden, public
+from dyno.conduct.prepare import hidden, public
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import TargetError, UsageError
 from dyno.facts.engine import EngineSpec

@@ -36,3 +36,9 @@ def test_an_interpreter_that_hangs_or_is_not_there_has_nothing_to_tell(tmp_path:
     assert software.versions(executable(tmp_path / "python", "import time; time.sleep(60)"), timeout_s=0.5) == {}
     assert software.versions(str(tmp_path / "nowhere")) == {}
     assert software.versions(str(tmp_path)) == {}  # a folder
+
+
+def test_an_answer_is_the_last_line_that_is_one() -> None:
+    assert software.last_json('warning: 1\n{"a": 1}\n') == {"a": 1}
+    assert software.last_json('{\n"a": 1\n}\n') == {"a": 1}
+    assert software.last_json("nothing") is software.last_json(None) is None

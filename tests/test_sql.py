@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, ho
     assert row["run"] == "runs/a [run] it's"
     run = Run(Path(row["run"]))
     m = run.manifest()
-    told = build(run.result(), m.trial, m.target, m.tokenizer, m.workload_sha256, run.path, m.started)
+    told = build(run.result(), m, run.path)
     shared = {name: value for name, value in told.items() if name in row}
     assert {"completed", "failed", "output_throughput", "mean_ttft_ms", "p99_tpot_ms", "p99.9_itl_ms"} <= set(shared)
     assert {name: row[name] for name in shared} == shared

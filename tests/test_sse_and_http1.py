@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from dyno.load import http1, sse
+from dyno.load import decode, http1
 from dyno.load.http1 import ONE, OVER, SEVERAL, Chunked
 
 # (the event's bytes as sent, what it says). Comments, ids, several data lines, multi-byte text, no space after the
@@ -59,7 +59,8 @@ def body_at(start: int, chunked: bool) -> http1.Head:
 
 def read_back(raw: bytes, reads: list[bytes], start: int, chunked: bool = True) -> list[tuple[int, bytes]]:
     """What decoding does: an event comes with the read that holds its end."""
-    return [(number_of_the_read_with(end - 1, reads), said) for end, said in sse.events(raw, body_at(start, chunked))]
+    events = decode.events(raw, body_at(start, chunked))
+    return [(number_of_the_read_with(end - 1, reads), said) for end, said in events]
 
 
 def number_of_the_read_with(position: int, reads: list[bytes]) -> int:
@@ -180,15 +181,15 @@ def test_a_body_that_is_not_chunked_gives_the_same_events(head: bytes, eol: byte
 
 def test_a_last_event_without_a_blank_line_counts_in_a_whole_response_and_not_in_a_cut_one() -> None:
     raw = b"data: one\n\ndata: two"
-    assert sse.events(raw, body_at(0, False)) == [(11, b"one"), (20, b"two")]
-    assert sse.events(raw, body_at(0, False), whole=False) == [(11, b"one")]
+    assert decode.events(raw, body_at(0, False)) == [(11, b"one"), (20, b"two")]
+    assert decode.events(raw, body_at(0, False), whole=False) == [(11, b"one")]
 
 
 def test_a_cut_chunked_body_gives_the_events_that_were_whole() -> None:
     coded, where = in_chunks([b"data: one\n\n", b"data: two\n\n", b"data: three\n\n"])
     for position in range(len(coded) + 1):
         raw = coded[:position]
-        events = sse.events(raw, body_at(0, True), whole=False)
+        events = decode.events(raw, body_at(0, True), whole=False)
         whole = sum(where[end - 1] < position for end in (11, 22, 35))
         assert [said for _, said in events] == [b"one", b"two", b"three"][:whole]
 
@@ -263,7 +264,7 @@ def test_a_chunk_that_is_longer_than_it_says_is_an_error() -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
-    assert sse.events(b"\xef\xbb\xbfdata: one\n\n", body_at(0, False)) == [(14, b"one")]
+    assert decode.events(b"\xef\xbb\xbfdata: one\n\n", body_at(0, False)) == [(14, b"one")]
 
 
 def test_a_request_is_written_with_its_length_in_bytes() -> None:

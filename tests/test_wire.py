@@ -22,13 +22,13 @@ from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, 
 from dyno.clock import now_ns
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
-from dyno.http import Url
+from dyno.http import Route, Url
 from dyno.load import decode
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import END, SENT, Spool
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
 
@@ -501,7 +501,8 @@ FRONT, PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n", b"content-leng
 
 
 def test_a_full_disk_is_an_error_that_says_so(fake: StartFake) -> None:
-    wire = Wire([Url(fake().base_url)], [FRONT], [PAYLOAD], Plan(20, None, 1), spool := Spool(Path("/dev/full")))
+    traffic = Traffic([Route(Url(fake().base_url))], [FRONT], [PAYLOAD], Plan(20, None, 1))
+    wire = Wire(traffic, spool := Spool(Path("/dev/full")))
     with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
         wire.drive()
 
@@ -519,7 +520,8 @@ def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp
             if full:
                 raise StoreError("full")
 
-    wire = Wire([Url(fake().base_url)], [FRONT], [PAYLOAD], Plan(20, None, 1), spool := FullForAMoment(tmp_path / "s"))
+    traffic = Traffic([Route(Url(fake().base_url))], [FRONT], [PAYLOAD], Plan(20, None, 1))
+    wire = Wire(traffic, spool := FullForAMoment(tmp_path / "s"))
     with contextlib.closing(spool), pytest.raises(StoreError, match="full"):
         wire.drive()
     assert all(batches[0] not in later for later in batches[1:])

@@ -19,8 +19,7 @@ from dyno.errors import TargetError, WorkloadError
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.http import Client, Url
 from dyno.workload import DATASETS, make
-from dyno.workload.synthetic import sharegpt_lengths
-from dyno.workload.text import opening, prose
+from dyno.workload.synthetic import opening, prose, sharegpt_lengths
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, choose
 
 BOS = "<s>"

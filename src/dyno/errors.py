@@ -14,6 +14,8 @@ DynoError                exit 1   it failed
 A failed request is not an error: it is a record (facts/record.py).
 """
 
+import errno
+
 from dyno import secrets
 
 
@@ -59,3 +61,18 @@ class StudyStopped(DynoError):
 
 class Interrupted(DynoError):
     exit_code = 130
+
+
+_ADVICE = {
+    errno.EMFILE: "dyno may open no more files: raise the limit (`ulimit -n`), or lower the concurrency.",
+    errno.ENFILE: "This system may open no more files: close other programs, or raise fs.file-max.",
+    errno.ENOBUFS: "This system has no more memory for sockets: lower the concurrency, or raise net.ipv4.tcp_mem.",
+    errno.ENOMEM: "This system has no more memory: free some, raise the limit (`ulimit -v`), or lower the concurrency.",
+    errno.EADDRNOTAVAIL: "This machine has no more local ports for connections: lower the rate, widen "
+    "net.ipv4.ip_local_port_range, or use a server that keeps connections open.",
+}
+
+
+def limit_advice(error: BaseException) -> str | None:
+    """What to do about a limit of dyno's own machine: not the server's failure. None: it is another error."""
+    return _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None

@@ -1,4 +1,4 @@
-"""A small control client for readiness, /v1/models, /tokenize and the like. It is not the wire."""
+"""The way to a server (URL, route, TLS), and a control client for readiness, /v1/models and the like: not the wire."""
 
 import http.client
 import io
@@ -12,9 +12,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from dyno import limits, proxy, secrets, tls
-from dyno.errors import TargetError, UsageError
-from dyno.transport import DIRECT, Transport
+from dyno import secrets
+from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
 LARGEST_BYTES = 16 << 20  # of an answer, head and framing included: a million token ids are 8 MB
 _DEEPEST = 100  # lists and objects in one another
@@ -88,32 +88,34 @@ class Route:
         login = {k: v for k, v in (headers or {}).items() if k.lower() == _PROXY_LOGIN}
         self.headers = {k: v for k, v in (headers or {}).items() if handed or k not in login}
         host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
-        self.tunnel = proxy.tunnel(host, next(iter(login.values()), None)) if self.proxy and url.tls else b""
+        self.tunnel = tunnel(host, next(iter(login.values()), None)) if self.proxy and url.tls else b""
 
     def addresses(self) -> list[tuple[int, Any]]:
         """Families and addresses to connect to."""
         if self.url.unix:
             return [(socket.AF_UNIX, self.url.unix)]
-        at = self.proxy or self.url
-        return [(family, a) for family, _, _, _, a in socket.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)]
+        first = self.proxy or self.url
+        infos = socket.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in infos]
 
     def unreachable(self, error: Exception, within_s: float | None = None) -> str:
-        at = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
-        if own := limits.advice(error):
-            return f"dyno couldn't open a connection to {at} ({getattr(error, 'strerror', None) or error}). {own}"
+        """The failure to connect in words, and what helps."""
+        to = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
+        if own := limit_advice(error):
+            return f"dyno couldn't open a connection to {to} ({getattr(error, 'strerror', None) or error}). {own}"
         if isinstance(error, ssl.SSLError):
-            return f"{self.url}: {tls.words(error)}"
-        if isinstance(error, proxy.ProxyRefused):
+            return f"{self.url}: {describe_tls(error)}"
+        if isinstance(error, ProxyRefused):
             return f"{self.url} can't be reached: {error} ({self.proxy})."
         if isinstance(error, ConnectionRefusedError):
             if self.proxy is not None:
                 return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
-            return f"Nothing listens at {at}. Start the server, or give its address with --base-url or --host/--port."
+            return f"Nothing listens at {to}. Start the server, or give its address with --base-url or --host/--port."
         if isinstance(error, FileNotFoundError) and self.url.unix:
             return f"There is no socket {self.url.unix}. Start the server, or give its path with --base-url."
         if isinstance(error, TimeoutError):
             return (
-                f"{at} took no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). Is "
+                f"{to} took no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). Is "
                 "the address right, and is a firewall in between?"
             )
         if isinstance(error, OSError) and error.errno and error.errno < 0:
@@ -122,12 +124,70 @@ class Route:
         what = str(error) or type(error).__name__
         wanted = " It may want a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
         return (
-            f"{at} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
+            f"{to} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
         )
 
 
+def tls_context(via: Transport) -> ssl.SSLContext:
+    """By the files that a user names."""
+    context = ssl.create_default_context()
+    if via.cacert is not None:
+        try:
+            context.load_verify_locations(via.cacert)
+        except (OSError, ValueError) as e:
+            raise UsageError(
+                f"--cacert {via.cacert} can't be read: {_why(e)}. Give a PEM file with the certificates to trust."
+            ) from None
+    if via.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if via.cert is not None:
+        try:
+            context.load_cert_chain(via.cert, via.cert_key, password=_refuse_to_ask)
+        except (OSError, ValueError) as e:
+            # The key's path isn't repeated: an API key may stand there by mistake.
+            if getattr(e, "reason", None) == "KEY_VALUES_MISMATCH":
+                raise UsageError(f"--key is not the private key of the certificate in --cert {via.cert}.") from None
+            raise UsageError(
+                f"--cert {via.cert}{'' if via.cert_key is None else ' or its --key'} can't be read: {_why(e)}. Give "
+                "PEM files: a certificate and its private key. (An API key goes into OPENAI_API_KEY.)"
+            ) from None
+    elif via.cert_key is not None:
+        raise UsageError("--key is the private key of a client certificate: give that with --cert.")
+    return context
+
+
+def _refuse_to_ask() -> str:
+    raise UsageError(
+        "The private key is encrypted, and dyno asks for no passphrase. Decrypt it: openssl pkey -in FILE -out NEW."
+    )
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"it isn't PEM as expected ({(error.reason or 'PEM').replace('_', ' ').lower()})"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def describe_tls(error: ssl.SSLError) -> str:
+    """A failure with a server in words, and what helps."""
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the server's certificate can't be verified ({error.verify_message}). Use --cacert FILE, or --insecure if "
+            "you trust this server anyway."
+        )
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)  # TLS 1.3 may show no more of a refusal
+    if ended or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
+        return (
+            f"the server refuses the connection ({reason}). If it wants a client certificate, give one that it accepts "
+            "with --cert and --key."
+        )
+    return f"SSL doesn't work as expected ({reason}). Is it http:// rather than https://?"
+
+
 def connect_unix(sock: socket.socket, path: str, within_s: float) -> None:
-    """Done at once, but where the server's queue is full: that is EAGAIN then, and no connection under way."""
+    """Connects at once, but where the server's queue is full: that is EAGAIN then, and no connection under way."""
     sock.setblocking(False)
     deadline = time.monotonic() + within_s
     while True:
@@ -175,7 +235,7 @@ class _Socket(io.RawIOBase):
         return io.BufferedReader(self)
 
     def close(self) -> None:
-        """The client does that: http.client would, before it has read all."""
+        """Does nothing: http.client would close it before it has read all. The client does that."""
 
 
 class Client:
@@ -195,7 +255,7 @@ class Client:
         self.url = url
         secrets.learn(secrets.of_headers(headers))
         self._route = Route(url, via, headers)
-        self._tls = tls.context(via) if url.tls else None
+        self._tls = tls_context(via) if url.tls else None
         self._timeout_s, self._largest = timeout_s, largest_bytes
         self._sock: socket.socket | None = None
 
@@ -232,7 +292,7 @@ class Client:
             self.close()
             raise TargetError(problem) from None
         if status == 407 and self._route.proxy:
-            raise TargetError(f"The proxy {self._route.proxy} answers {status}{proxy.login_wanted(status)}.")
+            raise TargetError(f"The proxy {self._route.proxy} answers {status}{login_wanted(status)}.")
         return status, secrets.clean(_decoded(raw))
 
     def _exchange(
@@ -277,7 +337,7 @@ class Client:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.settimeout(max(until - time.monotonic(), 0.001))
                 return self._greeted(sock, until)
-            except (ssl.SSLError, proxy.ProxyRefused):
+            except (ssl.SSLError, ProxyRefused):
                 sock.close()
                 raise
             except OSError as e:
@@ -292,11 +352,11 @@ class Client:
         if self._route.tunnel:
             sock.sendall(self._route.tunnel)
             answer = b""
-            while not proxy.granted(answer):
+            while not granted(answer):
                 sock.settimeout(max(until - time.monotonic(), 0.001))
                 more = sock.recv(1)  # not a byte of what follows
                 if not more:
-                    raise proxy.ProxyRefused("the proxy closed the connection")
+                    raise ProxyRefused("the proxy closed the connection")
                 answer += more
             sock.settimeout(max(until - time.monotonic(), 0.001))
         return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=self.url.host)

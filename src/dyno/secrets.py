@@ -1,7 +1,8 @@
-"""What must reach no file, log or page: told by a variable's, flag's or field's name, by its looks, or by its value."""
+"""Secrets, which must reach no file, log or page: known by a name (variable, flag, field), by looks, or by value."""
 
 import base64
 import binascii
+import contextlib
 import functools
 import html
 import json
@@ -20,10 +21,10 @@ _NAME = re.compile(
     r"[^_]*(?:secret|passphrase|passcode|passw(?:or)?d|apikey)[^_]*|credentials?|creds|o?auth|authorization|bearer|jwt|"
     r"cookies?|(?:api|access|private|auth|ssh|signing|encryption|master|license)_?keys?|"
     r"(?:api|access|auth|refresh|hub|hf|session)_?tokens)(?:_|$)"
-    r"|(?:^|_)(?:key|pat|pswd|pwd?|(?:(?P<of>[^_]+)_)?(?:[^_]*token|(?:ssh|pg|db|my)?pass))(?:_\d+)?$"
+    r"|(?:^|_)(?:key|pat|pswd|pwd?|(?:(?P<counted>[^_]+)_)?(?:[^_]*token|(?:ssh|pg|db|my)?pass))(?:_\d+)?$"
 )
 _PLACE = ("env", "file", "path", "dir", "folder")  # as last word: it says where a secret is
-# Of a text's tokens, or of passes: eos_token, time_per_output_token, forward_pass
+# Before the tokens of a text, or a pass: eos_token, time_per_output_token, forward_pass
 _COUNTED = {
     *("max", "min", "num", "per", "each", "total", "mean", "first", "second", "next", "last", "new", "one", "two"),
     *("single", "multi", "bos", "eos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "special", "think"),
@@ -34,14 +35,15 @@ _LOOKS = re.compile(
     r"\b(?:hf_|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
     r"|(?<=://)[^/\s@]+(?=@)"
 )
-_FOLDERS = ("PWD", "OLDPWD")  # the shell's: where the user stands
-_LONGEST_NAME = 200  # of a longer one nobody speaks, and to search it would take long
+_FOLDERS = ("PWD", "OLDPWD")  # the shell's working directory
+_LONGEST_NAME = 200  # no longer one is in use, and to search it would take long
 _DEEPEST = 200  # of JSON in a text
 _LONGEST_ESCAPED = 200
 _SHORTEST = 7  # a shorter value would star out ordinary words
 _ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "password", "required", "unknown", "127.0.0.1")
 # NAME=X, --name=X, --env=NAME=X, -eNAME=X, 'Name: X'
-_TOLD = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
+_ASSIGNED = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
+_BEFORE_JSON = re.compile(r"[^{\[]*=(?=[{\[])|(?=[{\[])")
 _PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent")
 
 
@@ -50,12 +52,12 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type"
 
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Of a variable, a flag without its dashes, a field."""
+    """Whether this is the name of a secret: of a variable, a flag without its dashes, a field."""
     if name in _FOLDERS:
         return False
-    told = re.sub(r"[-.]", "_", _HUMP.sub("_", name[:_LONGEST_NAME])).lower().strip("_")
-    found = _NAME.search(told)
-    return found is not None and found["of"] not in _COUNTED and told.rpartition("_")[2] not in _PLACE
+    plain = re.sub(r"[-.]", "_", _HUMP.sub("_", name[:_LONGEST_NAME])).lower().strip("_")
+    match = _NAME.search(plain)
+    return match is not None and match["counted"] not in _COUNTED and plain.rpartition("_")[2] not in _PLACE
 
 
 def shown(name: str, value: str) -> str:
@@ -91,7 +93,7 @@ def within(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for v in value:
             yield from within(v, name)
-        yield from (s for _, _, found in _told([v for v in value if isinstance(v, str)]) for s in found)
+        yield from (s for _, _, secrets in _hide([v for v in value if isinstance(v, str)]) for s in secrets)
     elif value is not None and not isinstance(value, bool) and is_secret(name):
         yield str(value)
     elif isinstance(value, str):
@@ -101,25 +103,21 @@ def within(value: Any, name: str = "") -> Iterator[str]:
 
 def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
     """The secrets among variables and arguments, the longest first."""
-    found = {value for name, value in env.items() if is_secret(name)}
-    found |= {secret for _, _, told in _told(args) for secret in told}
-    return _longest_first(found)
+    named = {value for name, value in env.items() if is_secret(name)}
+    return _longest_first(named | {secret for _, _, secrets in _hide(args) for secret in secrets})
 
 
 def of_headers(headers: Mapping[str, str]) -> list[str]:
     """A header's value and each of its words: 'Bearer' is too short to be one, what follows isn't. Of Basic credentials
     also what they stand for."""
-    found = set()
-    for name, value in headers.items():
-        if name.lower() not in _PLAIN_HEADERS and not name.lower().endswith("model"):
-            found |= _credentials(value)
-    return _longest_first(found)
+    secret = [v for k, v in headers.items() if k.lower() not in _PLAIN_HEADERS and not k.lower().endswith("model")]
+    return _longest_first({word for value in secret for word in _credentials(value)})
 
 
 def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:
-    """Arguments without their secrets: those told here, those that follow a secret's name, those that look like one."""
+    """Arguments without their secrets: those in `hidden`, those after a secret's name, those that look like one."""
     out = list(words)
-    for i, clean_word, _ in _told(words):
+    for i, clean_word, _ in _hide(words):
         out[i] = clean_word
     for secret in hidden:
         out = [word.replace(secret, HIDDEN) for word in out]
@@ -130,8 +128,8 @@ def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
     """A line for the shell, as it was written."""
     for secret in hidden:
         text = text.replace(secret, HIDDEN)
-    told = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
-    return without_looks(told)
+    text = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
+    return without_looks(text)
 
 
 _IN_COMMAND = re.compile(
@@ -140,7 +138,7 @@ _IN_COMMAND = re.compile(
 
 
 def without_in_toml(text: str) -> str:
-    """A file as it was written, comments and all: what stands after a secret's name is hidden where it stands."""
+    """A file as it was written, comments and all: the value after a secret's name is hidden in its place."""
     text = _TOML_VALUE.sub(
         lambda m: f'{m[1]}{m[2]}"{HIDDEN}"' if is_secret(m[1].strip("\"'").rpartition(".")[2]) else m[0], text
     )
@@ -155,41 +153,36 @@ _TOML_VALUE = re.compile(
 _TOML_FLAG = re.compile(rf"(([\"'])(--?[\w.-]+)\2\s*,\s*)({_TOML_TEXT})", re.S)
 
 
-def _told(words: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """The words that hold a secret: which, as they may be shown, and the secrets."""
+def _hide(words: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """The words that hold a secret: their index, as they may be shown, and the secrets."""
     flag, several = False, False
     for i, word in enumerate(words):
         after, flag = flag and not word.startswith("-"), False
         if after:
             flag = several  # --api-key takes several
             yield i, HIDDEN, [word]
-        elif (told := _TOLD.match(word)) and is_secret(told[1]) and told.end() < len(word):
-            value = word[told.end() :]
-            yield i, word[: told.end()] + HIDDEN, sorted(_credentials(value))
-        elif (told := re.match(r"[^{\[]*=(?=[{\[])|(?=[{\[])", word)) and (
-            tree := _json(word[told.end() :])
-        ) is not None:
-            if found := list(within(tree)):
-                yield i, word[: told.end()] + json.dumps(public(tree)), found
+        elif (match := _ASSIGNED.match(word)) and is_secret(match[1]) and match.end() < len(word):
+            yield i, match[0] + HIDDEN, sorted(_credentials(word[match.end() :]))
+        elif (match := _BEFORE_JSON.match(word)) and (tree := _json(word[match.end() :])) is not None:
+            if secrets := list(within(tree)):
+                yield i, match[0] + json.dumps(public(tree)), secrets
         elif word.startswith("-") and "=" not in word:
             name = word.lstrip("-")
             flag, several = is_secret(name), re.search(r"(?i)api[-_]?keys?$", name) is not None
 
 
 def _credentials(value: str) -> set[str]:
-    found = {value, *value.split()}
+    words = {value, *value.split()}
     kind, _, encoded = value.partition(" ")
     if kind.lower() == "basic":
-        try:
-            told = base64.b64decode(encoded.strip() + "==").decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return found
-        found |= {told, told.partition(":")[2]}
-    return found
+        with contextlib.suppress(binascii.Error, UnicodeDecodeError):
+            login = base64.b64decode(encoded.strip() + "==").decode()
+            words |= {login, login.partition(":")[2]}
+    return words
 
 
 def _json(text: str) -> Any:
-    """What a text that is an object or a list of JSON holds."""
+    """The value of a text that is an object or a list of JSON."""
     if text[:1] not in ("{", "[") or text.count("{") + text.count("[") > _DEEPEST:
         return None
     try:
@@ -198,21 +191,23 @@ def _json(text: str) -> Any:
         return None
 
 
-def _longest_first(found: Iterable[str]) -> list[str]:
-    return sorted((v for v in found if len(v) >= _SHORTEST and v.lower() not in _ORDINARY), key=lambda v: (-len(v), v))
+def _longest_first(secrets: Iterable[str]) -> list[str]:
+    return sorted(
+        (v for v in secrets if len(v) >= _SHORTEST and v.lower() not in _ORDINARY), key=lambda v: (-len(v), v)
+    )
 
 
 # ---- by value ----
 #
 # One list for the whole process, since a server may send back what it was sent, in any place and form: whatever is
-# written, raised or read by the control client goes through `clean`, and nobody has to hand the keys around for it.
+# written, raised or read by the control client goes through `clean`, and keys needn't be passed around for it.
 
 _values: set[str] = set()
 _known: list[str] = []  # these and other forms of them, the longest first
 
 
-def learn(found: Iterable[str]) -> None:
-    new = {value for value in _longest_first(found) if value not in HIDDEN and _can_be_sent(value)} - _values
+def learn(secrets: Iterable[str]) -> None:
+    new = {value for value in _longest_first(secrets) if value not in HIDDEN and _can_be_sent(value)} - _values
     if new:
         _values.update(new)
         _known[:] = _longest_first({*_known, *(form for value in new for form in _forms(value))})
@@ -228,7 +223,7 @@ def known() -> list[str]:
 
 
 def clean(value: T) -> T:
-    """Without any secret that this process knows; names of fields stay as they are."""
+    """The value without any secret that this process knows; names of fields stay as they are."""
     return cast(T, _clean(value)) if _known else value
 
 
@@ -257,7 +252,7 @@ def _clean(value: Any) -> Any:
 
 @functools.cache
 def _texts(struct: Any) -> list[str]:
-    """The fields that may hold others' words. A choice of dyno's own is none, whatever a secret's value is."""
+    """The fields that may hold others' words: not a choice of dyno's own, whatever a secret's value is."""
     import msgspec
 
     fields = msgspec.structs.fields(struct)
@@ -272,7 +267,7 @@ def _can_be_sent(value: str) -> bool:
 
 
 def _is_simple(value: str) -> bool:
-    """It can be searched for in all ways of writing. Of another, such as a certificate, the usual escapes are known."""
+    """It can be searched for in all ways of writing. Others, such as certificates, are known by the usual escapes."""
     return len(value) <= _LONGEST_ESCAPED and value.count("\\") < 5
 
 

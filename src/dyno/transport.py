@@ -1,10 +1,19 @@
-"""How a server is reached, beside its URL: certificates, proxy, time-outs."""
+"""How a server is reached, beside its URL: certificates, time-outs, and a proxy by the usual variables."""
 
-from typing import Annotated
+import base64
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.option import Option
+
+_ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})")
+_LONGEST_ANSWER = 65_536
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,3 +39,78 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DIRECT = Transport()
+
+
+class Proxy(NamedTuple):
+    url: str  # http://HOST:PORT
+    authorization: str | None  # of its user name and password: a secret
+
+
+class ProxyRefused(OSError):
+    """It doesn't open the way."""
+
+
+def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | None:
+    """The first that is set of https_proxy or http_proxy, and all_proxy; each in small letters first."""
+    names = [n for name in (f"http{'s' * tls}_proxy", "all_proxy") for n in (name, name.upper())]
+    name = next((n for n in names if n in env), None)
+    if name is None or not env[name] or _excluded(host, port, env.get("no_proxy", env.get("NO_PROXY", ""))):
+        return None
+    value = env[name] if "://" in env[name] else "http://" + env[name]
+    try:
+        parts = urlsplit(value)
+        proxy, proxy_port = parts.hostname, parts.port or 80
+    except ValueError:
+        parts, proxy, proxy_port = urlsplit("http:"), None, 0
+    if parts.scheme != "http" and re.fullmatch(r"\w{1,10}", parts.scheme):
+        raise UsageError(
+            f"{name} names a proxy that is spoken to by {parts.scheme}://. dyno knows http:// proxies only. Set "
+            f"another one, or name {host} in no_proxy."
+        )
+    # The value itself isn't repeated: it may hold a password.
+    if not proxy or "@" in parts.path + parts.query + parts.fragment or not re.fullmatch(r"[!-~]+", value):
+        raise UsageError(
+            f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST "
+            "if it wants a login, and odd characters of the password as %40."
+        )
+    login = None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = "Basic " + base64.b64encode(pair.encode()).decode()
+    return Proxy(f"http://{f'[{proxy}]' if ':' in proxy else proxy}:{proxy_port}", login)
+
+
+def _excluded(host: str, port: int, no_proxy: str) -> bool:
+    """`no_proxy`: names and all that ends in them, addresses, networks (10.0.0.0/8), each perhaps with a port; or *."""
+    for word in no_proxy.lower().replace(",", " ").split():
+        entry = word.removesuffix(f":{port}").strip("[]").removeprefix("*").lstrip(".")
+        if word == "*" or host == entry or (entry and host.endswith("." + entry)):
+            return True
+        try:
+            if ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False):
+                return True
+        except ValueError:  # a name, not an address
+            continue
+    return False
+
+
+def tunnel(netloc: str, authorization: str | None) -> bytes:
+    """The request to a proxy for a way to HOST:PORT."""
+    login = f"proxy-authorization: {authorization}\r\n" if authorization else ""
+    return f"CONNECT {netloc} HTTP/1.1\r\nhost: {netloc}\r\n{login}\r\n".encode("latin-1")
+
+
+def granted(answer: bytes) -> bool:
+    """False while the answer isn't whole. ProxyRefused where it is no."""
+    status = _ANSWER.match(answer)
+    whole = b"\r\n\r\n" in answer
+    if (whole and not status) or len(answer) > _LONGEST_ANSWER:
+        raise ProxyRefused("the proxy doesn't answer as an HTTP proxy does")
+    if whole and status and status[1] != b"200":
+        raise ProxyRefused(f"the proxy answers {int(status[1])} to CONNECT" + login_wanted(int(status[1])))
+    return whole
+
+
+def login_wanted(status: int) -> str:
+    advice = ": it wants a login. Write USER:PASSWORD@ before the host in the variable that names it"
+    return advice if status == 407 else ""

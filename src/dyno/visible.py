@@ -16,6 +16,19 @@ def visible(words: str) -> str:
     return OBEYED.sub(_escaped, words)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+# Escape sequences go whole; then single characters.
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def plain(words: str) -> str:
+    """Drop what a terminal would obey or an eye not see. Line ends stay."""
+    return OBEYED.sub(" ", _ESCAPE.sub("", words.replace("\r\n", "\n")))
+
+
+def one_line(words: str) -> str:
+    return " ".join(plain(words).split())

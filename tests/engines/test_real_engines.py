@@ -18,16 +18,16 @@ import tiny
 
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
-from dyno.conduct.trial import finish, on_fleet, serve
-from dyno.conduct.watcher import Watcher
-from dyno.engines.install import environment
+from dyno.conduct.prepare import prepare
+from dyno.conduct.session import Session
+from dyno.conduct.trial import finish, measure, serve
+from dyno.engines import environment
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.load.progress import Stop
 from dyno.probe import rig
 from dyno.store.run import Run, create
 
@@ -116,7 +116,10 @@ def vllm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 def measured(fleet: Fleet, folder: Path, one: TrialSpec) -> Run:
     run = create(folder, "trial")
     run.write_engine(fleet.facts)
-    finish(run, on_fleet(run, one, fleet, {}, Watcher(), Stop()))
+    session = Session(fleet.target, {}, fleet=fleet)
+    prepared = prepare(one, session)
+    measure(run, session, prepared)
+    finish(run, prepared.prompts.counter)
     return run
 
 
@@ -155,7 +158,7 @@ def test_the_same_prompts_find_an_empty_cache_the_second_time(
         assert run.manifest().cache_emptied is True
         assert run.result().served.cached_input_tokens == 0
     # And without emptying it, they don't: what was tested is the emptying.
-    monkeypatch.setattr(Fleet, "empty_cache", lambda self: False)
+    monkeypatch.setattr(Session, "empty_cache", lambda self, spec: False)
     run = measured(vllm[0], tmp_path, one)
     assert (run.result().served.cached_input_tokens or 0) >= 8 * 256  # in whole blocks, of 128 on a CPU
     assert "cache.hits" in {f.code for f in run.result().findings}

@@ -20,11 +20,11 @@ from dyno.facts.record import Record
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.http import Url
+from dyno.http import Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import END, NO_STAMP, READ, SENT, TIMES, Spool, pack
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.measure.counting import Counting
 from dyno.measure.summary import Tally
 
@@ -100,7 +100,8 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path
         front = http1.front("POST", "/v1/completions", url.netloc)
         before = peak_bytes()
         the_plan = plan.make(LoadSpec(max_concurrency=16), ON_THE_WIRE)
-        client = Wire([url], [front], [http1.payload({}, b"{}")], the_plan, spool, timeout_s=60).drive()
+        traffic = Traffic([Route(url)], [front], [http1.payload({}, b"{}")], the_plan, timeout_s=60)
+        client = Wire(traffic, spool).drive()
         spool.close()
         assert (client.outcome, client.sent) == ("complete", ON_THE_WIRE)
         records = decode.records(tmp_path / "s", WANTED, PROTOCOLS["openai"], client.start_ns, client.unasked)

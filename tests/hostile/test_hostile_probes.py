@@ -15,7 +15,7 @@ import pytest
 from conftest import Scripted
 from dyno import workload
 from dyno.cli.main import main
-from dyno.conduct.fleet import log_facts
+from dyno.conduct.lifecycle import log_facts
 from dyno.engines.kinds import KINDS
 from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.rig import Rig

@@ -25,14 +25,14 @@ import psutil
 import pytest
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno import limits
-from dyno.conduct import fleet
+from dyno.conduct import lifecycle
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.engines import port as ports
 from dyno.engines import process as engine_process
-from dyno.engines.process import EngineProcess, excerpt
-from dyno.errors import EngineError
+from dyno.engines.log import excerpt
+from dyno.engines.process import EngineProcess
+from dyno.errors import EngineError, limit_advice
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Rig
@@ -480,7 +480,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = [EngineProcess(["sleep", "300"], None, tmp_path / f"log{i}") for i in range(3)]
-    engines = [fleet.Engine(process, "", "") for process in plans]
+    engines = [lifecycle.Engine(process, "", "") for process in plans]
     whole = EngineProcess.stop
 
     def stop(self: EngineProcess, timeout: float = 5.0) -> None:
@@ -490,7 +490,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
 
     monkeypatch.setattr(EngineProcess, "stop", stop)
     with pytest.raises(MemoryError):
-        fleet.stop(engines)
+        lifecycle.stop(engines)
     assert not plans[1].alive() and not plans[2].alive()
     whole(plans[0])
 
@@ -568,7 +568,7 @@ def test_each_limit_of_the_machine_is_the_client_s(number: str) -> None:
     error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
     assert connection.failure(error) == f"client: {error.strerror}"
     said = Route(Url("http://127.0.0.1:8000")).unreachable(error)
-    assert "127.0.0.1:8000" in said and str(limits.advice(error)) in said
+    assert "127.0.0.1:8000" in said and str(limit_advice(error)) in said
     assert connection.failure(ConnectionRefusedError(111, "Connection refused")).startswith("refused")
 
 

@@ -14,7 +14,7 @@ from dyno.audit.document import read, read_text
 from dyno.cli.main import main
 from dyno.errors import ImportFailed
 from dyno.facts.imported import Document, Figure, Row
-from dyno.store.imports import keep, kept
+from dyno.store.imports import load, store
 
 HERE = Path(__file__).parent.parent
 FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
@@ -157,10 +157,10 @@ ROW = Row("serve", "vllm", "block", "f", 1, 1, {"completed": Figure(1, 1)})
 )
 def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "runs" / "imports"
-    path = keep(Document(name, "text", rows=[ROW]), folder)
+    path = store(Document(name, "text", rows=[ROW]), folder)
     assert path.parent == folder
     assert [p.name for p in folder.iterdir()] == [path.name]
-    assert kept(path).file == name
+    assert load(path).file == name
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
 
 
@@ -177,7 +177,7 @@ def test_import_writes_only_under_its_folder_and_over_no_other_file_s(tmp_path: 
     made = sorted(p for p in runs.rglob("*") if p.is_file())
     assert len(made) == 3
     assert {p.parent for p in made} == {runs / "imports"}
-    assert sorted(kept(p).rows[0].get("completed") or 0 for p in made) == [640, 640, 641]
+    assert sorted(load(p).rows[0].get("completed") or 0 for p in made) == [640, 640, 641]
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.log")} == before
 
 

@@ -16,16 +16,15 @@ import pytest
 import trustme
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno import tls
 from dyno.cli.main import main
 from dyno.errors import TargetError, UsageError
 from dyno.facts.load import LoadSpec
-from dyno.http import Client, Url
+from dyno.http import Client, Route, Url, tls_context
 from dyno.load import http1, wire
 from dyno.load.connection import Connection
 from dyno.load.plan import Plan
 from dyno.load.spool import Spool
-from dyno.load.wire import Wire
+from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
 from test_wire import answer_all
@@ -156,7 +155,7 @@ def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
 def test_files_that_cannot_be_used_are_told_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
     def told(**fields: str) -> str:
         with pytest.raises(UsageError) as error:
-            tls.context(Transport(**fields))  # type: ignore[arg-type]
+            tls_context(Transport(**fields))  # type: ignore[arg-type]
         return str(error.value)
 
     assert "No such file" in told(cacert="nowhere.pem")
@@ -515,9 +514,10 @@ def test_a_request_that_waits_for_a_connection_says_so(scripted: Serve, files: F
 def test_a_loop_that_comes_late_still_looks_at_time_outs(tmp_path: Path, fake: StartFake) -> None:
     """Its ticks may lie so that none falls into the first tenth of a second."""
     url = Url(fake().base_url)
-    loop = Wire([url], [http1.front("POST", "/", "x")], [b""], Plan(1, None, 1), spool := Spool(tmp_path / "s"))
+    traffic = Traffic([Route(url)], [http1.front("POST", "/", "x")], [b""], Plan(1, None, 1))
+    loop = Wire(traffic, spool := Spool(tmp_path / "s"))
     looked = []
-    loop._pool = wire.Pool([url], [b""], Transport(), None)
+    loop._pool = wire.Pool([Route(url)], [b""])
     loop._start_ns = start = loop._last_byte_ns = 0
     loop._time_out = looked.append  # type: ignore[method-assign]
     try:

@@ -1,46 +1,388 @@
-"""Sentences that claim something of the figures: does it hold in them?
+"""Sentences that compare two sides by name: do the rows say the same?
 
-A claim is spoken of only where its names, its metric and its load are found among rows; where the words may be read in
-several ways, only where it fails in all of them. What can't be resolved is passed over in silence.
+'A beats B in throughput at all batch sizes', 'A is 28 % faster than B', 'A has 2 times higher TTFT than B'. A claim is
+judged only if both names, the metric and the load are found among rows; other claims are skipped. If its words have
+several readings, it is contradicted only if it fails in all of them.
 """
 
 import math
 import re
-from collections.abc import Iterator
-from pathlib import PurePath
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dyno.audit.claim.bound import Bound, Growth, bounds, growth
-from dyno.audit.claim.judge import Reading, breaks, grows_otherwise, most, readings, slopes
-from dyno.audit.claim.metric import PLAIN
-from dyno.audit.claim.scope import Range, load, prompts, ranges
-from dyno.audit.claim.sentence import Versus, alone, first_names, versus
-from dyno.audit.claim.side import Names, Pair, legend
-from dyno.audit.claim.words import sentences, within, words
-from dyno.facts.finding import Finding
+from dyno.facts.finding import Finding, Level
 from dyno.facts.imported import Document, Passage, Row
 from dyno.facts.load import LENGTHS, LEVELS
+from dyno.facts.metric import STEMS, better, leads
+from dyno.facts.setting import ENGINE, ENGINES
+from dyno.measure.points import input_each, output_each
 
-_PERFORMANCE = ("serve", "throughput", "latency", "micro")
+MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no P99 to speak of
-SIDES = 200  # more names than that are no comparison of a few
-BEYOND = 0.1
-WORK = 0.1  # two sides' output tokens by request may differ by so much
+SIDES = 200  # more names than that are not a comparison
+_PERFORMANCE = ("serve", "throughput", "latency", "micro")
 _ADVICE = "Say what the rows show, with the loads at which it is otherwise."
 
 
-class Context(NamedTuple):
-    """What surrounds a sentence."""
+# ---- words and names ----
 
-    document: Document
-    passage: Passage
-    sentence: str
-    scope: list[Range]  # of its section
-    spoken: frozenset[str]  # words of it and of the sentence before
+_END = re.compile(r"(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)(?<!\bapprox)(?<!\betc)[.!?;](?:\s{1,4}|(?=[A-Z][a-z]))")
+_TOKEN = re.compile(r"\d{1,3}x(?=[a-z])|[a-z0-9]+")  # '8xMi300x' is 8x and mi300x
+# Words of names that don't distinguish anything.
+_EMPTY = frozenset({
+    "the", "and", "with", "model", "models", "version", "gpu", "gpus", "result", "results", "csv", "json", "throughput",
+    "latency", "token", "tokens", "request", "requests", "batch", "size", "test", "tests", "run", "runs", "benchmark",
+    "benchmarks", "online", "offline", "serving", "performance", "mean", "median",
+})  # fmt: skip
+_LOADS = re.compile(r"\b(?:c|bs|qps|rps|tp|n|batch[\s-]?size|concurrency|rate)\s?=?\s?\d{1,6}\b", re.I)
+_JOIN = re.compile(r"(?:both|and|the|either|or|,|&)$", re.I)
+_STOP = re.compile(r"[,:;()]$")
 
-    def finding(self, code: str, doubt: bool, text: str, advice: str, rows: list[Row]) -> Finding:
-        at = [f"{self.document.file}:{self.passage.line}", *dict.fromkeys(r.location for r in rows)]
-        return Finding(code, "doubt" if doubt else "note", text, advice, at[:9])
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a passage; longer ones are lists and listings."""
+    text, start = text[:20_000], 0
+    for end in (*(m.end() for m in _END.finditer(text)), len(text)):
+        sentence = text[start:end].strip().rstrip(".;")
+        if 10 <= len(sentence) <= 600:
+            yield sentence
+        start = end
+
+
+def tokens(text: str) -> list[str]:
+    """The parts of a name: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd. An engine is one, however spelled."""
+    text = ENGINE.sub(lambda m: re.sub(r"\W", "", ENGINES[m[0].lower()]), text).lower()
+    return [t for t in _TOKEN.findall(text) if t not in _EMPTY]
+
+
+def _within(token: str, name: frozenset[str]) -> bool:
+    """A letter or two may be missing at the end of a longer token: mi300, mi300x."""
+
+    def same(other: str) -> bool:
+        short, long = sorted((token, other), key=len)
+        return token == other or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
+
+    return any(map(same, name))
+
+
+class Names:
+    """The rows of a document by name: as their author calls them, or by what ran."""
+
+    def __init__(self, rows: Iterable[Row], by_author: bool) -> None:
+        self.rows: dict[frozenset[str], list[Row]] = defaultdict(list)
+        for row in rows:
+            if by_author:
+                name = tokens(_LOADS.sub(" ", row.series or row.label))
+            else:
+                values = [row.setting(n) for n in ("engine", "model", "accelerator", "quantization")]
+                name = [t for value in values if isinstance(value, str) for t in tokens(value)]
+            if name:
+                self.rows[frozenset(name)].append(row)
+        self._known: dict[str, bool] = {}
+
+    def _distinguishes(self, token: str) -> bool:
+        """Whether a token separates some rows from the others."""
+        if token not in self._known:
+            self._known[token] = 0 < sum(_within(token, name) for name in self.rows) < len(self.rows)
+        return self._known[token]
+
+    def is_name(self, word: str) -> bool:
+        return any(not t[0].isdigit() and len(t) > 2 and self._distinguishes(t) for t in tokens(word))
+
+    def find(self, phrase: str) -> list[frozenset[str]]:
+        telling = [t for t in tokens(phrase) if self._distinguishes(t)]
+        return [name for name in self.rows if all(_within(t, name) for t in telling)]
+
+    def before(self, words: list[str]) -> str:
+        """The name that a clause ends with."""
+        out: list[str] = []
+        for word in reversed(words[-8:]):
+            bare = word.strip("`'\"*(),:")
+            if (out and _STOP.search(word)) or not self.is_name(bare):
+                break
+            out.insert(0, bare)
+        return " ".join(out)
+
+    def after(self, words: list[str]) -> list[str]:
+        """The names that a clause begins with, joined by commas and 'and'."""
+        out: list[str] = []
+        fresh = True
+        for word in words[:14]:
+            bare = word.strip("`'\"*(),:.")
+            if self.is_name(bare):
+                out = [*out, bare] if fresh else [*out[:-1], f"{out[-1]} {bare}"]
+                fresh = bool(_STOP.search(word))
+            elif _JOIN.match(word):
+                fresh = True
+            else:
+                break
+        return out
+
+
+# ---- metrics ----
+
+
+class Measure(NamedTuple):
+    figures: tuple[str, ...]  # that the words may mean
+    words: str
+    stem: str = ""  # of a latency
+    statistic: str = ""  # '': not named
+
+    @property
+    def less_is_better(self) -> bool:
+        return better(self.figures[0]) == "lower"
+
+
+_LATENCY = re.compile(
+    r"\b(?:(mean|average|avg|median|p50|p90|p95|p99)\W{1,2})?("
+    + "|".join(t.replace(" ", r"[\s-]") for s in ("ttft", "tpot", "itl", "e2el") for t in STEMS[s].titles)
+    + r")\b",
+    re.I,
+)
+_STATISTICS = {"average": "mean", "avg": "mean", "p50": "median"}
+_PER_S = r"(?:tok(?:en)?s?\s?/\s?s(?:ec)?\b|tokens? per second)"
+_TOTAL, _OUTPUT, _REQUESTS = "total_token_throughput", "output_throughput", "request_throughput"
+_SPEEDS = (  # the more exact ones first
+    (r"request throughput|throughput\s?\(req(?:uest)?s?/s(?:ec)?\)|requests? per second|req/s", (_REQUESTS,)),
+    (rf"total[\s-]tokens?[\s-]throughput|total (?:{_PER_S}|throughput)", (_TOTAL,)),
+    (rf"(?:output|generation|decode)(?:[\s-]tokens?)?[\s-](?:throughput|{_PER_S})", (_OUTPUT,)),
+    (rf"tokens?[\s-]throughput|throughput\s?\({_PER_S}\)|{_PER_S}", (_TOTAL, _OUTPUT)),
+    (r"goodput", ("request_goodput",)),
+    (r"\bcosts?\b|cheaper|more expensive|price per", ("cost_per_million_tokens",)),
+    (r"throughput", (_TOTAL, _OUTPUT, _REQUESTS)),
+)
+# 'A outperforms B', without a metric.
+_ANY = Measure(
+    (_TOTAL, _OUTPUT, _REQUESTS, "speed", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "mean_latency_ms"),
+    "any figure of speed",
+)
+_ELSEWHERE = re.compile(
+    r"v?ram\b|memory|power|watt|energy|accuracy|quality|score|bandwidth|tflops|utili[sz]ation|start|\blatency\b", re.I
+)
+
+
+def measures(text: str) -> list[Measure]:
+    """The metrics that a text names."""
+    out: list[Measure] = []
+    for m in _LATENCY.finditer(text):
+        statistic = _STATISTICS.get((m[1] or "").lower(), (m[1] or "").lower())
+        stem = next(s for s in STEMS if re.sub(r"[\s-]", " ", m[2].lower()) in STEMS[s].titles)
+        out.append(Measure(tuple(f"{s}_{stem}_ms" for s in ([statistic] if statistic else ["mean", "median"])),
+                           m[0].strip(" (`"), stem, statistic))  # fmt: skip
+    rest = _LATENCY.sub(" ", text)
+    for pattern, figures in _SPEEDS:
+        out += [Measure(figures, m[0]) for m in re.finditer(pattern, rest, re.I)]
+        rest = re.sub(pattern, " ", rest, flags=re.I)
+    return out
+
+
+# ---- loads ----
+
+_NUMBER = r"\d{1,3}(?:,\d{3}){1,3}|\d{1,7}"
+_LIST = rf"((?:{_NUMBER})(?:(?:\s?,\s?(?:and |or )?|\s?/\s?|\s?(?:and|or|&)\s)(?:{_NUMBER})){{0,12}})"
+_FILLER = r"(?:\s?(?:levels?|of|is|=|:|\(|[a-z]{1,7})){0,2}\s?"
+_VARIABLES = {
+    "batch_size": r"(?:batch[\s-]?sizes?|\bbs\b)",
+    "rate": r"(?:\bqps\b|\brps\b|request rates?|requests? per second(?: \(rps\))?)",
+    "concurrency": r"(?:(?:max[\s-])?concurrenc(?:y|ies)|concurrent (?:requests|users|streams)|\bc(?==\d))",
+    "input_len": r"(?:(?:input|prompt|context|sequence)[\s_-]?(?:len(?:gth)?s?|sizes?))",
+    "output_len": r"(?:output[\s_-]?len(?:gth)?s?)",
+}
+_ALL = re.compile(
+    r"\b(?:consistently|always|throughout|across|regardless|(?:all|every|each|any)(?: of)?(?: the)?(?: \w{3,12}){0,2} "
+    r"(?:cases?|loads?|levels?|sizes?|settings?|scenarios?|configurations?|tests?|rates?|lengths?|concurrenc(?:y|ies)))\b",
+    re.I,
+)
+# A range of loads, or an exception: not understood.
+_RANGE = re.compile(
+    r"\b(?:except|excluding|other than|apart from|but not)\b|\d\s?(?:to|[-–])\s?\d"
+    r"|\b(?:below|under|before|after|above|beyond|past|exceeding|up ?to|until|till|from|between|at (?:most|least)"
+    r"|(?:less|smaller|lower|fewer|greater|larger|higher|more) than|larger|higher|smaller|lower|medium|big|small|most)"
+    rf"\s(?:an? |the |at )?(?:{'|'.join(_VARIABLES.values())}|\d)",
+    re.I,
+)
+
+
+class Load(NamedTuple):
+    variable: str
+    values: frozenset[float] | None = None  # None: all
+
+    def covers(self, row: Row) -> bool:
+        each = {"input_len": input_each, "output_len": output_each}.get(self.variable)
+        value = row.number(self.variable)
+        value = each(row) if value is None and each else value
+        if value is None or self.values is None:
+            return value is not None
+        tolerance = 0.1 if self.variable == "input_len" else 1e-6
+        return any(math.isclose(value, v, rel_tol=tolerance) for v in self.values)
+
+
+def loads(text: str) -> list[Load] | None:
+    """The loads that a clause names: 'batch sizes 16, 32 and 64', '16 QPS'. None: one isn't understood."""
+    out = []
+    for variable, name in _VARIABLES.items():
+        if not re.search(name, text, re.I):
+            continue
+        if _RANGE.search(text):
+            return None
+        listed = re.search(rf"{name}{_FILLER}{_LIST}|{_LIST}\s?{name}", text, re.I)
+        if listed:
+            numbers = re.findall(_NUMBER, listed[1] or listed[2])
+            out.append(Load(variable, frozenset(float(n.replace(",", "")) for n in numbers)))
+        elif _ALL.search(text):
+            out.append(Load(variable))
+    return out
+
+
+# ---- sentences ----
+
+_ADVERBS = r"(?:(?:\w{3,14}ly|also|always|still|just|much|far|even|a (?:little|bit|lot|fair bit))\s){0,3}"
+_AMOUNT = r"(?:(?:up to|about|around|over|nearly|roughly|some|~|≈)\s?)?\d{1,4}(?:\.\d{1,2})?\s?(?:%|x|×|times)\s"
+_VERB = re.compile(
+    rf"\b{_ADVERBS}(?:(?P<beats>beats?|outperforms?|outperformed|exceeds?|exceeded|surpass(?:es|ed)?|outpaces?)"
+    rf"|(?:is|are|was|were|performs?|performed|runs?|ran)\s{_ADVERBS}(?P<a>{_AMOUNT})?"
+    r"(?P<adjective>faster|better|quicker|cheaper|slower|worse|more expensive)\sthan"
+    rf"|(?:has|have|had|delivers?|achieves?|provides?|shows?|offers?|gives?)\s{_ADVERBS}(?P<b>{_AMOUNT})?(?:an? )?"
+    r"(?P<degree>higher|lower|better|greater|worse)\s(?P<noun>[\w()/ -]{3,50}?)\s(?:than|compared (?:to|with)))\s",
+    re.I,
+)  # fmt: skip
+_UNSURE = re.compile(
+    r"\b(?:not|never|neither|nor|no longer|cannot|should|may|might|could|would|will|expect(?:ed|s)?|expectation|likely|"
+    r"probably|possibly|perhaps|theor\w+|ideally|hypothe\w+|if|claims?|claimed|reported(?:ly)?|according to|seems?|"
+    r"appears?|previous(?:ly)?|prior|earlier|official|whether|unless|assum\w+|estimat\w+|projected|goal|target|"
+    r"blog|paper|authors?|announce\w*|documentation|et al|why|how)\b|n[’']t\b|\?\s?$",
+    re.I,
+)
+# Conditions that rows don't hold.
+_CONDITION = re.compile(
+    r"\b(?:same (?:latency|cost|price|power|budget)|per (?:gpu|dollar|watt|device|user)|when|while|with(?:out)? \w+ "
+    r"(?:enabled|disabled|on|off)|in (?:theory|terms of (?:memory|power)))\b",
+    re.I,
+)
+
+
+class Claim(NamedTuple):
+    """`one` is better than `other` in a metric at some loads; universal: at each of them."""
+
+    one: str
+    other: str
+    measure: Measure
+    loads: list[Load]
+    universal: bool
+    amount: str  # '28 %', 'up to 2 x'; '': how much better is not said
+
+
+def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
+    """The comparisons of two named sides in a sentence."""
+    verbs = [] if _UNSURE.search(sentence) else list(_VERB.finditer(sentence))
+    for n, verb in enumerate(verbs):
+        start = verbs[n - 1].end() if n else 0
+        end = verbs[n + 1].start() if n + 1 < len(verbs) else len(sentence)
+        clause, rest = sentence[start:end], sentence[verb.end() : end]
+        one, others = names.before(sentence[start : verb.start()].split()), names.after(rest.split())
+        at_loads = loads(clause)
+        if not one or not others or at_loads is None or _CONDITION.search(clause):
+            continue
+        section_loads = [part for part in loads(section) or [] if part.variable not in {x.variable for x in at_loads}]
+        universal = bool(at_loads) or bool(_ALL.search(clause))
+        amount = (verb["a"] or verb["b"] or "").strip().lower()
+        for measure in _metrics(verb, rest, section):
+            # 'exceeds in TTFT' may be said of the longer one.
+            if measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass")):
+                continue
+            for other in others:
+                a, b = (other, one) if _is_worse(verb, measure) else (one, other)
+                yield Claim(a, b, measure, at_loads + section_loads, universal, amount)
+
+
+def _metrics(verb: re.Match[str], rest: str, section: str) -> list[Measure]:
+    """The metrics of a comparison; none where rows don't have what it is about."""
+    if verb["noun"]:
+        plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", verb["noun"], re.I)
+        return [_ANY] if plain else measures(verb["noun"])
+    said = measures(verb["adjective"] or "") or measures(re.split(r",\s?(?:but|while|whereas|with|however)\b", rest)[0])
+    if said or _ELSEWHERE.search(rest):
+        return said
+    return measures(section) or [_ANY]
+
+
+def _is_worse(verb: re.Match[str], measure: Measure) -> bool:
+    """Whether the first side is said to be worse: slower, a higher latency, a lower throughput."""
+    if verb["degree"] and verb["degree"].lower() in ("higher", "greater", "lower"):
+        return (verb["degree"].lower() == "lower") != measure.less_is_better
+    return (verb["adjective"] or verb["degree"] or "").lower() in ("slower", "worse", "more expensive")
+
+
+# ---- against rows ----
+
+Judgement = tuple[str, Level, str, str, list[Row]]  # code, level, text, advice, evidence
+
+
+class Pair(NamedTuple):
+    """Rows of the two sides under the same load."""
+
+    one: Row
+    other: Row
+    lead: float  # of the first side
+
+    def describe(self, figure: str, among: str = "") -> str:
+        names = (*sorted(LEVELS), *LENGTHS)
+        levels = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := self.one.number(n)) is not None]
+        if not levels and (completed := self.one.get("completed")) is not None:
+            levels = [f"{completed:g} requests"]
+        a, b = self.one.figures[figure].value, self.other.figures[figure].value
+        where = f" at {', '.join(levels)}" if levels else ""
+        return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}{among}"
+
+
+class Reading(NamedTuple):
+    """One figure of the two sides in one table or file."""
+
+    figure: str
+    pairs: list[Pair]
+    universal: bool
+
+    def against(self, margin: float = MARGIN) -> list[Pair]:
+        """The loads at which the other side leads; none where the claim as a whole holds."""
+        out = [pair for pair in self.pairs if pair.lead < -margin]
+        return out if self.universal or len(out) == len(self.pairs) else []
+
+    def worst(self, margin: float = MARGIN) -> tuple[Pair, str]:
+        out = self.against(margin)
+        pair = min(out, key=lambda p: p.lead)
+        return pair, pair.describe(
+            self.figure, f" ({len(out)} of {len(self.pairs)} loads)" if len(self.pairs) > 1 else ""
+        )
+
+
+def readings(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Reading]:
+    ones, others = names.find(claim.one), names.find(claim.other)
+    if set(ones) & set(others):  # the words don't distinguish the two
+        return []
+    out = []
+    for a in ones:
+        for b in others:
+            ours, theirs = _by_load(names.rows[a], claim.loads), _by_load(names.rows[b], claim.loads)
+            for figure in figures:
+                places: dict[object, list[Pair]] = defaultdict(list)
+                for key, one in ours.items():
+                    other = theirs.get(key)
+                    x, y = one.get(figure), other.get(figure) if other else None
+                    if other and x is not None and y is not None and min(x, y) > 0:
+                        places[key[0]].append(Pair(one, other, leads(figure, x, y)))
+                out += [Reading(figure, pairs, claim.universal) for pairs in places.values()]
+    return out
+
+
+def _by_load(rows: Iterable[Row], within: list[Load]) -> dict[tuple[object, ...], Row]:
+    """Rows by table and load; loads that a side has twice are left out."""
+    groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if all(part.covers(row) for part in within):
+            levels = [row.number(n) for n in (*_VARIABLES, "num_prompts", "depth")]
+            groups[(row.kind, row.file, row.table), *levels].append(row)
+    return {key: group[0] for key, group in groups.items() if len(group) == 1}
 
 
 def claims(documents: list[Document]) -> Iterator[Finding]:
@@ -48,289 +390,85 @@ def claims(documents: list[Document]) -> Iterator[Finding]:
     for document in documents:
         if not any(h.level for h in document.headings):
             continue
-        own = _rows(document)
-        defined = legend(document)
-        pools = [Names(rows, tier, defined) for rows in (own, data) if rows for tier in (0, 1, 2)]
+        # The report's own rows first, then those of files given with it.
+        pools = [Names(rows, by_author) for rows in (_rows(document), data) if rows for by_author in (True, False)]
         pools = [names for names in pools if 1 < len(names.rows) <= SIDES]
         said: set[tuple[str, int]] = set()
-        for context, it in _contexts(document) if pools else ():
-            for finding in _judged(context, pools, it):
-                if (finding.text, context.passage.line) not in said:
-                    said.add((finding.text, context.passage.line))
-                    yield finding
+        for passage in document.passages if pools else ():
+            for sentence in sentences(passage.text) if not passage.listing else ():
+                for finding in _judged(document, passage, sentence, pools):
+                    if (finding.text, passage.line) not in said:
+                        said.add((finding.text, passage.line))
+                        yield finding
 
 
 def _rows(document: Document) -> list[Row]:
     return [r for r in document.rows if r.kind in _PERFORMANCE]
 
 
-def _contexts(document: Document) -> Iterator[tuple[Context, str]]:
-    """Each sentence, and the one before it."""
-    lengths = {p.section: length for p in document.passages if not p.listing and (length := prompts(p.text))}
-    for passage in document.passages:
-        if passage.listing:
-            continue
-        scope = list(ranges(passage.section) or [])
-        if passage.section in lengths and not any(r.variable == "input_len" for r in scope):
-            scope.append(lengths[passage.section])
-        before = ""
-        for sentence in sentences(passage.text):
-            spoken = frozenset(words(sentence) + words(before))
-            yield Context(document, passage, sentence, scope, spoken), before
-            before = sentence
+def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
+    """By the first rows in which its names are found."""
+    shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
+    for names in pools:
+        claims_here = [(c, readings(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
+        for claim, several in claims_here:
+            for code, level, text, advice, rows in _judge(claim, names, several) if several else ():
+                lines = [f"{document.file}:{passage.line}", *dict.fromkeys(r.location for r in rows)]
+                yield Finding(code, level, f"'{shown}': {text}", advice, lines[:9])
+        if any(several for _, several in claims_here):
+            return
 
 
-def _judged(context: Context, pools: list[Names], before: str) -> Iterator[Finding]:
-    """By the first rows in which its names are found: the report's own, then those of files given with it."""
-    for judge in (_versus, _bounds, _growth):
-        for names in pools:
-            found = judge(context, names, before)
-            if found is not None:
-                yield from found
-                break
-
-
-def _named(text: str, names: Names) -> list[str]:
-    return list(dict.fromkeys(n for word in text.split()[:400] for n in first_names([word], names)))
-
-
-def _it(before: str, names: Names) -> str:
-    """Whom 'it' means: the one name in the sentence before."""
-    found = _named(before, names)
-    return found[0] if len(found) == 1 else ""
-
-
-def _named_place(context: Context, files: set[str]) -> set[str]:
-    """Files of which the words speak by name; all, where they don't."""
-    spoken = set()
-    for file in files:
-        name = words(PurePath(file).stem.split(".")[-1])
-        if len(name) > 1 and all(within(w, context.spoken) for w in name):
-            spoken.add(file)
-    return spoken or files
-
-
-def _in_named_place(context: Context, found: list[Reading]) -> list[Reading]:
-    files = _named_place(context, {reading.compared[0][0].one.file for reading in found})
-    return [reading for reading in found if reading.compared[0][0].one.file in files]
-
-
-def _versus(context: Context, names: Names, before: str) -> Iterator[Finding] | None:
-    """None where nothing could be resolved."""
-    resolved = []
-    said = versus(context.sentence, context.passage.section, names, _it(before, names))
-    for claim in said + alone(context.sentence, names, lambda: _named(context.passage.text, names)):
-        own = {r.variable for r in claim.scope}
-        scope = claim.scope + [r for r in context.scope if r.variable not in own]
-        found = _in_named_place(context, readings(claim, names, claim.metric.names, scope))
-        if found:
-            resolved.append((claim, scope, found))
-    if not resolved:
-        return None
-    return (f for claim, scope, found in resolved for f in _compared(context, names, claim, scope, found))
-
-
-def _compared(
-    context: Context, names: Names, claim: Versus, scope: list[Range], found: list[Reading]
-) -> Iterator[Finding]:
-    if all(reading.against() for reading in found):
-        yield _contradicted(context, claim, found)
+def _judge(claim: Claim, names: Names, several: list[Reading]) -> Iterator[Judgement]:
+    if all(reading.against() for reading in several):
+        worst = [reading.worst() for reading in several[:4]]
+        words = "; ".join(dict.fromkeys(words for _, words in worst))
+        text = f"not so in {claim.measure.words}. {claim.one} against {claim.other}: {words}."
+        yield "consistency.claim", "doubt", text, _ADVICE, [r for pair, _ in worst for r in (pair.one, pair.other)]
         return
-    if claim.amount and claim.metric.names != PLAIN:
-        yield from _amount(context, claim, found)
-    yield from _bound_missed(context, names, claim, scope)
-    if claim.metric.stem and claim.metric.names[0].startswith("mean"):
-        yield from _mean_only(context, names, claim, scope)
-    if claim.metric.names == ("request_throughput",):
-        yield from _other_work(context, claim, found)
+    if claim.amount and claim.measure is not _ANY:
+        yield from _amount(claim, several)
+    if claim.measure.stem and claim.measure.statistic in ("", "mean"):
+        yield from _mean_only(claim, names)
 
 
-def _contradicted(context: Context, claim: Versus, found: list[Reading]) -> Finding:
-    told = []
-    rows: list[Row] = []
-    for reading in found[:4]:
-        pair, _ = min(reading.against(), key=lambda item: item[1])
-        told.append(_words(reading.figure, pair, len(reading.against()), len(reading.compared)))
-        rows += [pair.one, pair.other]
-    return context.finding(
-        "consistency.claim",
-        True,
-        f"'{_short(context.sentence)}': not so in {claim.metric.words}. "
-        f"{claim.one} against {claim.other}: {'; '.join(dict.fromkeys(told))}.",
-        _ADVICE,
-        rows,
-    )
-
-
-def _words(figure: str, pair: Pair, against: int, of: int) -> str:
-    a, b = pair.one.figures[figure].value, pair.other.figures[figure].value
-    among = f" ({against} of {of} loads)" if of > 1 else ""
-    return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{_load(pair.one)}{among}"
-
-
-def _load(row: Row) -> str:
-    names = (*sorted(LEVELS), *LENGTHS)
-    told = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := row.number(n)) is not None]
-    if not told and (completed := row.get("completed")) is not None:
-        told = [f"{completed:g} requests"]
-    return f" at {', '.join(told)}" if told else ""
-
-
-def _mean_only(context: Context, names: Names, claim: Versus, scope: list[Range]) -> Iterator[Finding]:
-    """Holds for the mean; not for the median or the 99th percentile, whichever way the names are read."""
-    stem = claim.metric.stem
-    for statistic, margin in (("median", 0.05), ("p99", 0.1)):
-        found = readings(claim, names, (f"{statistic}_{stem}_ms",), scope)
-        many = all(
-            min(p.one.get("completed") or 0, p.other.get("completed") or 0) >= SAMPLES
-            for r in found
-            for p, _ in r.compared
-        )
-        if not found or (statistic == "p99" and not many) or not all(r.against(margin) for r in found):
-            continue
-        pair, _ = min(found[0].against(margin), key=lambda item: item[1])
-        yield context.finding(
-            "consistency.mean_only",
-            not claim.metric.named,
-            f"'{_short(context.sentence)}': that holds for the mean, not for the "
-            f"{'median' if statistic == 'median' else '99th percentile'}. {claim.one} against {claim.other}: "
-            f"{_words(found[0].figure, pair, len(found[0].against(margin)), len(found[0].compared))}.",
-            "Give median and tail beside the mean, and say for whom it is faster.",
-            [pair.one, pair.other],
-        )
-        return
-
-
-def _amount(context: Context, claim: Versus, found: list[Reading]) -> Iterator[Finding]:
-    """'28 % higher', where no load of any reading has about that; of the lesser or of the greater one."""
+def _amount(claim: Claim, several: list[Reading]) -> Iterator[Judgement]:
+    """'28 % higher', where no load of any reading has about that much."""
     number = float(re.findall(r"[\d.]+", claim.amount)[0])
     percent = "%" in claim.amount
     slack = max(0.1 * number, 1.0 if percent else 0.1)
-    leads = [(lead, reading.figure, pair) for reading in found for pair, lead in reading.compared]
-    amounts = [a for lead, *_ in leads for a in (_of_lead(lead, percent) if lead > 0 else [])]
+
+    def amounts(lead: float) -> list[float]:
+        """As a share of the lesser or of the greater side; 'two times' may mean twice or thrice as much."""
+        return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
+
+    pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in several for p in r.pairs]
+    possible = [a for _, p, _ in pairs if p.lead > 0 for a in amounts(p.lead)]
     # 'Over' and 'up to' may be said of any load; without them one near it is enough.
-    if not amounts or any(abs(a - number) <= slack for a in amounts):
+    near = any(abs(a - number) <= slack for a in possible)
+    if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return
-    if "over" in claim.amount and max(amounts) >= number:
-        return
-    lead, figure, pair = min(leads, key=lambda item: min(abs(a - number) for a in _of_lead(item[0], percent)))
-    yield context.finding(
-        "consistency.claim",
-        True,
-        f"'{_short(context.sentence)}': at no load here. The nearest is {_words(figure, pair, 1, 1)} "
-        f"({lead:+.1%}; {claim.one}, {claim.other}).",
-        _ADVICE,
-        [pair.one, pair.other],
-    )
+    _, pair, figure = min(pairs, key=lambda item: item[0])
+    nearest = f"{pair.describe(figure)} ({pair.lead:+.1%}; {claim.one}, {claim.other})"
+    yield "consistency.claim", "doubt", f"at no load here. The nearest is {nearest}.", _ADVICE, [pair.one, pair.other]
 
 
-def _of_lead(lead: float, percent: bool) -> list[float]:
-    return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
-
-
-def _bound_missed(context: Context, names: Names, claim: Versus, scope: list[Range]) -> Iterator[Finding]:
-    """'Cheaper for batch sizes below 16', and it is so by over a tenth at 16 too: the bound isn't in the rows."""
-    for part in claim.scope:
-        if claim.degree or not part.strict or part.high == math.inf:
+def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
+    """The claim holds for the mean, but not for the median or the 99th percentile in any reading."""
+    for statistic, title, margin in (("median", "median", 0.05), ("p99", "99th percentile", 0.1)):
+        several = readings(claim, names, (f"{statistic}_{claim.measure.stem}_ms",))
+        counts = [row.get("completed") or 0 for r in several for p in r.pairs for row in (p.one, p.other)]
+        few = statistic == "p99" and min(counts, default=0) < SAMPLES
+        if not several or few or not all(r.against(margin) for r in several):
             continue
-        beyond = [r for r in scope if r.variable != part.variable] + [Range(part.variable, low=part.high)]
-        found = readings(claim, names, claim.metric.names, beyond)
-        firsts = [_first(reading, part.variable) for reading in found]
-        if firsts and all(lead > BEYOND for _, lead in firsts):
-            pair, _ = min(firsts, key=lambda item: item[1])
-            yield context.finding(
-                "consistency.claim",
-                False,
-                f"'{_short(context.sentence)}': not only there. {claim.one} against {claim.other}: "
-                f"{_words(found[0].figure, pair, 1, 1)}.",
-                "Give the load at which the order changes, by the rows.",
-                [pair.one, pair.other],
-            )
-
-
-def _first(reading: Reading, variable: str) -> tuple[Pair, float]:
-    """At the least load; of several there, the least lead."""
-    least = min(load(pair.one, variable) or 0.0 for pair, _ in reading.compared)
-    there = [(pair, lead) for pair, lead in reading.compared if load(pair.one, variable) == least]
-    return min(there, key=lambda item: item[1])
-
-
-def _each(row: Row) -> float | None:
-    output, completed = row.get("total_output_tokens"), row.get("completed")
-    return output / completed if output and completed else None
-
-
-def _other_work(context: Context, claim: Versus, found: list[Reading]) -> Iterator[Finding]:
-    for reading in found:
-        for pair, _ in reading.compared:
-            a, b = _each(pair.one), _each(pair.other)
-            if a and b and max(a, b) > (1 + WORK) * min(a, b):
-                x, y = pair.one.get("output_throughput"), pair.other.get("output_throughput")
-                turned = f", and in output tokens/s it is {x:.6g} against {y:.6g}" if x and y and x < y else ""
-                yield context.finding(
-                    "comparability.claimed_work",
-                    True,
-                    f"'{_short(context.sentence)}': requests/s of answers of {a:.4g} and {b:.4g} tokens are compared "
-                    f"({claim.one}, {claim.other}{_load(pair.one)}){turned}.",
-                    "Compare tokens/s, or have both produce as many tokens (ignore_eos, one model).",
-                    [pair.one, pair.other],
-                )
-                return
-
-
-def _bounds(context: Context, names: Names, before: str) -> Iterator[Finding] | None:
-    resolved: list[Finding | None] = []
-    for claim in bounds(context.sentence, names):
-        found = most(claim, names, claim.scope + context.scope)
-        files = _named_place(context, {m.row.file for m in found})
-        found = [m for m in found if m.row.file in files]
-        if found:
-            wrong = all(breaks(claim, m.value) for m in found)
-            resolved.append(_unbound(context, claim, [(m.figure, m.value, m.row) for m in found]) if wrong else None)
-    return (f for f in resolved if f is not None) if resolved else None
-
-
-def _unbound(context: Context, claim: Bound, found: list[tuple[str, float, Row]]) -> Finding:
-    pick = min if claim.sort == "at most" else max
-    figure, value, row = pick(found, key=lambda item: item[1])
-    return context.finding(
-        "consistency.claim",
-        True,
-        f"'{_short(context.sentence)}': the highest {figure.replace('_', ' ')} of {claim.one} is {value:.6g}"
-        f"{_load(row)}, {value / claim.number - 1:+.1%} of what is said.",
-        _ADVICE,
-        [row],
-    )
-
-
-def _growth(context: Context, names: Names, before: str) -> Iterator[Finding] | None:
-    resolved: list[Finding | None] = []
-    for claim in growth(context.sentence, names):
-        own = {r.variable for r in claim.scope}
-        found = slopes(claim, names, claim.scope + [r for r in context.scope if r.variable not in own])
-        if found:
-            wrong = all(grows_otherwise(claim, s) for s in found)
-            points = [(s.figure, s.load, s.gain, s.points, s.falls) for s in found]
-            resolved.append(_otherwise(context, claim, points[0]) if wrong else None)
-    return (f for f in resolved if f is not None) if resolved else None
-
-
-Points = list[tuple[float, float, Row]]
-
-
-def _otherwise(context: Context, claim: Growth, slope: tuple[str, float, float, Points, Points]) -> Finding:
-    figure, load, gain, points, falls = slope
-    fall = f", and it falls at {falls[0][0]:g}" if falls else ""
-    return context.finding(
-        "consistency.claim",
-        True,
-        f"'{_short(context.sentence)}': from {points[0][0]:g} to {points[-1][0]:g} (×{load:.3g}) "
-        f"{figure.replace('_', ' ')} of {claim.one} goes {' → '.join(f'{y:.5g}' for _, y, _ in points[:9])}: "
-        f"×{gain:.3g}{fall}.",
-        _ADVICE,
-        [row for *_, row in points],
-    )
-
-
-def _short(sentence: str) -> str:
-    return sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
+        pair, words = several[0].worst(margin)
+        text = f"that holds for the mean, not for the {title}. {claim.one} against {claim.other}: {words}."
+        advice = "Give median and tail beside the mean, and say for whom it is faster."
+        yield (
+            "consistency.mean_only",
+            "note" if claim.measure.statistic else "doubt",
+            text,
+            advice,
+            [pair.one, pair.other],
+        )
+        return

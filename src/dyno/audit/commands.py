@@ -1,251 +1,391 @@
-"""What stands around results: commands, versions, names. Do they fit each other and the results?"""
+"""What a text says before its results: commands, dumps of arguments and environments, and how far each holds."""
 
 import re
-from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Literal, NamedTuple
 
-from dyno.facts.finding import Finding
-from dyno.facts.imported import Command, Document, Row, Setting
-from dyno.measure.model_name import named
-from dyno.measure.points import ENGINE
+from dyno.facts.imported import By, Command, RowKind, Scalar, Setting
+from dyno.facts.setting import ENGINE, ENGINES, of_flag
+from dyno.secrets import HIDDEN, is_secret, shown
 
-ALMOST, SEVERAL = 0.9, 3  # of a command's requests; results that have so many
-NEAR = 5  # lines above a command
-_COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
-_SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")
-_RESULTS = re.compile(r"result|finding|conclusion|comparison|\bvs\b|versus", re.I)
-_MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)")
+Role = Literal["server", "client", "offline", "micro", "quality", "other"]
 
+# What a command line is known by: words of which one must be there, the program's name, its role, its tool.
+PROGRAMS: tuple[tuple[tuple[str, ...], str, Role, str], ...] = (
+    (("bench serve", "benchmark_serving", "benchmarks.serve"),
+     r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
+     "client", "vllm"),
+    (("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+     r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py", "offline", "vllm"),
+    (("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server", "vllm"),
+    (("launch_server", "sglang serve", "srt.server"),
+     r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server", "server", "sglang"),
+    (("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client", "sglang"),
+    (("bench_one_batch", "bench_offline_throughput"),
+     r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
+     "offline", "sglang"),
+    (("llama-server", "llama.cpp/server"), r"\bllama-server\b|llama\.cpp/server\b", "server", "llama.cpp"),
+    (("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench"),
+    (("generation-launcher",), r"text-generation-launcher\b", "server", "tgi"),
+    (("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality", "lm-eval"),
+    (("guidellm",), r"\bguidellm\s+benchmark\b", "client", "guidellm"),
+    (("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client", "aiperf"),
+    (("inference-benchmarker",), r"\binference-benchmarker\b", "client", "inference-benchmarker"),
+    (("inference-perf",), r"\binference-perf\s", "client", "inference-perf"),
+    (("trtllm-serve",), r"\btrtllm-serve\b", "server", "tensorrt-llm"),
+    (("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client", "dyno"),
+)  # fmt: skip
+_PROGRAMS = [(words, re.compile(pattern), role, tool) for words, pattern, role, tool in PROGRAMS]
+_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any is none
 
-def command_differs(documents: Sequence[Document]) -> Iterator[Finding]:
-    """A command's own figures against those of the results that follow it."""
-    for d in documents:
-        for i, c in enumerate(d.commands):
-            asked = c.settings.get("concurrency")
-            if c.role != "client" or asked is None:
-                continue
-            nexts = [x.line for x in d.commands[i + 1 :] if x.role == "client"]
-            until = min(nexts) if nexts else 1 << 62
-            told = {
-                r.number("concurrency"): r for r in d.rows
-                if c.line < r.line < until and r.kind == "serve" and r.form == "block" and r.section == c.section
-                and r.settings.get("backend", Setting("", 0)).line == c.settings.get("backend", Setting("", 0)).line
-            }  # fmt: skip
-            others = [n for n in told if n is not None and n != asked.value]
-            if others:
-                yield Finding(
-                    "consistency.command",
-                    "note",
-                    f"The command says concurrency {asked.value}, the results after it "
-                    f"{', '.join(f'{n:g}' for n in told if n)}.",
-                    "Print the command of each result.",
-                    [f"{d.file}:{c.line}", *(f"{d.file}:{told[n].line}" for n in others)],
-                )
-
-
-def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
-    """Results that tell no count have a little fewer requests than a command of the report sends."""
-    for d in documents:
-        asked = {
-            int(s.value): c.line for c in d.commands
-            if c.role == "client" and (s := c.settings.get("num_prompts")) and isinstance(s.value, int)
-        }  # fmt: skip
-        short: dict[int, list[Row]] = {}
-        for r in d.rows:
-            done = int(r.get("completed") or 0)
-            above = min((n for n in asked if n > done), default=None)
-            told = "num_prompts" in r.settings or r.get("failed") is not None or done in asked
-            if r.kind == "serve" and r.form == "block" and not told and above and done > ALMOST * above:
-                short.setdefault(above, []).append(r)
-        for count, rows in short.items():
-            if len(rows) < SEVERAL:
-                continue
-            done_s = ", ".join(sorted({f"{r.get('completed'):,.0f}" for r in rows}))
-            yield Finding(
-                "requests.failed",
-                "doubt",
-                f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
-                "of no others.",
-                "Find out what became of the rest: a client's limit of open files drops requests in silence.",
-                [f"{d.file}:{asked[count]}", *(r.location for r in rows)],
-            )
+# One-letter ones mean different things to different programs.
+_SHORT: dict[str, dict[str, str]] = {
+    "llama.cpp": {"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
+    "llama-bench": {"m": "model", "d": "depth"},
+    "": {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "replicas", "q": "quantization"},
+}
+_ABOUT_THE_LOAD = ("concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "seed", "batch_size",
+                   "tokenizer", "endpoint", "percentiles", "ignore_eos")  # fmt: skip
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(\S*)")
+_PLACEHOLDER = re.compile(r"<[^>]*>|\$\{?\w+\}?|[A-Z][A-Z_]{2,}|\.\.\.|…")
+_IN_PLACE = re.compile(r"\$\{?(\w{1,60})\}?")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+_PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
+_LONGEST = 16_000
+_MOST = 200  # settings of a command
+_SERVERS = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")  # tools that are engines
+# A word as a shell takes it: $'…' too. Possessive: what was taken isn't given back, so no text takes long.
+_WORD = re.compile(r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL)
+_QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.DOTALL)
 
 
-def versions_differ(documents: Sequence[Document]) -> Iterator[Finding]:
-    for d in documents:
-        told: dict[str, list[Setting]] = {}
-        for environment in d.environments:
-            if version := environment.get("engine_version"):
-                told.setdefault(str(version.value), []).append(version)
-        if len(told) > 1 and _has_results(d):
-            yield Finding(
-                "comparability.engine_differs",
-                "doubt",
-                f"The engine is not the same throughout: {', '.join(told)}.",
-                "Between versions figures differ by more than most settings bring. Measure all with one.",
-                [f"{d.file}:{found[0].line}" for found in told.values()],
-            )
+def program_in(text: str) -> tuple[str, Role, str, int] | None:
+    """The name of a program as written, its role, its tool, and its position in the line."""
+    if not any(hint in text for hint in _HINTS):
+        return None
+    text = text[:_LONGEST]
+    for words, pattern, role, tool in _PROGRAMS:
+        if any(word in text for word in words) and (match := pattern.search(text)):
+            return " ".join(match[0].split()), role, tool, match.start()
+    return None
 
 
-def _has_results(d: Document) -> bool:
-    return bool(d.rows) or any(_RESULTS.search(h.text) for h in d.headings)
+def scalar(text: str) -> Scalar:
+    text = text.strip().strip("'\"")
+    if _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def flags_differ(documents: Sequence[Document]) -> Iterator[Finding]:
-    """Commands of one role, whose results are compared: more than one thing is changed."""
-    for d in documents:
-        told = {s.line for r in d.rows for s in r.settings.values()}
-        compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
-        for role in ("server", "offline"):
-            programs: dict[str, list[Command]] = {}
-            for c in d.commands:
-                # One that only shows how it is done has no results of its own.
-                shows = c.line in told or (compared and not d.rows)
-                if c.role == role and len(c.settings) > 2 and shows:
-                    programs.setdefault(c.program, []).append(c)
-            for commands in programs.values():
-                yield from _unlike(d, commands, compared)
+def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
+    """Read a joined line of commands. None where it names no known program, or only speaks of one."""
+    known = program_in(text)
+    if known is None:
+        return None
+    program, role, tool, start = known
+    words = _words(text[:_LONGEST])
+    env = {m[1]: m[2] for word in _words(text[:start]) if (m := _VARIABLE.fullmatch(word))}
+    settings = dict(islice(_settings(words, line, tool, variables), _MOST))
+    if role == "server" and "model" not in settings and (name := _positional(text[start + len(program) :])):
+        settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
+    if role in ("server", "offline") and tool in _SERVERS:
+        settings.setdefault("engine", Setting(tool, line, "command"))
+    if role == "quality":  # --model says by which program
+        settings.pop("model", None)
+        settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
+    if role == "server":  # a load in its flags is its own limit
+        settings = {k: v for k, v in settings.items() if k not in _ABOUT_THE_LOAD}
+    shown_text = without_secrets(" ".join(_without_secrets(words))[:2000])
+    return Command(line, role, shown_text, settings, program, {k: shown(k, v) for k, v in env.items()}, section)
 
 
-def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Finding]:
-    if len(commands) < 2:
-        return
-    told: dict[str, dict[str, Command]] = {}
-    for c in commands:
-        for name in sorted({*ENGINE, *(n for o in commands for n in o.settings if n.startswith("--"))}):
-            if name in _ELSEWHERE:
-                continue
-            setting = c.settings.get(name)
-            told.setdefault(name, {}).setdefault("unset" if setting is None else str(setting.value), c)
-    differ = {n: v for n, v in told.items() if len(v) > 1}
-    variables = _variables(commands)
-    if len(differ) + len(variables) < 2:
-        return
-    shown = [f"{n} {' / '.join(v)}" for n, v in sorted(differ.items(), key=lambda kv: kv[0].startswith("-"))][
-        :8
-    ] + variables
-    yield Finding(
-        "comparability.settings_differ",
-        # Where machines or engines are compared, settings are to be the same; else they may be what is tried.
-        "doubt" if compared else "note",
-        f"{len(commands)} commands ({commands[0].program}) differ in more than one thing: {'; '.join(shown)}.",
-        "What made the difference can't be told. Change one thing at a time, or say that whole set-ups are compared.",
-        [f"{d.file}:{c.line}" for c in commands],
-    )
+def _words(text: str) -> list[str]:
+    words, end = [], 0
+    for match in _WORD.finditer(text):
+        if text[end : match.start()].strip():
+            return text.split()  # an open quote, as in a cut line
+        end, word = match.end(), match[0]
+        words.append(_QUOTED.sub(_unquoted, word) if "'" in word or '"' in word or "\\" in word else word)
+    return words if not text[end:].strip() else text.split()
 
 
-_ELSEWHERE = {
-    "--port", "--host", "--served-model-name", "--dataset-path", "--output-json", "--result-dir", "--result-filename",
-    "--download-dir", "--trust-remote-code", "--disable-log-requests", "--base-url", "--save-result", "--metadata",
-    "--num-iters", "--num-iters-warmup", "--percentile-metrics", "--tool", "engine",
-}  # fmt: skip
+def _unquoted(match: re.Match[str]) -> str:
+    if match[3] is not None:
+        return re.sub(r"\\([\\\"$`\n])", r"\1", match[3])
+    return match[1] or match[2] or ""
 
 
-def _variables(commands: list[Command]) -> list[str]:
-    """Variables that only some have; one that is nearly another is a slip of the pen."""
-    names = {n for c in commands for n in c.env}
-    out = []
-    for name in sorted(names):
-        having = [c for c in commands if name in c.env]
-        if len(having) == len(commands):
-            continue
-        near = next(
-            (o for o in names if o != name and len(o) > 8 and SequenceMatcher(None, o, name).ratio() > 0.95), None
-        )
-        if near is not None and near > name:
-            out.append(f"{name} where others have {near}")
-        elif near is None:
-            out.append(f"{name} in {len(having)} of {len(commands)}")
+# ---- secrets in words ----
+
+_SECRETIVE = re.compile(
+    r"token|key|secret|pass|pwd|cred|auth|bearer|cookie|jwt|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I
+)
+_BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
+_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
+_IN_WORDS_SECRET = re.compile(
+    r"\b((?:\w{0,30}_)?(?:(?:api|secret|private|access)[_-]?key|passphrase|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
+    r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
+)  # fmt: skip
+_BEARER = re.compile(r"\b(bearer|authorization\s{0,3}:\s{0,3}basic)\s{1,3}\S{3,}", re.I)
+
+
+def without_secrets(text: str) -> str:
+    """Words, with what follows a secret's name, or looks like one, taken out."""
+    if not _SECRETIVE.search(text):
+        return text
+    text = _BEARER.sub(rf"\1 {HIDDEN}", text)
+    text = _BY_FLAG.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if _hides(m[1], m[3]) else m[0], text)
+    text = _BY_NAME.sub(lambda m: f"{m[1]}={HIDDEN}" if _hides(m[1], m[2]) else m[0], text)
+    text = _IN_WORDS_SECRET.sub(lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text)
+    return shown("", text)
+
+
+def _hides(name: str, value: str) -> bool:
+    ordinary = _NUMBER.fullmatch(value) or value.lower() in ("true", "false", "none", "null", "auto")
+    return is_secret(name.lstrip("-").replace("-", "_")) and not ordinary and value[:1] != "$"
+
+
+def _without_secrets(words: list[str]) -> list[str]:
+    out, hide = [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if hide and not word.startswith("-"):
+            word = HIDDEN
+        elif equals and is_secret(name.lstrip("-").replace("-", "_")) and value:
+            word = f"{name}={HIDDEN}"
+        hide = word.startswith("-") and not equals and is_secret(word.lstrip("-").replace("-", "_"))
+        out.append(shown("", word))
     return out
 
 
-def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
-    """A model that the words name, and that no command runs, but one that is nearly it."""
-    run: dict[str, str] = {}
-    for d in documents:
-        for c in d.commands:
-            if c.role != "quality" and (model := c.settings.get("model")) and "/" in str(model.value):
-                run.setdefault(str(model.value), f"{d.file}:{c.line}")
-        for r in d.rows:
-            if r.kind == "serve" and "/" in str(r.setting("model") or ""):
-                run.setdefault(str(r.setting("model")), r.location)
-    if not run:
-        return
-    seen = set()
-    for d in documents:
-        for passage in d.passages:
-            for name in _MODEL_ID.findall(passage.text) if not passage.listing else []:
-                if name in run or name in seen:
-                    continue
-                here = named(name)
-                near = next((m for m in run if m.partition("/")[0] == name.partition("/")[0]
-                             and named(m).base == here.base and named(m).taught != here.taught), None)  # fmt: skip
-                if near is not None:
-                    seen.add(name)
-                    yield Finding(
-                        "comparability.model_named",
-                        "doubt",
-                        f"The text names {name}, and what was run is {near}.",
-                        "They end their answers differently and make other numbers of tokens. Name what was run.",
-                        [f"{d.file}:{passage.line}", run[near]],
-                    )
+# ---- flags ----
 
 
-def size_named(documents: Sequence[Document]) -> Iterator[Finding]:
-    """Words right above a command that name a model of another size than it runs."""
-    for d in documents:
-        above = [p for p in d.passages if not p.listing]
-        for c in d.commands:
-            model = named(str(c.settings["model"].value)) if "model" in c.settings else None
-            near = [p for p in above if 0 < c.line - p.line <= NEAR]
-            sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
-            if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
-                continue
-            yield Finding(
-                "comparability.model_named",
-                "note",
-                f"The text announces a model of {sizes.pop():g}B, and the command runs {model.name}.",
-                "Name what is run.",
-                [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
-            )
+def _positional(text: str) -> str | None:
+    """`vllm serve MODEL`, wherever among the flags it stands."""
+    words, skip = _words(text), False
+    for word in words:
+        if skip:
+            skip = False
+        elif word.startswith("-"):
+            skip = "=" not in word
+        elif word in ("\\", "|", "&", ">", "&&") or _VARIABLE.fullmatch(word):
+            return None
+        elif "/" in word or re.search(r"\d+[bB]\b", word):
+            return word
+    return words[0] if words and not words[0].startswith(("-", "\\", "<", "|", "&")) and "=" not in words[0] else None
 
 
-def _asks_a_server(row: Row) -> bool:
-    return "base_url" in str(row.setting("--model_args") or "") or str(row.setting("backend") or "").startswith(
-        "local-"
-    )
-
-
-def _spelled(model: object) -> str:
-    return named(str(model)).name.lower().replace("_", "-")
-
-
-def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
-    """Accuracy of one configuration beside the speed of another."""
-    for d in documents:
-        # One that asks a server has that server's settings.
-        scores = [r for r in d.rows if r.kind == "quality" and r.setting("model") and not _asks_a_server(r)]
-        speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
-        if not scores or not speed:
+def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+    for i, word in enumerate(words):
+        if word[:1] != "-" or not re.match(r"--?[A-Za-z]", word):
             continue
-        measured = {_spelled(r.setting("model")) for r in scores}
-        run = {
-            _spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings
-        }
-        caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
-        tested = {str(r.setting("kv_cache_dtype") or "") for r in scores}
-        if measured & run and not (caches - tested):
+        flag, equals, value = word.partition("=")
+        dashes = len(flag) - len(flag.lstrip("-"))
+        bare = flag.lstrip("-").replace("_", "-")
+        module = word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1])
+        if len(bare) > 100 or is_secret(bare.replace("-", "_")) or module:
             continue
-        kv = (
-            f", with a {' and '.join(sorted(caches))} cache that the accuracy was not measured with"
-            if caches - tested
-            else ""
-        )
-        what = f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}"
-        yield Finding(
-            "comparability.quality_elsewhere",
-            "doubt" if not measured & run else "note",
-            f"{what}{kv}." if not measured & run else f"The commands run {', '.join(sorted(measured & run))}{kv[1:]}.",
-            "Measure accuracy and speed of the same configuration.",
-            [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
-        )
+        if not equals:
+            after = words[i + 1] if i + 1 < len(words) else ""
+            value = after if after and not re.match(r"--?[A-Za-z]|[|&>;\\]", after) else "true"
+        resolved = _resolved(value, variables)
+        if resolved is None:
+            continue
+        short = _SHORT.get(tool, {}) | _SHORT[""] if dashes == 1 else {}
+        name = short.get(bare) or (of_flag(bare) if dashes == 2 or len(bare) > 2 else "")
+        setting = scalar(without_secrets(shown(bare, resolved[:2000])))
+        if name.startswith("-"):
+            name, setting = name[1:], False
+        yield name or f"{'-' * dashes}{bare}", Setting(setting, line, "command")
+
+
+def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
+    """A value with the shell's variables put in; None for a placeholder that a reader is to fill."""
+    whole = re.fullmatch(r"\$\{?(\w+)\}?", value)
+    if whole and whole[1] in variables:
+        return shown(whole[1], variables[whole[1]])
+    if "$" in value and not whole:
+        value = _IN_PLACE.sub(lambda m: shown(m[1], variables[m[1]]) if m[1] in variables else m[0], value[:2000])
+    return None if _PLACEHOLDER.fullmatch(value) else value
+
+
+def without_prompt(text: str) -> str:
+    """A line of a terminal without the prompt before its command."""
+    match = _PROMPT.match(text)
+    return text[match.end() :] if match and program_in(text[match.end() :]) else text
+
+
+# ---- dumps of arguments ----
+
+_ARGUMENT = re.compile(
+    r"(?<!\w)(\w{2,60}+)=(?:'([^']{0,500}+)'|\"([^\"]{0,500}+)\"|([^,()\[\]{}'\"\s]{1,200}+))(?=[,)\s]|$)"
+)
+_RANDOM = ("random", "random-ids", "random-image", "generated-shared-prefix")  # datasets whose lengths are set
+
+
+def namespace(text: str, line: int) -> dict[str, Setting]:
+    """`Namespace(num_prompts=64, …)` as Python prints it."""
+    out: dict[str, Setting] = {}
+    for match in _ARGUMENT.finditer(text):
+        key, value = match[1].replace("_", "-"), next(g for g in match.groups()[1:] if g is not None)
+        if value == "None" or is_secret(match[1]):
+            continue
+        name = of_flag(key)
+        # A length that is another dataset's says nothing of this one; see below.
+        if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
+            out[name] = Setting(scalar(shown(key, value)), line, "namespace")
+        elif key == "random-range-ratio":  # lengths are drawn around those that are asked for
+            out["--random-range-ratio"] = Setting(scalar(value), line, "namespace")
+    dataset = out.get("dataset")
+    if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are defaults that nobody used
+        return {k: v for k, v in out.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
+    return out
+
+
+def model_args(text: str, line: int) -> dict[str, Setting]:
+    """`pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
+    out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
+    if (model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text)) and not _PLACEHOLDER.fullmatch(model[1]):
+        out["model"] = Setting(without_secrets(model[1]), line, "command")
+    if quantization := re.search(r"quantization=([\w-]+)", text):
+        out["quantization"] = Setting(quantization[1], line, "command")
+    return out
+
+
+# ---- words of a heading or a label ----
+
+_WORDED = tuple((re.compile(pattern, re.I), name) for pattern, name in (
+    (r"(?:^|[\s,(\[_-])c\s?=\s?(\d{1,6})\b", "concurrency"),
+    (r"\bconc(?:urrency)?\s*(?:of|[=:])?\s*(\d{1,6})\b(?!\s*(?:,|to|-|–|\.\.)\s*\d)", "concurrency"),
+    (r"\b(\d{1,5}(?:\.\d+)?)\s*(?:qps|rps)\b", "rate"),
+    (r"\b(?:qps|rps|request[ _-]rate)\s*(?:of|[=:])?\s*(\d{1,5}(?:\.\d+)?)\b", "rate"),
+    (r"(?:^|[\s,(])-?-?tp\s?[= ]?\s?(\d{1,3})\b", "tensor_parallel"),
+    (r"\bnum[_ -]?prompts?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "num_prompts"),
+    (r"\bseq(?:uence)?[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "input_len"),
+    (r"\binput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "input_len"),
+    (r"\boutput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "output_len"),
+    (r"\bbatch[_ -]?size\s*[=:]\s*(\d{1,6})\b(?!\s*,\s*\d)", "batch_size"),
+))  # fmt: skip
+QUANTIZATION = re.compile(
+    r"(?<![A-Za-z0-9])(IQ\d_\w{1,4}|Q\d_(?:K(?:_[SML])?|[01])|MXFP4|NVFP4|FP4|FP8|INT8|INT4|W8A8|W4A16|GPTQ|AWQ|BF16|FP16|F16"
+    r"|FP32|F32)(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)  # fmt: skip
+
+
+def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
+    """Settings that a heading or label names in a way that can't be misread."""
+    text = text[:400]
+    out: dict[str, Setting] = {}
+    for pattern, name in _WORDED:
+        values = set(pattern.findall(text))
+        if len(values) == 1:
+            out.setdefault(name, Setting(scalar(values.pop()), line, by))
+    quantizations = {q.upper() for q in QUANTIZATION.findall(text)}
+    if len(quantizations) == 1:
+        out["quantization"] = Setting(quantizations.pop(), line, by)
+    engines = {ENGINES[name.lower()] for name in ENGINE.findall(text)}
+    if len(engines) == 1:
+        out["engine"] = Setting(engines.pop(), line, by)
+    return out
+
+
+# ---- how far a statement holds: in a listing with results to its end, else under its heading until the next one ----
+
+# Whose settings a row of a kind gets; a later one takes precedence over an earlier.
+_ROLES: dict[RowKind, tuple[str, ...]] = {
+    "serve": ("server", "client", "namespace"), "throughput": ("offline", "namespace"),
+    "latency": ("offline", "namespace"), "quality": ("quality",), "micro": ("micro",),
+}  # fmt: skip
+# A client's command takes the place of what an earlier one has printed.
+_REPLACES = {"client": {"client", "namespace"}}
+
+
+class Statement(NamedTuple):
+    settings: dict[str, Setting]
+    role: str
+    tool: str  # whose command it is
+    level: int  # of the heading above it
+    listing: int  # 0: outside
+
+
+class Scope:
+    """The statements that hold for the next result."""
+
+    def __init__(self) -> None:
+        self._statements: list[Statement] = []
+
+    def add(self, statement: Statement) -> None:
+        replaced = _REPLACES.get(statement.role, {statement.role})
+        self._statements = [*(s for s in self._statements if s.role not in replaced), statement]
+
+    def end_listing(self, listing: int) -> None:
+        self._statements = [s for s in self._statements if s.listing != listing]
+
+    def end_sections(self, level: int) -> None:
+        """A heading ends those of its level and below."""
+        self._statements = [s for s in self._statements if s.level < level]
+
+    def settings(self, kind: RowKind) -> dict[str, Setting]:
+        return {k: v for s in self._statements if s.role in _ROLES[kind] for k, v in s.settings.items()}
+
+    def client(self) -> str | None:
+        """The tool that measured, where its command is known."""
+        return next((s.tool for s in reversed(self._statements) if s.role == "client"), None)
+
+
+# ---- dumps of versions and devices: PyTorch's collect_env, a package list, an engine's log ----
+
+_DUMPED = tuple((re.compile(pattern), name) for pattern, name in (
+    (r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)", "engine_version"),
+    (r"\bvLLM API server version\s+v?(\S+)", "engine_version"),
+    (r"Initializing a V\d LLM engine \(v([\w.+-]+)\)", "engine_version"),
+    (r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)", "engine_version"),
+    (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)", "engine_version"),
+    (r"(?i)^\W{0,8}PyTorch version\s*:\s*(\S+)", "torch"),
+    (r"^\W{0,8}\[(?:pip3|conda)\]\s*torch==(\S+)", "torch"),
+    (r"^\W{0,8}\[(?:pip3|conda)\]\s*transformers==(\S+)", "transformers"),
+    (r"(?i)^\W{0,8}ROCM? Version\s*:\s*(\d\S+)", "rocm"),
+    (r"^\W{0,8}HIP runtime version\s*:\s*(\d\S+)", "hip"),
+    (r"^\W{0,8}CUDA runtime version\s*:\s*(\d\S+)", "cuda"),
+    (r"(?i)^\W{0,8}Nvidia driver version\s*:\s*(\d\S+)", "driver"),
+    (r"^\W{0,8}GPU models and configuration\s*:\s*(\w.{3,80})$", "accelerator"),
+))  # fmt: skip
+_DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
+_CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
+_DUMP_HINTS = ("ersion", "==", "GPU", "Model name", "LLM engine", "SGLang")
+_MOST_DUMPS = 1_000  # of a document
+_BEGINS = re.compile(r"PyTorch version\s*:|Collecting environment information")
+
+
+class Environments:
+    """Collects the dumps of a document. A new one begins with its first line repeated."""
+
+    def __init__(self) -> None:
+        self.dumps: list[dict[str, Setting]] = []
+        self._devices: set[str] = set()
+
+    def take(self, number: int, text: str) -> bool:
+        if not any(hint in text for hint in _DUMP_HINTS):
+            return False
+        for pattern, name in _DUMPED:
+            if match := pattern.search(text):
+                self._put(name, match[1].rstrip(",;)'\""), number, fresh=bool(_BEGINS.search(text)))
+                return True
+        if match := _DEVICE.search(text):
+            self._put("accelerator", match[2].strip(), number)
+            self._devices.add(match[1])
+            self.dumps[-1]["accelerators"] = Setting(len(self._devices), number, "environment")
+            return True
+        if (match := _CPU.search(text)) and self.dumps:
+            self._put("cpu", match[1].strip(), number)
+            return True
+        return False
+
+    def _put(self, name: str, value: str, number: int, fresh: bool = False) -> None:
+        if not self.dumps or (fresh and self.dumps[-1] and len(self.dumps) < _MOST_DUMPS):
+            self.dumps.append({})
+            self._devices = set()
+        self.dumps[-1].setdefault(name, Setting(value[:200], number, "environment"))

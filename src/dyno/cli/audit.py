@@ -8,15 +8,13 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__
-from dyno.audit.coverage import coverage
 from dyno.audit.given import all_used, given, with_given
-from dyno.audit.normal import normal
 from dyno.cli import settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
 from dyno.probe.peaks import of_name
-from dyno.store.imports import FOLDER, keep, without_text
+from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 from dyno.units import many
 
@@ -98,7 +96,7 @@ def add_import(p: argparse.ArgumentParser) -> None:
 
 def audit(options: argparse.Namespace) -> int:
     from dyno.audit.audit import audit as audited
-    from dyno.audit.printed import as_json, as_markdown, text
+    from dyno.audit.printed import as_json, as_markdown, normal, text
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
@@ -144,6 +142,7 @@ def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], 
 
 
 def import_(options: argparse.Namespace) -> int:
+    from dyno.audit.audit import coverage
     from dyno.audit.document import read
 
     asked = given(options.set)
@@ -165,7 +164,7 @@ def import_(options: argparse.Namespace) -> int:
     for d, word in zip(documents, words, strict=True):
         where = ""
         if (d.rows or d.commands or d.environments) and not options.json:
-            where = f" → {keep(d, options.output or options.runs / FOLDER, word)}"
+            where = f" → {store(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
         by = f" by {', '.join(kinds)}" if kinds else ""
         share = coverage([d]).describe()

@@ -12,11 +12,11 @@ import msgspec
 
 from dyno.cli.terminal import draw
 from dyno.errors import UsageError
+from dyno.facts.finding import worst_first
 from dyno.facts.rig import Rig
-from dyno.probe.peaks import Found
+from dyno.probe.peaks import KnownPeaks
 from dyno.report.block import finding_lines
-from dyno.report.rig import lines
-from dyno.report.roofline import peak_lines
+from dyno.report.machine import peak_lines, rig_lines
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
@@ -36,16 +36,16 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.checks.rig import examine
+    from dyno import checks
     from dyno.probe import host, rig
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
     machine = rig.look()
-    findings = examine(machine)
+    findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
-        print(*lines(machine, list(host.STATE)), sep="\n")
+        print(*rig_lines(machine, list(host.STATE)), sep="\n")
         print("\nAt most", *(f"  {line}" for line in _peak_lines(peaks)), sep="\n")
         if findings:
             print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _peaks(rig: Rig, anew: bool, quick: bool) -> list[Found]:
+def _peaks(rig: Rig, anew: bool, quick: bool) -> list[KnownPeaks]:
     """Return the peaks of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
@@ -65,7 +65,7 @@ def _peaks(rig: Rig, anew: bool, quick: bool) -> list[Found]:
     return [*accelerators, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
 
 
-def _peak_lines(peaks: list[Found]) -> list[str]:
+def _peak_lines(peaks: list[KnownPeaks]) -> list[str]:
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 

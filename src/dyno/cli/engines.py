@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import settings
-from dyno.engines.install import environment
 from dyno.errors import EngineError, UsageError
 from dyno.units import human_bytes
 
@@ -128,15 +127,15 @@ def _add_install(verbs: Any) -> None:
         "install",
         help="into an environment of its own",
         description="Makes a virtual environment for the engine under $DYNO_HOME/engines (by default in "
-        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by uv where it is on PATH, else by pip. Their own configuration "
-        "holds: indexes, proxies, find-links. What is there already stays.",
+        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by pip. Its own configuration holds: "
+        "indexes, proxies, find-links. What is there already stays.",
     )
     p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers, llamacpp")
     p.add_argument("--version", help="default: the newest that there is")
     p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
     p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
     p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
-    p.add_argument("--no-uv", dest="uv", action="store_false", default=None, help="pip also where uv is on PATH")
+    p.add_argument("--no-uv", action="store_true", help=argparse.SUPPRESS)  # accepted: pip is the only way now
     p.set_defaults(command=install)
 
 
@@ -147,6 +146,7 @@ def _add_remove(verbs: Any) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
+    from dyno.engines import environment
     from dyno.engines.kinds import KINDS
 
     kinds: dict[str, dict[str, Any]] = {}
@@ -175,19 +175,22 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
-    env = environment.install(
+    from dyno.engines import install as installing
+
+    env = installing.install(
         options.kind,
         options.version,
         options.variant,
         options.source,
         lambda text: print(text, file=sys.stderr, flush=True),
         python=options.python,
-        uv=options.uv,
     )
     print(f"{env.name}  {env.binary or env.python}")
     return 0
 
 
 def remove(options: argparse.Namespace) -> int:
+    from dyno.engines import environment
+
     environment.remove(options.name)
     return 0

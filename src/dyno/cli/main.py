@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dyno import __version__, limits, secrets
+from dyno import __version__, secrets
 from dyno.cli.terminal import shown
-from dyno.errors import DynoError, UsageError
+from dyno.errors import DynoError, UsageError, limit_advice
 
 # Name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
 COMMANDS = {
@@ -37,12 +37,8 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@shown()
 def main(argv: Sequence[str] | None = None) -> int:
-    with shown():
-        return _run(argv)
-
-
-def _run(argv: Sequence[str] | None) -> int:
     try:
         top = parser()
         options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
@@ -70,7 +66,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
             print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
-        print(f"dyno: {e}. {limits.advice(e) or ''}".rstrip(), file=sys.stderr)
+        print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1
     except Exception as e:  # a bug: one line with its place, no page of frames
         if os.environ.get("DYNO_TRACEBACK"):

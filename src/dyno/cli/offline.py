@@ -20,7 +20,7 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
-from dyno.report.offline import block
+from dyno.report.block import offline_block
 
 if TYPE_CHECKING:
     from dyno.conduct.offline import OfflineOutcome
@@ -160,15 +160,14 @@ def dry_run(trials: list[TrialSpec]) -> int:
 
 
 def printed(outcome: "OfflineOutcome") -> str:
-    return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
+    return offline_block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
 def result_file(outcome: "OfflineOutcome") -> dict[str, Any]:
-    from dyno.report import offline_json
+    from dyno.report import result_json
 
-    return offline_json.build(
-        outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine()
-    )
+    run = outcome.run
+    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
 def exit_code(outcome: "OfflineOutcome") -> int:

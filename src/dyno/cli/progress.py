@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from dyno.cli.terminal import draw
-from dyno.conduct.study import StudyWatcher, Told
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.session import Watcher
+from dyno.conduct.study import StudyWatcher, TrialEnd
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
@@ -154,7 +154,7 @@ class StudyView(StudyWatcher):
         repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
         self._trial = place.label + repeat
 
-    def ended(self, planned: PlannedTrial, ending: Told) -> None:
+    def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
         self._estimated += self._left.pop(planned.place.id, 0.0)
         self._done += ending.state == "done"
         self._failed += ending.state == "failed"

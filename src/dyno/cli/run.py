@@ -19,7 +19,7 @@ from dyno.load.progress import Stop
 from dyno.option import Option
 from dyno.report.study import lines
 from dyno.store.study import StudyFolder, failure_of
-from dyno.study.order import OWN_START_S, START_S, TOKEN_S, Session, left_s, sessions, trial_s
+from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -252,7 +252,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
     return settings.report_problems(study_plan.problems(plans))
 
 
-def _estimate(study: Study, groups: list[Session], start_s: dict[str, float], runs: Path) -> str:
+def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
     """How long the rest takes. Trials that are done correct the assumption."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan

@@ -12,12 +12,11 @@ from dyno.cli import audit, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 from dyno.report.block import block
-from dyno.report.columns import aligned
 from dyno.report.study import lines
-from dyno.store.imports import FOLDER, is_kept
-from dyno.store.imports import Line as ImportLine
+from dyno.report.table import terminal, text_table
+from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
-from dyno.store.run import Run
+from dyno.store.run import Run, check_tag, retag
 from dyno.store.shelf import (
     RunLine,
     Shelf,
@@ -28,10 +27,11 @@ from dyno.store.shelf import (
     look,
     look_around,
     look_at_study,
+    remove,
     study_of,
+    weigh,
 )
 from dyno.store.study import StudyFolder, failure_of
-from dyno.store.tags import checked, retag
 from dyno.units import human_bytes
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]
     parts = []
     if closed:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
-        parts.append(aligned([titles, *map(_study_row, closed)], right=(1, 2, 3, 4)))
+        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4))))
     for study in studies:
         if Path(study.study) in opened:
             head = f"{study.name}: {_study_words(study)}"
@@ -199,12 +199,13 @@ def _study_words(s: StudyLine) -> str:
 
 
 def _run_lines(lines: list[RunLine]) -> list[str]:
-    rows = [["run", "done", "failed", "tok/s", "verdict", "tags"]]
+    titles = ["run", "done", "failed", "tok/s", "verdict", "tags"]
+    rows = []
     for line in lines:
         numbers = (line.completed, line.failed, line.output_throughput)
         done, failed, speed = ("-" if n is None else f"{n:,.1f}" if isinstance(n, float) else str(n) for n in numbers)
         rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
-    return aligned(rows, right=(1, 2, 3))
+    return terminal(text_table(titles, rows, right=(1, 2, 3)))
 
 
 def _verdict(line: RunLine) -> str:
@@ -303,16 +304,14 @@ def tag(options: argparse.Namespace) -> int:
         raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
     paths = [find(word, options.runs) for word in options.run]
     for word in options.add:
-        checked(word)  # before the first file is written
+        check_tag(word)  # before the first file is written
     for path in paths:
         print(f"{path}: {' '.join(retag(path, options.add, options.remove)) or 'no tags'}")
     return 0
 
 
 def delete(options: argparse.Namespace) -> int:
-    from dyno.store.remove import remove, weigh
-
-    imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_kept(p, options.runs)}
+    imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_stored(p, options.runs)}
     words = [word for word in options.run if _result_path(word, options.runs) not in imports]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone

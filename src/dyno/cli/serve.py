@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.prompts import longest
+    from dyno.conduct.prepare import longest
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
@@ -198,18 +198,8 @@ def exit_code(outcome: "Outcome") -> int:
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
 
-    return result_json.build(
-        outcome.result,
-        outcome.manifest.trial,
-        outcome.manifest.target,
-        outcome.manifest.tokenizer,
-        outcome.manifest.workload_sha256,
-        outcome.run.path,
-        outcome.manifest.started,
-        outcome.run.records() if detailed else None,
-        outcome.manifest.rig,
-        outcome.run.engine(),
-    )
+    run, records = outcome.run, outcome.run.records() if detailed else None
+    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), records=records)
 
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:

@@ -132,21 +132,21 @@ def check_headers(headers: dict[str, str]) -> None:
 
 def check_files(targets: Iterable[TargetSpec]) -> None:
     """Refuse certificates that can't be used before anything starts."""
-    from dyno.tls import context
+    from dyno.http import tls_context
     from dyno.transport import Transport
 
     named = {(t.cacert, t.cert, t.cert_key) for t in targets} - {(None, None, None)}
     for cacert, cert, cert_key in named:
-        context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
+        tls_context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
 
 
 def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     """The target with the proxy that the environment names for it, and the header that the proxy wants."""
     from dyno.http import Url
-    from dyno.proxy import named
+    from dyno.transport import proxy_for
 
     urls = [Url(url) for url in target.urls if url]
-    proxies = {None if url.local else named(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
+    proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
     if len(proxies) > 1:
         raise UsageError(
             "The environment names a proxy for some of the servers and none, or another one, for others. Set no_proxy "

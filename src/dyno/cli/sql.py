@@ -1,7 +1,6 @@
 """`dyno sql`: questions about all runs at once."""
 
 import argparse
-import csv
 import itertools
 import json
 import math
@@ -16,8 +15,7 @@ from dyno.cli import settings
 from dyno.cli.terminal import for_programs
 from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
-from dyno.report.columns import aligned, markdown
-from dyno.report.csv_table import guarded
+from dyno.report.table import markdown, terminal, text_table, write_csv
 
 if TYPE_CHECKING:
     from dyno.store.sql import Answer, Tables
@@ -83,15 +81,13 @@ def _tables(tables: "Tables") -> str:
     parts = []
     for table, columns in itertools.groupby(tables.columns(), key=lambda row: row[0]):
         rows = [["  " + column, kind, meaning] for _, column, kind, meaning in columns]
-        parts.append("\n".join([f"{table}: {TABLES[table]}", *aligned(rows)]))
+        parts.append("\n".join([f"{table}: {TABLES[table]}", *terminal(text_table(["", "", ""], rows))]))
     return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
 
 
 def _print(answer: "Answer", how: str | None) -> None:
     if how == "csv":
-        writer = csv.writer(for_programs(), lineterminator="\n")
-        for row in itertools.chain([answer.columns], answer.rows):
-            writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
+        write_csv(for_programs(), itertools.chain([answer.columns], answer.rows))
     elif how == "json":
         between = "["
         for row in answer.rows:
@@ -103,7 +99,7 @@ def _print(answer: "Answer", how: str | None) -> None:
         rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
         if how is None:
             rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
-        print("\n".join((aligned if how is None else markdown)(rows, answer.numbers)))
+        print("\n".join((terminal if how is None else markdown)(text_table(rows[0], rows[1:], answer.numbers))))
 
 
 def _plain(value: Any) -> Any:

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from dyno.conduct.prepare import Prepared, Prompts
+from dyno.conduct.session import Session
 from dyno.conduct.trial import Outcome, finish, measure
-from dyno.conduct.watcher import Watcher
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import EngineProcess
 from dyno.facts.load import LoadSpec
@@ -83,7 +84,8 @@ def calibrate(shape: Shape, folder: Path, stop: Stop | None = None) -> Calibrati
         cpu = time.process_time()
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
-        measure(run, _trial(shape, fake.base_url), target, _workload(shape), {}, Watcher(), stop or Stop())
+        session = Session(target, {}, stop=stop or Stop())
+        measure(run, session, Prepared(_trial(shape, fake.base_url), Prompts(_workload(shape))))
         outcome = finish(run)
         cpu = time.process_time() - cpu
         return _compare(shape, outcome, fake.log()["streams"], cpu)

@@ -13,13 +13,13 @@ import numpy as np
 
 import dyno
 from dyno import workload
-from dyno.checks import examine_offline
+from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.prompts import longest
-from dyno.conduct.trial import others_s, public
-from dyno.conduct.watcher import Watcher
-from dyno.conduct.worker import Worker, iteration_of, working
+from dyno.conduct.prepare import longest, public
+from dyno.conduct.session import Watcher, others_s
+from dyno.conduct.trial import summarize_samples
+from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Batch, Iteration, OfflineSpec
@@ -33,13 +33,12 @@ from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
 from dyno.probe import rig
-from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
 from dyno.workload.synthetic import random_lengths
 from dyno.workload.tokenizer import choose
 
-# How often, where the trial doesn't say: as vLLM's benchmarks and llama-bench do. Measured, and before that.
+# Measured iterations and warm-ups where the trial doesn't say: as vLLM's benchmarks and llama-bench do.
 _ITERATIONS = {"throughput": (1, 0), "latency": (30, 10), "micro": (5, 1)}
 _SAMPLING = {"temperature": 1.0, "top_p": 1.0}  # as vLLM's offline benchmarks
 
@@ -60,14 +59,14 @@ def batch_of(trial: TrialSpec) -> Batch:
     return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
 
 
-def plan_of(trial: TrialSpec, found: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def engine_plan(trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, found, dry=dry, batch=batch or batch_of(trial))
+    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial))
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
-    """What each needs. Micro tests of one setting get the context of the longest, so that they share what is loaded and
-    come in their order."""
+    """Return what each trial needs. Micro tests of one setting get the context of the longest, so that they share one
+    loaded engine and keep their order."""
     needed = [batch_of(trial) for trial in trials]
     most: dict[bytes, int] = {}
     keys = [msgspec.json.encode([trial.engine, trial.kind]) for trial in trials]
@@ -79,19 +78,19 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
     ]
 
 
-def lines(trial: TrialSpec, found: Rig | None = None) -> Iterator[str]:
-    """For the dry run."""
-    yield from plan_of(trial, found or rig.look(), dry=True).lines()
+def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
+    """What a dry run prints."""
+    yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
 
 
-def problems(trial: TrialSpec, found: Rig | None = None) -> list[str]:
-    return plan_of(trial, found or rig.look(), dry=True).problems([longest(trial)])
+def problems(trial: TrialSpec, machine: Rig | None = None) -> list[str]:
+    return engine_plan(trial, machine or rig.look(), dry=True).problems([longest(trial)])
 
 
 def counts(trial: TrialSpec) -> tuple[int, int]:
-    """Iterations that are measured, and those before them."""
+    """Return the iterations that are measured, and the warm-ups before them."""
     o = trial.offline
     assert o is not None
     measured, before = _ITERATIONS[o.kind]
@@ -106,17 +105,18 @@ def counts(trial: TrialSpec) -> tuple[int, int]:
 def conduct(
     trials: Sequence[TrialSpec], *, runs: Path, watcher: Watcher | None = None, stop: Stop | None = None
 ) -> Iterator[OfflineOutcome]:
-    """A run folder for each. Trials that need the same engine, loaded alike, share it; yields each as it is done."""
+    """Measure each trial in a run folder of its own; yield each as it is done. Trials that need the same engine, loaded
+    the same way, share it."""
     watcher, stop = watcher or Watcher(), stop or Stop()
-    found = rig.look()
-    waiting = [(t, plan_of(t, found, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
+    machine = rig.look()
+    waiting = [(t, engine_plan(t, machine, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
     for trial, plan in waiting:
         if wrong := plan.problems([longest(trial)]):
             raise UsageError(" ".join(wrong))
     while waiting and not stop.requested:
         plan = waiting[0][1]
-        mine = [trial for trial, other in waiting if alike(plan, other)]
-        waiting = [(trial, other) for trial, other in waiting if not alike(plan, other)]
+        mine = [trial for trial, other in waiting if same_engine(plan, other)]
+        waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
         run = create(runs, _name(mine[0], plan))
         with working(plan, run.path, watcher.phase, run.write_engine) as worker:
             for i, trial in enumerate(mine):
@@ -135,19 +135,19 @@ def conduct(
                     return
 
 
-def alike(plan: EnginePlan, other: EnginePlan) -> bool:
-    """One loaded engine does for both."""
+def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
+    """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
         launch = p.launches[0]
-        port = str(launch.port)  # another one each time, and without meaning
+        port = str(launch.port)  # another one each time
         return [word for word in launch.argv if word != port], launch.env, launch.devices, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
 
 
 class Batches:
-    """The prompts of one iteration after the other: other ones each time, so that no cache can help."""
+    """The prompts of each iteration: other ones each time, so that no cache can help."""
 
     def __init__(self, trial: TrialSpec, worker: Worker, watcher: Watcher) -> None:
         self._trial = trial
@@ -210,7 +210,7 @@ class Batches:
 
 
 def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place: Place | None = None) -> None:
-    """Warms up and measures. What it met lies in the run's folder then, iteration by iteration."""
+    """Warm up and measure. The run's folder has the iterations then, one by one."""
     batches = Batches(trial, worker, watcher)
     iterations, warmups = counts(trial)
     if worker.ready.repeats:
@@ -246,33 +246,31 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = others_s(worker.cpu_s), time.monotonic()
             limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
-            told = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
+            answers = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
-            own_s = sum(said.pop("cpu_s", 0.0) for said in told)  # of a child that has ended
+            own_s = sum(answer.pop("cpu_s", 0.0) for answer in answers)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
-            for n, said in enumerate(told):
-                append(iteration_of(said, i + n, i < warmups, others))
+            for n, answer in enumerate(answers):
+                fields = {**answer, "index": i + n, "warmup": i < warmups, "others_cpu": others}
+                append(msgspec.convert(fields, Iteration))
             watcher.iteration(i + 1, warmups, iterations, took_s)
 
 
 def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
-    """From what lies in the folder to the result."""
+    """Make the result from the run's folder."""
     manifest, iterations = run.manifest(), list(run.iterations())
     chosen = [it for it in iterations if not it.warmup]
     if not chosen:
         raise EngineError(f"No iteration was measured to its end in {run.path}.")
     summary, engine = measured.summarize(manifest.trial, chosen), run.engine()
-    sampled = None
-    samples, facts = sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
-    if facts is not None:
-        window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
-        sampled = telemetry.summarize(samples, facts, window, summary.output_tokens, manifest.rig, engine)
+    window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
+    sampled = summarize_samples(run, manifest, window, summary.output_tokens)
     shape, peaks, spec = manifest.model, manifest.peaks, manifest.trial.engine
     roof = None
     if shape is not None and peaks is not None:
         prefix = manifest.trial.workload.prefix_len
         roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks, prefix)
-    findings = examine_offline(
+    findings = examine(
         OfflineEvidence(
             trial=manifest.trial,
             target=manifest.target,
@@ -296,7 +294,7 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
 
 
 def reopened(run: Run) -> OfflineOutcome:
-    """One that lies there; summed up first, where dyno was stopped before that."""
+    """Return the outcome of an earlier run; summed up first, where dyno was stopped before that."""
     if not run.whole:
         return finish(run, interrupted=True)
     return OfflineOutcome(run, run.manifest(), run.result(), list(run.iterations()))

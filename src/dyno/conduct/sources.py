@@ -82,10 +82,10 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
 
 def _of_file(word: str) -> Source:
     from dyno.audit.document import read as read_file
-    from dyno.store.imports import is_import, kept
+    from dyno.store.imports import is_import, load
 
     path = Path(word)
-    document = kept(path) if path.is_file() and is_import(_head(path)) else read_file(path)
+    document = load(path) if path.is_file() and is_import(_head(path)) else read_file(path)
     return Source(word, path, document, [_foreign(row) for row in document.rows])
 
 

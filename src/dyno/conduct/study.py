@@ -1,7 +1,7 @@
-"""A study, from its file to the last of its trials. Stopped at any moment, it goes on where it was.
+"""A study, from the first of its trials to the last. Stopped at any moment, it resumes there.
 
-What is done is known by the folders alone: a trial with a summary.json is done, any other is run again from its
-beginning. So there is no state that could disagree with the facts.
+The folders alone say what is done: a trial with a summary.json is done, any other is run again from its beginning. So
+no state can disagree with the facts.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,18 +19,18 @@ import msgspec
 
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import Fleet, running, scrub_all
-from dyno.conduct.idle import until_idle
-from dyno.conduct.offline import OfflineOutcome, alike, plan_of
+from dyno.conduct.fleet import Fleet, running
+from dyno.conduct.lifecycle import scrub_all
+from dyno.conduct.offline import OfflineOutcome, engine_plan, same_engine
 from dyno.conduct.offline import finish as finish_offline
 from dyno.conduct.offline import measure as measure_offline
-from dyno.conduct.prompts import fitting
+from dyno.conduct.prepare import Prepared, hidden, prepare
+from dyno.conduct.session import Session, Watcher, attach
 from dyno.conduct.signals import interrupt, lent
-from dyno.conduct.trial import Outcome, finish, hidden, look_at, on_fleet, on_server
-from dyno.conduct.watcher import Watcher
+from dyno.conduct.trial import Outcome, finish, measure
 from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
-from dyno.engines.process import excerpt
+from dyno.engines.log import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -39,23 +40,23 @@ from dyno.probe import rig
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
-from dyno.workload.tokenizer import Tokenizer, choose
+from dyno.workload.tokenizer import choose
 
 AnyOutcome = Outcome | OfflineOutcome
 Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
 
 
 class StudyWatcher(Watcher):
-    """Told of the trials as well; a silent one by default."""
+    """Hears of the trials as well; a silent one by default."""
 
     def begins(self, planned: PlannedTrial) -> None: ...
 
     def again(self, planned: PlannedTrial, why: str) -> None: ...
 
-    def ended(self, planned: PlannedTrial, told: "Told") -> None: ...
+    def ended(self, planned: PlannedTrial, end: "TrialEnd") -> None: ...
 
 
-class Told(NamedTuple):
+class TrialEnd(NamedTuple):
     """What became of a trial."""
 
     state: str  # done, failed, skipped
@@ -64,6 +65,8 @@ class Told(NamedTuple):
 
 
 class Conductor:
+    """Runs the trials of one study."""
+
     def __init__(
         self,
         study: Study,
@@ -79,40 +82,34 @@ class Conductor:
         secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))  # headers: when they are used
         self._attempts: Counter[str] = Counter()
         self._first_failure: dict[str, str] = {}  # of a trial that is tried once more
-        self._hopeless: set[str] = set()  # would fail alike again
+        self._hopeless: set[str] = set()  # would fail the same way again
         self._skipped = folder.skipped()
         self._start: Path | None = None  # the last one's folder
-        # By id, once: a study may have a thousand trials, and each asks about the others.
-        self._alike: dict[str, list[PlannedTrial]] = {}
+        # Once: a study may have a thousand trials, and each asks about the others.
+        self._same_program: dict[str, list[PlannedTrial]] = {}
         for p in study.trials:
-            self._alike.setdefault(_same_program(p), []).append(p)
+            self._same_program.setdefault(_program(p), []).append(p)
         self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
         for p in study.trials if study.stop else []:
             self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
-        """Runs those of them that have no result yet, in the study's order."""
+        """Run those of them that have no result yet, in the study's order."""
         with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
-            self._scrub()
-            self._conduct(wanted)
+            # A dyno that was killed couldn't take secrets out of the logs that its engine wrote.
+            for mark in self.folder.engines_path.glob(f"*/{UNSCRUBBED}"):
+                scrub_all(mark.parent)
+            ids = {p.place.id for p in wanted} - self.folder.done()
+            machine = rig.look()
+            for group in order.sessions(self.study, ids):
+                queue = deque(p for p in group.trials if not self._recovered(p))
+                while queue and not self.stop.requested:
+                    self._skip_saturated(queue)
+                    if queue:
+                        self._session(group.name, queue, machine)
 
-    def _scrub(self) -> None:
-        """A dyno that was killed couldn't take secrets out of the logs that its engine wrote."""
-        for mark in self.folder.engines_path.glob(f"*/{UNSCRUBBED}"):
-            scrub_all(mark.parent)
-
-    def _conduct(self, wanted: Sequence[PlannedTrial]) -> None:
-        ids = {p.place.id for p in wanted} - self.folder.done()
-        found = rig.look()
-        for session in order.sessions(self.study, ids):
-            queue = deque(p for p in session.trials if not self._recovered(p))
-            while queue and not self.stop.requested:
-                self._leave_out(queue)
-                if queue:
-                    self._session(session.name, queue, found)
-
-    def _session(self, name: str, queue: deque[PlannedTrial], found: Rig) -> None:
-        """As many trials of the queue as one start of the engine is good for."""
+    def _session(self, name: str, queue: deque[PlannedTrial], machine: Rig) -> None:
+        """Run as many trials of the queue as one start of the engine can serve."""
         first = queue[0]
         spec, headers = first.trial.engine, self.headers(first)
         assert spec is not None
@@ -122,13 +119,12 @@ class Conductor:
                 return
             self._start = start = self.folder.engine_start(name)
             if first.trial.offline:
-                self._offline(queue, start, found)
+                self._offline(queue, start, machine)
                 return
-            plan = EnginePlan(spec, found)
+            plan = EnginePlan(spec, machine)
             with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
                 self._check_version(first, fleet.facts.version)
-                ready = _sizes(start)
-                self._go_through(queue, lambda p: self._on_fleet(p, fleet, start, ready), fleet.death)
+                self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
             if not queue or self.stop.requested:
                 raise
@@ -141,27 +137,22 @@ class Conductor:
             while queue:
                 self._failed(queue.popleft(), str(e))
 
-    def _offline(self, queue: deque[PlannedTrial], start: Path, found: Rig) -> None:
-        """Those of the queue's head that one loaded engine is good for."""
+    def _offline(self, queue: deque[PlannedTrial], start: Path, machine: Rig) -> None:
+        """Run those trials of the queue that can share one loaded engine."""
         first = queue[0]
-        plan = plan_of(first.trial, found)
-        # Those that it is good for come first: each load of another may take minutes.
-        fitting_ones = [p for p in queue if alike(plan, plan_of(p.trial, found))]
-        others = [p for p in queue if p not in fitting_ones]
+        plan = engine_plan(first.trial, machine)
+        # Those that share it come first: each load of another may take minutes.
+        sharing = [p for p in queue if same_engine(plan, engine_plan(p.trial, machine))]
+        others = [p for p in queue if p not in sharing]
         queue.clear()
-        queue.extend([*fitting_ones, *others])
+        queue.extend([*sharing, *others])
         with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
             self._check_version(first, worker.facts.version)
-            self._go_through(
-                queue,
-                lambda p: self._on_worker(p, worker),
-                worker.death,
-                lambda p: p in fitting_ones,
-            )
+            self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)
 
     def _check_version(self, planned: PlannedTrial, version: str | None) -> None:
-        """Trials of one engine by two of its versions would be compared as if they were of one."""
-        for other in self._alike[_same_program(planned)]:
+        """Raise where the study has results by another version: they would be compared as if by one."""
+        for other in self._same_program[_program(planned)]:
             run = self.folder.run(other.place)
             if not run.whole:
                 continue
@@ -181,9 +172,9 @@ class Conductor:
         death: Callable[[], str | None] = lambda: None,
         fits: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
-        """Until nothing is left, the next one needs another engine, this one is dead, or somebody stops it."""
+        """Run trials until none is left, the next one needs another engine, this one is dead, or the user stops it."""
         while queue and not self.stop.requested:
-            self._leave_out(queue)
+            self._skip_saturated(queue)
             if not queue or not fits(queue[0]):
                 return
             planned = queue[0]
@@ -197,14 +188,14 @@ class Conductor:
                 why = str(e)
                 if isinstance(e, UsageError | WorkloadError):  # it would be the same again
                     self._hopeless.add(planned.place.id)
-            except EngineError as e:  # of one in its own process: how it died is told by whoever asked it
+            except EngineError as e:  # of one in its own process: it says how it died
                 why = str(e)
             if self.stop.requested:
                 return
             dead = death()
             if dead is None and outcome and outcome.run.whole:
                 queue.popleft()
-                self.watcher.ended(planned, Told("done", outcome=outcome))
+                self.watcher.ended(planned, TrialEnd("done", outcome=outcome))
                 continue
             completed = outcome.result.completed if outcome else 0
             why = why or dead or f"it was not measured to its end: {completed} requests were completed."
@@ -222,40 +213,40 @@ class Conductor:
         return self.study.on_failure == "retry" and self._attempts[planned.place.id] < tries
 
     def _failed(self, planned: PlannedTrial, why: str) -> None:
-        """Its folder stays, with what there is: the log, and requests that failed."""
+        """Store why; the folder stays, with the log and the requests that failed."""
         run = self.folder.run(planned.place)
         make_folder(run.path)
         run.summary_path.unlink(missing_ok=True)  # what none has completed is no result
-        if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: its words go with it
+        if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: keep its log
             for path in (self._start / "engine.json", *self._start.glob("engine*.log")):
                 if path.exists():
                     shutil.copy(path, run.path)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         write_failure(run, Failure(why, self._attempts[planned.place.id] or 1, now))
-        self.watcher.ended(planned, Told("failed", why))
+        self.watcher.ended(planned, TrialEnd("failed", why))
         if self.study.on_failure == "stop":
             raise StudyStopped(f"{planned.place.label} failed, and the study stops there: {why}")
 
-    def _on_fleet(self, planned: PlannedTrial, fleet: Fleet, start: Path, ready: dict[str, int]) -> Outcome | None:
-        headers = self.headers(planned)
-        until_idle(fleet.urls, headers, cpu_s=fleet.cpu_s)
-        run = self.folder.fresh(planned.place)
+    def _on_fleet(self, fleet: Fleet, start: Path, ready: dict[str, int], planned: PlannedTrial) -> Outcome | None:
+        """Measure on an engine that dyno has started. `ready`: sizes of its logs when it came up."""
+        session = Session(fleet.target, self.headers(planned), self.watcher, self.stop, fleet)
+        session.wait_idle(fleet.aim(planned.trial).target)
+        run = self._fresh(planned)
         run.write_engine(fleet.facts)
-        self._tell_first_failure(run, planned)
         before = _sizes(start)
         try:
-            tokenizer = on_fleet(run, planned.trial, fleet, headers, self.watcher, self.stop, place=planned.place)
+            prepared = prepare(planned.trial, session, place=planned.place)
+            measure(run, session, prepared)
         finally:
             _copy_logs(start, run, ready, before, fleet)
         if (died := fleet.death()) is not None:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
             return None
-        return self._finished(run, tokenizer)
+        return self._finish(run, prepared)
 
-    def _on_worker(self, planned: PlannedTrial, worker: Worker) -> OfflineOutcome:
-        run = self.folder.fresh(planned.place)
+    def _on_worker(self, worker: Worker, planned: PlannedTrial) -> OfflineOutcome:
+        run = self._fresh(planned)
         run.write_engine(worker.facts)
-        self._tell_first_failure(run, planned)
         try:
             measure_offline(run, planned.trial, worker, self.watcher, planned.place)
         finally:
@@ -265,33 +256,34 @@ class Conductor:
         return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
-        headers = self.headers(planned)
+        """Measure on a server that somebody else has started."""
         trial = planned.trial
-        target = look_at(trial, headers, self.watcher)
-        until_idle(trial.target.urls, headers, trial.target)
-        self._check_version(planned, target.version)
-        work = fitting(trial, target, headers, self.watcher)
+        session = attach(trial, self.headers(planned), self.watcher, self.stop)
+        session.wait_idle(trial.target)
+        self._check_version(planned, session.target.version)
         # What an attempt that was cut has sent may still be in the server's cache.
         cut = self.folder.run(planned.place)
         before = str(cut.path) if cut.manifest_path.exists() else None
-        run = self.folder.fresh(planned.place)
-        self._tell_first_failure(run, planned)
-        tokenizer = on_server(run, trial, target, headers, self.watcher, self.stop, work, before, place=planned.place)
-        return self._finished(run, tokenizer)
+        prepared = prepare(trial, session, sent_before=before, place=planned.place)
+        run = self._fresh(planned)
+        measure(run, session, prepared)
+        return self._finish(run, prepared)
 
-    def _tell_first_failure(self, run: Run, planned: PlannedTrial) -> None:
-        """What went wrong before goes with the result of the second attempt."""
+    def _fresh(self, planned: PlannedTrial) -> Run:
+        """Begin the trial's folder anew; why the first attempt failed goes with the result of the second."""
+        run = self.folder.fresh(planned.place)
         if why := self._first_failure.get(planned.place.id):
             run.write_first_failure(why)
+        return run
 
-    def _finished(self, run: Run, tokenizer: Tokenizer | None) -> Outcome | None:
+    def _finish(self, run: Run, prepared: Prepared) -> Outcome | None:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, tokenizer, self.keep_raw, only_whole=True, keys_known=True)
+        return finish(run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True)
 
     def _recovered(self, planned: PlannedTrial) -> bool:
-        """A trial that was measured to its end and not summed up yet is summed up, not run again."""
+        """Sum up a trial that was measured to its end and not summed up yet, instead of running it again."""
         run = self.folder.run(planned.place)
         with contextlib.suppress(DynoError):
             client, engine = run.client(), run.engine()
@@ -301,19 +293,19 @@ class Conductor:
             outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw, only_whole=True)
             if not run.whole:
                 return False
-            self.watcher.ended(planned, Told("done", "summed up", outcome))
+            self.watcher.ended(planned, TrialEnd("done", "summed up", outcome))
             return True
         return False
 
-    def _leave_out(self, queue: deque[PlannedTrial]) -> None:
-        """Those at the head of the queue whose series has told all it can."""
-        while queue and (why := self._enough(queue[0])):
+    def _skip_saturated(self, queue: deque[PlannedTrial]) -> None:
+        """Skip trials at the head of the queue whose series is saturated at less load."""
+        while queue and (why := self._saturated(queue[0])):
             planned = queue.popleft()
             self._skipped[planned.place.id] = why
             self.folder.write_skipped(self._skipped)
-            self.watcher.ended(planned, Told("skipped", why))
+            self.watcher.ended(planned, TrialEnd("skipped", why))
 
-    def _enough(self, planned: PlannedTrial) -> str | None:
+    def _saturated(self, planned: PlannedTrial) -> str | None:
         if self.study.stop is None:
             return None
         mine = order.level(planned)
@@ -323,16 +315,16 @@ class Conductor:
             run = self.folder.run(p.place)
             if not run.whole:
                 continue
-            found = level_of(run.result())
-            if found is not None:
-                levels.append(found)
+            level = level_of(run.result())
+            if level is not None:
+                levels.append(level)
                 if why := saturated(levels, self.study.stop):
                     return why
         return None
 
 
-def _same_program(planned: PlannedTrial) -> str:
-    """Trials that one version of one program should have measured."""
+def _program(planned: PlannedTrial) -> str:
+    """The same for trials that one version of one program should measure."""
     engine = planned.trial.engine
     image = engine.container.image if engine and engine.container else None
     return f"{planned.place.rig} {planned.place.engine} {engine and (engine.version, engine.environment, image)}"
@@ -343,7 +335,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int], fleet: Fleet) -> None:
-    """What the engine said when it came up, and what it said during this trial: its folder is whole by itself."""
+    """Copy what the engine logged when it came up and during this trial: its folder is whole by itself."""
     for name, size in before.items():
         text = excerpt(start / name, end=ready.get(name, 0)) + excerpt(start / name, size)
         write(run.path / name, fleet.plan.clean(text).encode())

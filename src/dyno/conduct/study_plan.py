@@ -1,4 +1,4 @@
-"""What a study comes to before it runs: its trials, the machine it is for, what is wrong with it, and its folder."""
+"""A study before it runs: its trials, the machine it is for, what is wrong with it, and its folder."""
 
 import itertools
 import re
@@ -10,12 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import files, secrets, workload
-from dyno.checks.rig import differences as rig_differences
+from dyno.checks.machine import differences as rig_differences
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.offline import alike, batch_of
-from dyno.conduct.prompts import longest
-from dyno.conduct.trial import hidden
-from dyno.conduct.trial import public as public_trial
+from dyno.conduct.offline import batch_of, same_engine
+from dyno.conduct.prepare import hidden, longest
+from dyno.conduct.prepare import public as public_trial
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.facts.rig import Accelerator, Rig
@@ -32,6 +31,7 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 
 
 def known() -> Known:
+    """The names that a study file may use."""
     return Known(
         backends={name: kind.backend for name, kind in KINDS.items()},
         attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
@@ -43,7 +43,7 @@ def known() -> Known:
 
 
 def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
-    """The study, and its text."""
+    """Return the study and its text."""
     try:
         data = files.read(path, files.TEXT, pipes=True)
         text = data.decode("utf-8-sig").replace("\r\n", "\n")  # some editors put a mark at the beginning
@@ -53,24 +53,23 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
     return file.read(text, path, known(), given), text
 
 
-def fits(wanted: RigWanted, found: Rig) -> bool:
-    """The machine is the one that the study is meant for, as far as it says."""
-    name = (wanted.accelerator or "").lower()
-    there = [a for a in found.accelerators if name in a.name.lower()]
+def fits(wanted: RigWanted, machine: Rig) -> bool:
+    """Whether the study is meant for this machine, as far as it says."""
     if wanted.accelerator is None and wanted.accelerators is None:
         return True
-    return len(there) >= (wanted.accelerators or 1)
+    name = (wanted.accelerator or "").lower()
+    return sum(name in a.name.lower() for a in machine.accelerators) >= (wanted.accelerators or 1)
 
 
-def choose_rig(study: Study, found: Rig, asked: str | None, anyway: bool) -> str | None:
-    """Which of the study's rigs this machine is. None: it names none."""
+def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> str | None:
+    """Return which of the study's rigs this machine is. None: it names none."""
     if asked is not None and asked not in study.rigs:
         raise UsageError(f"--rig {asked}: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}.")
     if not study.rigs:
         return None
     candidates = [asked] if asked else list(study.rigs)
-    here = ", ".join(a.name for a in found.accelerators) or "no accelerator"
-    fitting_ones = [name for name in candidates if anyway or fits(study.rigs[name], found)]
+    here = ", ".join(a.name for a in machine.accelerators) or "no accelerator"
+    fitting_ones = [name for name in candidates if anyway or fits(study.rigs[name], machine)]
     if len(fitting_ones) == 1:
         return fitting_ones[0]
     if fitting_ones:
@@ -85,26 +84,26 @@ def choose_rig(study: Study, found: Rig, asked: str | None, anyway: bool) -> str
     )
 
 
-def assumed(wanted: RigWanted, found: Rig) -> Rig:
-    """For a dry run elsewhere: this machine with the accelerators that the study is meant for."""
-    if fits(wanted, found):
-        return found
+def assumed(wanted: RigWanted, machine: Rig) -> Rig:
+    """Return this machine with the accelerators that the study is meant for: for a dry run elsewhere."""
+    if fits(wanted, machine):
+        return machine
     name = wanted.accelerator or "accelerator"
     vendor = "amd" if re.match(r"(?i)mi\d|radeon|strix|instinct|gfx", name) else "nvidia"
     count = wanted.accelerators or _AT_LEAST
-    return msgspec.structs.replace(found, accelerators=[Accelerator(i, name, vendor) for i in range(count)])
+    return msgspec.structs.replace(machine, accelerators=[Accelerator(i, name, vendor) for i in range(count)])
 
 
 class SettingPlan(NamedTuple):
-    """What an engine setting comes to, and the trials that need it."""
+    """An engine setting, planned, and the trials that need it."""
 
     trials: list[PlannedTrial]
     engine: EnginePlan | None  # None: it runs already, or can't be run
     refused: str | None = None
-    elsewhere: bool = False  # the machine is assumed: what lies there isn't known
+    elsewhere: bool = False  # the machine is assumed: its files aren't known
 
 
-def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -> list[SettingPlan]:
+def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool) -> list[SettingPlan]:
     settings: dict[bytes, list[PlannedTrial]] = {}
     for planned in trials:
         batch = batch_of(planned.trial) if planned.trial.offline else None
@@ -114,45 +113,45 @@ def plans(study: Study, trials: Iterable[PlannedTrial], found: Rig, dry: bool) -
     for mine in settings.values():
         engine, name = mine[0].trial.engine, mine[0].place.rig
         assert engine is not None
-        there = assumed(study.rigs[name], found) if dry and name else found
+        planned_for = assumed(study.rigs[name], machine) if dry and name else machine
         if not kind_of(engine.kind).starts:
             out.append(SettingPlan(mine, None))
             continue
         batch = batch_of(mine[0].trial) if mine[0].trial.offline else None
         try:
-            plan = EnginePlan(engine, there, dry=dry, batch=batch)
+            plan = EnginePlan(engine, planned_for, dry=dry, batch=batch)
         except UsageError as e:
             out.append(SettingPlan(mine, None, str(e)))
             continue
         # Several batches may need the same of the engine, and then share what is loaded.
-        same = next((s for s in out if batch and s.engine and s.engine.batch and alike(s.engine, plan)), None)
+        same = next((s for s in out if batch and s.engine and s.engine.batch and same_engine(s.engine, plan)), None)
         if same and same.trials[0].place.rig == name:
             same.trials.extend(mine)
         else:
-            out.append(SettingPlan(mine, plan, elsewhere=there is not found))
+            out.append(SettingPlan(mine, plan, elsewhere=planned_for is not machine))
     return out
 
 
 def problems(plans: Sequence[SettingPlan]) -> list[str]:
-    """What the engines' own checks say of each trial, before anything starts."""
-    told: dict[str, list[PlannedTrial]] = {}
+    """Return what the engines' own checks object to in each trial, before anything starts."""
+    texts: dict[str, list[PlannedTrial]] = {}
     for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
         named = planned.trial.tokenizer
         named = named if named and looks_local(named) else None
         for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
             if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
-                told.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
+                texts.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
     for setting in plans:
         if setting.refused:
-            told.setdefault(setting.refused, []).extend(setting.trials)
+            texts.setdefault(setting.refused, []).extend(setting.trials)
         for planned in setting.trials if setting.engine else []:
             assert setting.engine is not None
             for problem in setting.engine.problems([longest(planned.trial)]):
                 if not (setting.elsewhere and problem == setting.engine.absent):
-                    told.setdefault(problem, []).append(planned)
+                    texts.setdefault(problem, []).append(planned)
     return [
         f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
-        for text, mine in told.items()
+        for text, mine in texts.items()
     ]
 
 
@@ -168,16 +167,16 @@ def _missing(path: Path, folders: bool) -> str | None:
     return None
 
 
-def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], found: Rig) -> list[str]:
-    """What is different about the machine since the first of these trials was measured."""
+def moved(folder: StudyFolder, wanted: Iterable[PlannedTrial], machine: Rig) -> list[str]:
+    """Return how the machine differs from the one that measured the first of these trials."""
     first = next((run for p in wanted if (run := folder.run(p.place)).whole), None)
     if first is None:
         return []
-    return [f.text for f in rig_differences(first.manifest().rig, found) if f.code != "rig.environment_differs"]
+    return [f.text for f in rig_differences(first.manifest().rig, machine) if f.code != "rig.environment_differs"]
 
 
 def public(study: Study, text: str) -> tuple[Study, str]:
-    """As they are kept: without the secrets that a setting may hold."""
+    """Return study and text as they are stored: without the secrets that a setting may hold."""
     secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))
     trials = [msgspec.structs.replace(p, trial=public_trial(p.trial)) for p in study.trials]
     text = secrets.clean(secrets.without_in_toml(text))
@@ -190,28 +189,28 @@ def public(study: Study, text: str) -> tuple[Study, str]:
 
 
 def same(a: Study, b: Study) -> bool:
-    """The same trials: what else a file says of a study may change without a new one."""
+    """Whether the trials are the same: what else a file says may change without a new study."""
     return {p.place.id for p in a.trials} == {p.place.id for p in b.trials}
 
 
 def differences(old: Study, new: Study) -> str:
-    """Between the study that lies in a folder and the file as it is now, in words."""
+    """Say how the file as it is now differs from the study in a folder."""
     was, now = ({p.place.id: p for p in study.trials} for study in (old, new))
 
-    def told(ids: Iterable[str], of: dict[str, PlannedTrial]) -> str:
-        labels = list(dict.fromkeys(of[i].place.label for i in ids))
+    def names(ids: Iterable[str], trials: dict[str, PlannedTrial]) -> str:
+        labels = list(dict.fromkeys(trials[i].place.label for i in ids))
         more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
         return "; ".join(labels[:3]) + more
 
     def are(count: int) -> str:
         return f"{count} {'is' if count == 1 else 'are'}"
 
-    kept = len(was.keys() & now.keys())
-    parts = [f"{kept} trial{'' if kept == 1 else 's'} {'is' if kept == 1 else 'are'} the same"]
+    common = len(was.keys() & now.keys())
+    parts = [f"{common} trial{'' if common == 1 else 's'} {'is' if common == 1 else 'are'} the same"]
     if added := [i for i in now if i not in was]:
-        parts.append(f"{are(len(added))} new ({told(added, now)})")
+        parts.append(f"{are(len(added))} new ({names(added, now)})")
     if gone := [i for i in was if i not in now]:
-        parts.append(f"{are(len(gone))} no longer in it ({told(gone, was)})")
+        parts.append(f"{are(len(gone))} no longer in it ({names(gone, was)})")
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")
     if old.seed != new.seed:
@@ -220,9 +219,9 @@ def differences(old: Study, new: Study) -> str:
 
 
 def begun(runs: Path, study: Study) -> StudyFolder | None:
-    """The folder that holds these very trials, if there is one."""
-    there = itertools.takewhile(lambda folder: folder.exists, _folders(runs, study))
-    return next((folder for folder in there if same(folder.study(), study)), None)
+    """Return the folder that holds exactly these trials, if there is one."""
+    folders = itertools.takewhile(lambda folder: folder.exists, _folders(runs, study))
+    return next((folder for folder in folders if same(folder.study(), study)), None)
 
 
 def _folders(runs: Path, study: Study) -> Iterator[StudyFolder]:
@@ -232,9 +231,9 @@ def _folders(runs: Path, study: Study) -> Iterator[StudyFolder]:
 
 
 def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False, again: bool = False) -> StudyFolder:
-    """Where it goes on, or begins: the first that holds these very trials, or the first that isn't there.
+    """Return where it resumes or begins: the first folder that holds exactly these trials, or the first free name.
 
-    `again`: what is complete is not gone on with.
+    `again`: a complete one is not resumed.
     """
     taken: list[StudyFolder] = []
     for folder in _folders(runs, study):

@@ -9,32 +9,17 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import (
-    Say,
-    accelerator_memory,
-    given_back,
-    log_facts,
-    looked_at,
-    prepared,
-    start,
-    stop,
-    verified,
-    what,
-)
+from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineFacts
-from dyno.facts.offline import Iteration
-from dyno.facts.roofline import Peaks
 from dyno.facts.target import TargetFacts, known
-from dyno.probe import llama_build, software
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
 
 
 class Ready(msgspec.Struct):
-    """What it says when the model is loaded."""
+    """Its message when the model is loaded."""
 
     vocab: int | None = None  # ids below that
     special: list[int] = []  # … but not these
@@ -44,7 +29,9 @@ class Ready(msgspec.Struct):
     repeats: bool = False  # it warms up and repeats by itself, all in one iteration
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
+    """One line of a worker."""
+
     ready: Ready | None = None
     iterations: list[dict[str, Any]] | None = None
     refused: str | None = None  # it can't do that
@@ -52,23 +39,17 @@ class _Said(msgspec.Struct):
     progress: int | None = None  # requests of the iteration that are done
 
 
-class Worker:
-    def __init__(
-        self,
-        plan: EnginePlan,
-        engine: Engine,
-        ready: Ready,
-        target: TargetFacts,
-        facts: EngineFacts,
-        peaks: Peaks | None = None,
-    ) -> None:
-        self.plan, self.engine, self.ready, self.target, self.facts = plan, engine, ready, target, facts
-        self.peaks = peaks
+class Worker(Life):
+    ready: Ready
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines[0]
 
     def ask(
         self, job: dict[str, Any], limit_s: float, progress: Callable[[int], None] = lambda _: None
     ) -> list[dict[str, Any]]:
-        """The iterations that the job came to, as it tells them."""
+        """Do a job; return its iterations."""
         began = time.monotonic()
 
         def waiting() -> None:
@@ -76,70 +57,34 @@ class Worker:
                 raise self.engine.failed(f"didn't end an iteration within {limit_s:g} s")
 
         self.engine.process.say(msgspec.json.encode(job))
-        while (said := _heard(self.engine, waiting)).progress is not None:
-            progress(said.progress)
-        if said.refused:
-            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(said.refused)}")
-        if said.failed:
-            raise self.engine.failed(f"couldn't do it: {self.plan.clean(said.failed)}")
-        for answer in (a for it in said.iterations or [] for a in it.get("answers", []) if a.get("error")):
+        while (message := _next_message(self.engine, waiting)).progress is not None:
+            progress(message.progress)
+        if message.refused:
+            raise UsageError(f"{self.plan.title} refused: {self.plan.clean(message.refused)}")
+        if message.failed:
+            raise self.engine.failed(f"couldn't do it: {self.plan.clean(message.failed)}")
+        for answer in (a for it in message.iterations or [] for a in it.get("answers", []) if a.get("error")):
             answer["error"] = self.plan.clean(answer["error"])
-        return said.iterations or []
+        return message.iterations or []
 
-    def cpu_s(self) -> float | None:
-        """That its processes have used so far. None in a container: they are another's children."""
-        return None if self.plan.spec.container else self.engine.process.cpu_s()
-
-    def death(self) -> str | None:
-        if self.engine.process.alive():
-            return None
-        return str(self.engine.failed(f"died with code {self.engine.process.exit_code}"))
-
-    def told(self) -> str:
-        """What came up, in a line."""
-        t = self.target
-        facts = [
-            t.max_model_len and f"context {t.max_model_len}",
-            t.slots and f"{t.slots} at once",
-            t.quantization or t.dtype,
-            t.kv_cache_tokens and f"KV cache {t.kv_cache_tokens:,} tokens",
-        ]
-        known = ", ".join(str(fact) for fact in facts if fact)
+    def describe(self) -> str:
+        """Say in a line what came up."""
         took = f"{self.plan.title} {self.facts.version or ''} is loaded after {self.facts.ready_s or 0:.1f} s"
-        return f"{took}: {known}" if known else took
+        return ": ".join(filter(None, (took, self.capacity())))
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Callable[[EngineFacts], None]) -> Iterator[Worker]:
-    """Loads the engine and verifies it; ends it on leaving. `changed` is told the facts, and again after the stop."""
-    engine: Engine | None = None
-    facts: EngineFacts | None = None
-    peaks = plan.peaks()  # the first time it may be measured: before the engine is there
-    with prepared(plan, folder, say, changed) as planned:
-        try:
-            say(f"Loading {what(plan)}")
-            engine = start(plan, plan.launches[0], folder / "engine.log")
-            ready = _loaded(engine, plan, say)
-            target = verified(plan, engine, _target(plan, ready))
-            facts = msgspec.structs.replace(
-                planned,
-                version=ready.version or target.version or plan.program.version,
-                ready_s=engine.process.age_s,
-                startup_s=log_facts(plan, engine).startup_s,
-                software=software.versions(plan.program.python) if plan.program.python else {},
-                unused_instructions=llama_build.unused(engine.process.text()),
-                memory_loaded_bytes=accelerator_memory(plan),
-                resident_bytes=None if plan.spec.container else engine.process.resident_bytes(),
-            )
-            changed(facts)
-            worker = Worker(plan, engine, ready, target, facts, peaks)
-            say(worker.told())
-            yield worker
-        finally:
-            began = time.monotonic()
-            stop([engine] if engine else [])
-            if facts is not None:
-                given_back(plan, msgspec.structs.replace(facts, stop_s=time.monotonic() - began), changed)
+def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Iterator[Worker]:
+    """Load the engine and verify it; end it on leaving."""
+    worker = Worker(plan, changed)
+    with around(worker, folder, say):
+        say(f"Loading {describe(plan)}")
+        worker.engines.append(start(plan, folder / "engine.log"))
+        worker.ready = _loaded(worker.engine, plan, say)
+        target = verify(plan, worker.engine, _target(plan, worker.ready))
+        worker.came_up(target, worker.engine.process.age_s, worker.ready.version)
+        say(worker.describe())
+        yield worker
 
 
 def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
@@ -155,15 +100,15 @@ def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
             word_due_s += _WORD_EVERY_S
             say(f"Still loading after {age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
 
-    said = _heard(engine, waiting, loading=True)
-    if said.ready is None:
+    message = _next_message(engine, waiting, loading=True)
+    if message.ready is None:
         raise engine.failed("said something else than that it is ready")
     engine.ready = True
-    return said.ready
+    return message.ready
 
 
-def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Said:
-    """Its next word. Raises where it died, with its last lines."""
+def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Message:
+    """Return its next message. Raise where it died, with its last lines."""
     while True:
         line = engine.process.hear(_LOOK_S)
         if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
@@ -173,7 +118,7 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
             waiting()
             continue
         try:
-            return msgspec.json.decode(line, type=_Said)
+            return msgspec.json.decode(line, type=_Message)
         except msgspec.MsgspecError:
             # A banner of the interpreter's wrapper, before the worker itself had a say: for the log.
             with engine.process.log.open("ab") as log:
@@ -185,8 +130,4 @@ def _heard(engine: Engine, waiting: Callable[[], None], loading: bool = False) -
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:
     if ready.base_url is None:
         return TargetFacts(**{"model": plan.served_name, "kind": plan.kind.name, **known(ready.target)})
-    return looked_at(plan, ready.base_url, {})
-
-
-def iteration_of(said: dict[str, Any], index: int, warmup: bool, others_cpu: float | None) -> Iteration:
-    return msgspec.convert({**said, "index": index, "warmup": warmup, "others_cpu": others_cpu}, Iteration)
+    return look_at(plan, ready.base_url, {})

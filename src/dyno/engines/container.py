@@ -1,4 +1,4 @@
-"""An engine in a container: a launch turned into `docker run …` or `podman run …`, and what comes before and after.
+"""An engine in a container: a launch as `docker run …` or `podman run …`, its image, and the container's removal.
 
 The container's network and shared memory are the host's, and a path is the same inside and outside, so that the
 engine's own command needs no change.
@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dyno.engines.process import excerpt, private
+from dyno.engines.log import excerpt, private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
 from dyno.secrets import shown
@@ -31,26 +31,23 @@ def wrap(
     model: str | None,
     accelerator: str,
     secrets: Sequence[str] = (),
-    *,
     groups: Sequence[str] = ("video", "render"),
-    cache: Path | None = None,
 ) -> Launch:
-    """The same launch, in a container of that name.
+    """Return the same launch, in a container of that name.
 
-    `launch.argv` is the whole command as the image has it, and its entrypoint is set aside; unless the first word is
-    empty: the rest are then its arguments. An --entrypoint among the user's options is handed the whole command, as
-    the usual wrappers expect it.
+    `launch.argv` is the whole command in the image, and replaces its entrypoint; where the first word is empty, the
+    rest are the entrypoint's arguments. An --entrypoint among the user's options gets the whole command, as the usual
+    wrappers expect it.
     `model`: mounted where it is a path here. `accelerator`: nvidia, amd or none. `secrets`: variables of dyno's own
-    environment to hand on by name. `groups`: those that may use an AMD GPU; see `device_groups`. `cache`: Hugging
-    Face's, if not the usual.
+    environment to pass on by name. `groups`: those that may use an AMD GPU; see `device_groups`.
     """
     env = dict(launch.env)
     words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}"]
-    words += ["--pull=never", "--network=host", "--ipc=host"]  # `pull_or_build` has seen to it
+    words += ["--pull=never", "--network=host", "--ipc=host"]  # `pull_or_build` comes before
     if tool == "podman":
         words += ["--security-opt=label=disable"]  # SELinux would deny mounts and GPUs; relabeling a model is worse
     words += _devices(accelerator, launch.devices, tool, spec.options, env, groups)
-    words += _mounts(spec, model, env, cache or hugging_face_cache())
+    words += _mounts(spec, model, env)
     words += _variables(env, secrets)
     program, *arguments = [_inside(word, model) for word in launch.argv]
     if program and _has(spec.options, "--entrypoint"):
@@ -70,7 +67,7 @@ def _devices(
     env: dict[str, str],
     groups: Sequence[str],
 ) -> list[str]:
-    """Flags that give the accelerators; `env` is changed to select among them as they are numbered inside."""
+    """Return the flags for the accelerators, and change `env` to select among them by their numbers inside."""
     if accelerator == "nvidia":
         env.pop("CUDA_VISIBLE_DEVICES", None)  # inside they are numbered from 0 again
         if tool == "docker":
@@ -89,7 +86,7 @@ def _devices(
     raise UsageError(f"A container has no accelerator {accelerator!r}. Known: nvidia, amd, none.")
 
 
-def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str], cache: Path) -> list[str]:
+def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list[str]:
     targets = [mount.split(":")[1] for mount in spec.mounts if ":" in mount]
     mounts = []
     if _is_here(model):
@@ -99,19 +96,19 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str], cache: 
     # The user's own cache, if it is mounted already or named by HF_HOME; else the one here, at its own path.
     home = env.get("HF_HOME")
     if home is None and not any(_under(_CACHE_INSIDE, target) for target in targets):
-        home = env["HF_HOME"] = str(cache)
+        home = env["HF_HOME"] = str(hugging_face_cache())
     if home is not None and not any(_under(home, target) for target in targets):
         mounts.append(f"{home}:{home}")
     return [f"--volume={mount}" for mount in [*mounts, *spec.mounts]]
 
 
 def _variables(env: dict[str, str], secrets: Sequence[str]) -> list[str]:
-    told = [f"--env={key}" if _hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
-    return told + [f"--env={key}" for key in secrets if key not in env]
+    own = [f"--env={key}" if _hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
+    return own + [f"--env={key}" for key in secrets if key not in env]
 
 
 def _hides(key: str, value: str) -> bool:
-    """By name only: everybody on the machine can read a command."""
+    """Return whether it is passed by name only: everybody on the machine can read a command."""
     return shown(key, value) != value
 
 
@@ -124,7 +121,7 @@ def _absolute(path: str) -> str:
 
 
 def _inside(word: str, model: str | None) -> str:
-    """The model's path as the container has it, which starts in another folder than we."""
+    """Return the model's path as the container has it, which starts in another folder."""
     return _absolute(word) if word and word == model and _is_here(model) else word
 
 
@@ -141,27 +138,24 @@ def hugging_face_cache() -> Path:
 
 
 def device_groups(tool: str) -> list[str]:
-    """Who may use an AMD GPU here, by number: an image need not know the names, or may number them otherwise."""
+    """Return the groups that may use an AMD GPU, by number: an image may lack the names, or number them otherwise."""
     if tool == "podman" and os.geteuid() != 0:
-        return ["keep-groups"]  # rootless: a group added inside is none outside
+        return ["keep-groups"]  # rootless: a group added inside has no rights outside
     nodes = [Path("/dev/kfd"), *Path("/dev/dri").glob("*")]
     numbers = sorted({node.stat().st_gid for node in nodes if node.is_char_device()} - {0})
     return [str(number) for number in numbers] or ["video", "render"]
 
 
-# Before and after
-
-
 def tool(wanted: str | None = None) -> str:
-    """docker or podman: the one wanted, or else the first that works."""
+    """Return docker or podman: the one wanted, or else the first that works."""
     refusals = []
     for name in [wanted] if wanted else ["docker", "podman"]:
         if not shutil.which(name):
             continue
-        told = _ask([name, "ps", "--quiet"])  # not `info`: docker's may succeed without its daemon
-        if told.returncode == 0:
+        answer = _ask([name, "ps", "--quiet"])  # not `info`: docker's may succeed without its daemon
+        if answer.returncode == 0:
             return "podman" if _is_podman(name) else name
-        refusals.append(_refusal(name, told.stderr or told.stdout))
+        refusals.append(_refusal(name, answer.stderr or answer.stdout))
     if refusals:
         raise EngineError(" ".join(refusals))
     raise EngineError(
@@ -175,31 +169,31 @@ def _is_podman(name: str) -> bool:
     return "podman" in _ask([name, "--version"]).stdout.lower()
 
 
-def _refusal(name: str, said: str) -> str:
-    line = next((line for line in reversed(said.splitlines()) if line.strip()), "it says nothing").rstrip(".?! ")
-    if "permission denied" in said.lower():
+def _refusal(name: str, output: str) -> str:
+    line = next((line for line in reversed(output.splitlines()) if line.strip()), "it says nothing").rstrip(".?! ")
+    if "permission denied" in output.lower():
         return f"{name} may not be used by you: {line}. Become a member of its group (docker) and log in again."
-    if "cannot connect" in said.lower() or "connection refused" in said.lower():
+    if "cannot connect" in output.lower() or "connection refused" in output.lower():
         return f"{name} is there, but its daemon isn't: {line}. Start it (systemctl start {name})."
     return f"{name} doesn't work here: {line}."
 
 
-def prepare_commands(spec: ContainerSpec, tool: str, there: bool) -> list[list[str]]:
-    """What makes the image be there, if anything: a build, or a pull as the policy says."""
+def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
+    """Return the commands that provide the image, if any: a build, or a pull by the policy."""
     if spec.build is not None:
         words = [tool, "build", "--tag", spec.image]
         if spec.build_file is not None:
-            words += ["--file", str(Path(spec.build) / spec.build_file)]  # docker would look where the user stands
+            words += ["--file", str(Path(spec.build) / spec.build_file)]  # docker would look in the current folder
         for key, value in spec.build_args.items():
             words += ["--build-arg", key if _hides(key, value) else f"{key}={value}"]  # by name: from the environment
         return [[*words, spec.build]]
-    if spec.pull == "always" or (spec.pull == "missing" and not there):
+    if spec.pull == "always" or (spec.pull == "missing" and not present):
         return [[tool, "pull", spec.image]]
     return []
 
 
 def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
-    """Make the image be there. Returns its digest."""
+    """Provide the image, and return its digest."""
     env = {**os.environ, **{key: value for key, value in spec.build_args.items() if _hides(key, value)}}
     for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
         say(f"{command[1]}ing {spec.image}, by {tool}")
@@ -217,36 +211,28 @@ def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
                 f'`{" ".join(command[:2])}` of {spec.image} ended with code {code}: "{" | ".join(lines)}". '
                 f"Read {log} for the rest."
             )
-    found = digest(tool, spec.image)
-    if found is None:
+    identity = digest(tool, spec.image)
+    if identity is None:
         raise EngineError(f"There is no image {spec.image} here, and its pull policy is {spec.pull!r}.")
-    hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would make it, and root's; podman would refuse
-    return found
+    hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would create it as root; podman would refuse
+    return identity
 
 
 def digest(tool: str, image: str) -> str | None:
-    """What the image is, whatever its tag says: the registry's digest, or the id of one that was made here."""
-    told = _ask([tool, "image", "inspect", image])
-    if told.returncode != 0:
+    """Return the registry's digest of an image, or the id of one that was built here. Its tag may move."""
+    answer = _ask([tool, "image", "inspect", image])
+    if answer.returncode != 0:
         return None
-    facts = json.loads(told.stdout)[0]
+    facts = json.loads(answer.stdout)[0]
     identity = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"  # podman leaves the prefix out
     name = re.sub(r":[^/]*$", "", image.partition("@")[0])  # without its tag
     digests: list[str] = facts.get("RepoDigests") or []
-    return next((found for found in digests if found.partition("@")[0].endswith(name)), identity)
+    return next((digest for digest in digests if digest.partition("@")[0].endswith(name)), identity)
 
 
 def remove_command(tool: str, name: str) -> list[str]:
-    """Ends the container at once, whether or not it is still there: podman's `rm -f` alone waits 10 s."""
+    """Return the command that ends a container at once, if it still runs: podman's `rm -f` alone waits 10 s."""
     return ["sh", "-c", '"$0" kill "$1"; "$0" rm -f "$1"', tool, name]
-
-
-def leftovers(tool: str) -> list[tuple[str, int]]:
-    """Containers whose dyno is gone: their names, and its pid."""
-    told = _ask([tool, "ps", "--all", "--filter", "label=dyno", "--format", "{{.Names}} {{.Labels}}"])
-    # docker writes dyno=7,other=x and podman map[dyno:7 other:x]
-    found = re.findall(r"^(\S+) .*?\bdyno[=:](\d+)", told.stdout, re.M)
-    return [(name, int(pid)) for name, pid in found if not Path(f"/proc/{pid}").exists()]
 
 
 def _ask(command: list[str]) -> "subprocess.CompletedProcess[str]":

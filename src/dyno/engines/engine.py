@@ -1,11 +1,12 @@
-"""A running engine, whichever it is: what the conductor needs of it. Leaving its `with` stops it."""
+"""A running engine of any kind. Leaving its `with` stops it."""
 
 import contextlib
 import socket
 import time
 from typing import Self
 
-from dyno.engines import port, trouble
+from dyno.engines import port
+from dyno.engines.log import advice
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError
 from dyno.http import Url
@@ -22,7 +23,7 @@ class Engine:
         title: str = "The engine",
         contained: bool = False,
     ) -> None:
-        self._contained = contained  # its sockets are another's children's
+        self._contained = contained  # in a container: its sockets belong to no descendant of dyno
         self.process = process
         self.command = process.command  # what started it
         self.base_url = base_url
@@ -38,7 +39,7 @@ class Engine:
             time.sleep(0.05)
 
     def _taken(self) -> bool:
-        """Somebody answers at its port, where it has one."""
+        """Return whether somebody answers at its port, where it has one."""
         if not self.base_url:
             return False
         url = Url(self.base_url)
@@ -48,34 +49,34 @@ class Engine:
         return False
 
     def owns_port(self) -> bool | None:
-        """What listens there is this engine. None: nothing does, or it can't be told."""
+        """Return whether this engine listens there. None: nobody does, or it is unknown."""
         if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
             return None
         return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
 
     def listens(self) -> bool:
-        """It may be asked: it listens, and as far as can be told nobody else does. Raises where somebody else does."""
+        """Return whether it may be asked: it listens. Raises where another program does."""
         if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
             return False
         self.check_port()
         return True
 
     def check_port(self) -> None:
-        """Before a request with a key goes out."""
+        """Raise where another program has its port: a request may carry a key."""
         if self.owns_port() is False:
             number = Url(self.base_url).port
             raise self.failed(f"doesn't have port {number}: {port.holder(number)} listens there, so nothing was sent")
 
     def failed(self, what: str) -> EngineError:
-        """With its last useful lines, and advice where they are known."""
+        """Return an error with its last useful lines, and advice for a known failure."""
         lines = self.process.last_lines()
-        said = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
-        known = trouble.advice([what, *lines, *self.process.last_lines(60)])
+        quote = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
+        known = advice([what, *lines, *self.process.last_lines(60)])
         if not self.ready and self.owns_port() is False:
             known = f"{self.base_url} is held by {port.holder(Url(self.base_url).port)}: {port.ADVICE}"
         if known is None and self.process.exit_code == -9:
             known = "It was killed from outside: by the system where memory ran out, most often (`dmesg` tells)."
-        parts = [f"{self.title} {what}{said}", known or "", f"Read {self.process.log} for the rest."]
+        parts = [f"{self.title} {what}{quote}", known or "", f"Read {self.process.log} for the rest."]
         return EngineError(" ".join(filter(None, parts)))
 
     def __enter__(self) -> Self:

@@ -3,17 +3,17 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from dyno import secrets
-from dyno.engines import worker
-from dyno.engines.kinds.base import Kind
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import Kind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
 from dyno.facts.offline import Batch
 
+WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
@@ -57,7 +57,7 @@ def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch
             f"Which interpreter has {kind.title} can't be told from {program.argv[0]}: give it with python "
             "(--engine-python)."
         )
-    return [python, worker.__file__, *kind.worker(spec, program, port, batch)]
+    return [python, str(WORKER), *kind.worker(spec, program, port, batch)]
 
 
 def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:

@@ -1,22 +1,26 @@
-"""Where an engine's program is: as the setting says, in an environment that dyno made, or on PATH."""
+"""Where an engine's program is: as the setting says, in an environment of dyno's, or on PATH; and its version."""
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
-from dyno.engines.install import environment
-from dyno.engines.kinds.base import Kind
-from dyno.engines.program import Program, interpreter_of, version_in, version_of
+from dyno.engines import environment
+from dyno.engines.kinds.base import Kind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.version import is_of
 
+_ASK_S = 60.0  # a cold Python on a network file system takes its time
+
 
 def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
-    """In a dry run an engine that isn't here, in this version, is let pass: its command can be shown all the same. And
-    none is run, not even to be asked for its version: the setting's is taken for it."""
+    """Return the program, or raise where it isn't on this machine in the required version.
+
+    A dry run shows the command of an absent one too. It runs none, not even to ask for a version: it assumes the
+    setting's."""
     named = _named(kind, spec, dry)
-    program = named or _found(kind, spec, dry)
+    program = named or _installed(kind, spec, dry)
     other = program and spec.version and program.version and not is_of(program.version, spec.version)
     if dry and (program is None or (other and named is None)):
         return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
@@ -46,16 +50,16 @@ def _named(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
     if spec.container:
         if not kind.in_container:
             raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
-        # What is in an image isn't known before it runs; the flags follow the setting's version.
+        # An image's version is unknown before it runs: it is the setting's, or the tag's.
         tag = re.search(r":v?(\d+(?:\.\d+)+)", spec.container.image)
         version = spec.version or (tag[1] if tag else None)
         return Program(list(kind.in_container), version, where=f"the image {spec.container.image}")
     if spec.environment:
-        made = environment.find(kind.name, name=spec.environment)
-        if made is None:
+        env = environment.find(kind.name, name=spec.environment)
+        if env is None:
             known = ", ".join(e.name for e in environment.installed(kind.name)) or "none"
             raise UsageError(f"There is no {kind.title} environment {spec.environment!r}. There are: {known}.")
-        return _of_environment(kind, made, dry)
+        return _from_environment(kind, env, dry)
     if spec.python:
         if not kind.module:
             raise UsageError(f"{kind.title} is no Python module: say where its program is with binary.")
@@ -72,27 +76,83 @@ def _named(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
         path = shutil.which(str(named.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
             raise UsageError(f"binary = {spec.binary!r}: there is no such program that can be run.")
-        return _of_binary(kind, path, spec, dry)
+        return _from_binary(kind, path, spec, dry)
     return None
 
 
-def _found(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
-    if made := environment.find(kind.name, version=spec.version):
-        return _of_environment(kind, made, dry)
+def _installed(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
+    if env := environment.find(kind.name, version=spec.version):
+        return _from_environment(kind, env, dry)
     for name in kind.programs:
         if path := shutil.which(name):
-            return _of_binary(kind, path, spec, dry)
+            return _from_binary(kind, path, spec, dry)
     return kind.own_program()
 
 
-def _of_binary(kind: Kind, path: str, spec: EngineSpec, dry: bool) -> Program:
+def _from_binary(kind: Kind, path: str, spec: EngineSpec, dry: bool) -> Program:
     version = spec.version if dry else version_of(path, kind.packages)
     return Program([path], version, python=interpreter_of(path), where=path, asked=not dry)
 
 
-def _of_environment(kind: Kind, made: environment.Environment, dry: bool) -> Program:
-    where = f"the environment {made.name}"
-    if made.binary:
-        version = None if dry else version_of(made.binary, kind.packages)
-        return Program([made.binary], version or made.version, where=where)
-    return Program([made.python, *kind.module], made.version, binary=False, python=made.python, where=where)
+def _from_environment(kind: Kind, env: environment.Environment, dry: bool) -> Program:
+    where = f"the environment {env.name}"
+    if env.binary:
+        version = None if dry else version_of(env.binary, kind.packages)
+        return Program([env.binary], version or env.version, where=where)
+    return Program([env.python, *kind.module], env.version, binary=False, python=env.python, where=where)
+
+
+def interpreter_of(script: str) -> str | None:
+    """Return the interpreter of a console script, by its first line."""
+    try:
+        with Path(script).open("rb") as file:
+            line = file.readline(1024)
+            second = file.readline(1024)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    words = line[2:].decode("utf-8", "replace").split()
+    if words and Path(words[0]).name.startswith("python"):
+        return words[0]
+    if words and words[0].endswith("/sh"):  # pip's way around long paths: '''exec' /path/python "$0" "$@"
+        path = re.match(rb"'''exec' \"?([^\" ]+)", second)
+        return path[1].decode() if path else None
+    if len(words) > 1 and words[0].endswith("env"):
+        return shutil.which(words[-1])
+    return None
+
+
+def version_in(python: str, packages: tuple[str, ...]) -> str | None:
+    """Return the version of the first of these distributions, without importing the engine (seconds, with torch)."""
+    script = (
+        "import importlib.metadata as m, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n        print(m.version(name)); break\n"
+        "    except m.PackageNotFoundError:\n        pass\n"
+    )
+    output = _output([python, "-c", script, *packages])
+    return output.splitlines()[-1] if output else None  # a wrapper may have a banner
+
+
+def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
+    if packages and (python := interpreter_of(binary)):
+        return version_in(python, packages)
+    text = _output([binary, "--version"]) or ""
+    # llama-server: 'version: 6123 (79c1160b)', text-generation-launcher: 'text-generation-launcher 3.3.6'
+    # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which means nothing.
+    if build := re.search(r"\(build (\d+)", text):
+        return build[1] if int(build[1]) else None
+    version = re.search(r"version: b?(\d+)", text) or re.search(r"\b(\d+(?:\.\d+)+\S*)", text)
+    return version[1] if version else None
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_ASK_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""The port of an engine on this machine: whether it is free, and whose socket answers there."""
+"""The port of an engine on this machine: a free one, or who listens there."""
 
 import contextlib
 import errno
@@ -12,10 +12,19 @@ _LISTENS = "0A"  # Linux's TCP_LISTEN
 ADVICE = "stop it, or leave the port out of the setting: dyno then takes a free one."
 
 
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
 def in_use(port: int) -> str | None:
-    """By whom, in words. None: it is free, as far as can be told."""
+    """Return who uses it, in words. None: nobody, as far as is known."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what was closed lately is free
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do: a port that was closed lately is free
         try:
             probe.bind(("", port))
         except OSError as e:
@@ -24,7 +33,7 @@ def in_use(port: int) -> str | None:
 
 
 def holder(port: int) -> str:
-    """Whose socket would take a connection to it."""
+    """Return whose socket would take a connection to it."""
     wanted = listeners(port) or set()
     for folder in Path("/proc").glob("[0-9]*"):
         if wanted & set(_sockets(int(folder.name))):
@@ -34,17 +43,17 @@ def holder(port: int) -> str:
 
 
 def belongs(port: int, pids: Collection[int]) -> bool | None:
-    """A connection to it reaches one of these processes. None: nobody listens, or it can't be told."""
-    found = listeners(port)
-    if not found:
+    """Return whether a connection to it reaches one of these processes. None: nobody listens, or it is unknown."""
+    sockets = listeners(port)
+    if not sockets:
         return None
-    if found <= {inode for pid in pids for inode in _sockets(pid)}:
+    if sockets <= {inode for pid in pids for inode in _sockets(pid)}:
         return True
     return None if any(_closed(pid) for pid in pids) else False
 
 
 def listeners(port: int) -> set[str] | None:
-    """The inodes of the sockets of which one would take a connection to 127.0.0.1. None: can't be told here."""
+    """Return the inodes of the sockets that compete for a connection to 127.0.0.1. None: unknown on this system."""
     tiers: list[set[str]] = [set(), set(), set()]  # as the kernel prefers them: this address, any, any of IPv6
     for name in ("tcp", "tcp6"):
         try:
@@ -73,7 +82,7 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _closed(pid: int) -> bool:
-    """It lives, and its files can't be seen: it runs as another user."""
+    """Return whether it lives and its files can't be seen, because it runs as another user."""
     try:
         next(Path(f"/proc/{pid}/fd").iterdir(), None)
     except PermissionError:

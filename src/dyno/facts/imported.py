@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int  # its first
     end: int  # its last
     figures: dict[str, Figure]
-    settings: dict[str, Setting] = {}  # by the names in SETTINGS, else a flag as it was written (--swap-space)
+    settings: dict[str, Setting] = {}  # by the names in facts/setting.py, else a flag as it was written (--swap-space)
     label: str = ""  # as its author calls it: a heading, a first column
     series: str = ""  # what stands beside others in a comparison: an engine, a model, a machine; '' where not told
     section: str = ""  # the nearest heading above
@@ -94,19 +94,6 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def location(self) -> str:
         return place(self.file, self.line)
-
-
-# Names of settings that rows share, whoever writes them. Load and workload first, then the engine, then the machine.
-SETTINGS = (
-    "concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "seed", "ignore_eos", "batch_size",
-    "backend", "endpoint", "tokenizer", "percentiles",
-    "test", "depth", "task", "metric", "filter", "n_shot", "limit", "samples",  # micro and quality
-    "model", "revision", "engine", "engine_version", "tool_version", "quantization", "kv_cache_dtype", "dtype",
-    "model_bytes", "parameters",
-    "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs", "max_model_len", "max_batched_tokens",
-    "chunked_prefill", "prefix_caching", "scheduler_steps", "enforce_eager", "memory_fraction", "speculative",
-    "accelerator", "accelerators", "price_per_hour", "date",
-)  # fmt: skip
 
 
 class Heading(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,8 +1,9 @@
-"""A connection to the server, from the first step of opening it, and the state of the exchange that is on it."""
+"""Replicas of a server, connections to them, and the state of the exchange on each connection."""
 
 import contextlib
 import errno
 import os
+import select
 import socket
 import ssl
 import sys
@@ -10,19 +11,96 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from dyno import limits, proxy
 from dyno.clock import now_ns
-from dyno.http import connect_unix
+from dyno.errors import TargetError, limit_advice
+from dyno.http import Route, connect_unix, describe_tls
 from dyno.load import http1
-from dyno.load.poller import IN
-from dyno.load.replica import Replica
-from dyno.tls import words
+from dyno.transport import ProxyRefused, granted
 
 READ_BYTES = 32_768
 UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop stands still meanwhile
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
 
 Recv = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]
+
+if sys.platform == "linux":
+    IN, OUT, ERROR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+
+    Poller = select.epoll
+else:  # macOS and the BSDs: kqueue behind the same calls. Written from its documentation, never run there.
+    IN, OUT, ERROR = 1, 4, 8
+
+    class Poller:  # type: ignore[no-redef]
+        def __init__(self) -> None:
+            self._queue = select.kqueue()
+            self._masks: dict[int, int] = {}
+
+        def register(self, fd: int, mask: int) -> None:
+            self._masks[fd] = 0
+            self.modify(fd, mask)
+
+        def modify(self, fd: int, mask: int) -> None:
+            before, self._masks[fd] = self._masks[fd], mask
+            changes = [
+                select.kevent(fd, kind, select.KQ_EV_ADD if mask & bit else select.KQ_EV_DELETE)
+                for bit, kind in ((IN, select.KQ_FILTER_READ), (OUT, select.KQ_FILTER_WRITE))
+                if (mask ^ before) & bit
+            ]
+            if changes:
+                self._queue.control(changes, 0)
+
+        def unregister(self, fd: int) -> None:
+            self.modify(fd, 0)
+            del self._masks[fd]
+
+        def poll(self, timeout: float) -> list[tuple[int, int]]:
+            return [
+                (int(e.ident), IN if e.filter == select.KQ_FILTER_READ else OUT)
+                for e in self._queue.control(None, 1024, timeout)
+            ]
+
+        def close(self) -> None:
+            self._queue.close()
+
+
+class Replica:
+    """One copy of the server, where it is, and what is on its way to it."""
+
+    __slots__ = (
+        "address", "family", "front", "held", "idle", "in_flight", "mark", "opening", "refused", "route", "tls", "url",
+    )  # fmt: skip
+
+    def __init__(self, index: int, route: Route, front: bytes, tls: ssl.SSLContext | None) -> None:
+        self.url, self.route = route.url, route
+        self.front = front  # what goes before each payload; empty: payloads are whole
+        self.tls = tls
+        self.family, self.address = _resolve(route)
+        self.mark = index.to_bytes((index.bit_length() + 7) // 8, "little")  # in the spool; empty for the first
+        self.in_flight = 0
+        self.idle: list[Connection] = []  # last in, first out: the warmest connection is used first
+        self.opening = 0  # connections under way that no exchange waits for yet
+        self.refused = 0  # connections in a row
+        self.held = False  # it didn't answer a request: no other one for it until a connection to it opens
+
+
+def _resolve(route: Route) -> tuple[int, Any]:
+    """Return the first address that takes a connection: localhost is often ::1 first, and the server IPv4 only."""
+    error: OSError | None = None
+    try:
+        addresses = route.addresses()
+        for family, address in addresses:
+            if len(addresses) == 1:
+                return family, address
+            try:
+                with socket.socket(family, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(min(5.0, route.via.connect_timeout_s))
+                    probe.connect(address)
+                return family, address
+            except OSError as e:
+                error = error or e
+    except OSError as e:
+        error = e
+    raise TargetError(route.unreachable(error or OSError("no address"))) from None
 
 
 class Connection:
@@ -42,7 +120,7 @@ class Connection:
         if replica.url.unix or replica.route.via.read_timeout_s is not None:
             self.recv = self._recv
         self.tls = None if replica.tls is None else Tls(replica.tls, replica.url.host)
-        self.tunnel = replica.route.tunnel  # to be sent to a proxy before all else
+        self.tunnel = replica.route.tunnel  # sent to a proxy before all else
         self.way: bytes | None = b"" if self.tunnel else None  # what it has answered; None: the way is open
         self.ready = False  # connected (and through the TLS handshake)
         self.exchange = -1  # which one is on it; -1: idle
@@ -56,7 +134,7 @@ class Connection:
         self.clear()
 
     def advance(self, event: int) -> bool:
-        """One more step of connecting and the TLS handshake; True when it is ready. OSError where it fails."""
+        """Take one more step of connecting and the TLS handshake. Return True when ready; raise OSError on failure."""
         if error := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(error, os.strerror(error))
         if self.way is not None:
@@ -81,23 +159,23 @@ class Connection:
         return self.ready
 
     def _tunnelled(self, event: int) -> bool:
-        """Through the proxy."""
+        """Ask the proxy for a tunnel; return True once it is open."""
         if self.tunnel:
             self.socket.send(self.tunnel)
             self.tunnel = b""
             return False
         data = self.socket.recv(READ_BYTES) if event & IN else b""
         if event & IN and not data:
-            raise proxy.ProxyRefused("the proxy closed the connection")
+            raise ProxyRefused("the proxy closed the connection")
         self.way = (self.way or b"") + data
-        if not proxy.granted(self.way):
+        if not granted(self.way):
             return False
         self.way = None
         return True
 
     def _recv(self, size: int, extra: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
-        """Where more is to be known of a read than the kernel's stamp. A Unix socket has none; what may come beside
-        the data there are open files, which nobody wants."""
+        """Read and note the time: for a limit on silence, and on Unix sockets, where the kernel stamps nothing and
+        ancillary data could only be open files."""
         read = self.socket.recvmsg(size, 0 if self.replica.url.unix else extra)
         self.read_ns = now_ns()
         return read
@@ -129,7 +207,7 @@ class Tls:
 
 
 def begin(replica: Replica) -> Connection:
-    """A connection under way. OSError where the system refuses at once."""
+    """Start to connect. Raise OSError where the system refuses at once."""
     sock = socket.socket(replica.family, socket.SOCK_STREAM)
     try:
         if replica.family == socket.AF_UNIX:
@@ -149,13 +227,13 @@ def begin(replica: Replica) -> Connection:
 
 
 def failure(error: Exception) -> str:
-    """The kind and the words of a failed request."""
-    what = words(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
+    """Return "kind: detail" of a failed request."""
+    what = describe_tls(error) if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
     return f"{_kind(error)}: {what}"
 
 
 def _kind(error: Exception) -> str:
-    if limits.advice(error):
+    if limit_advice(error):
         return "client"
     if isinstance(error, ssl.SSLError):
         return "tls"

@@ -1,6 +1,7 @@
-"""Decoding: a spool's raw exchanges become records. Never runs while the wire does."""
+"""Decoding: turns a spool's raw exchanges and their server-sent events into records. Never runs while the wire does."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import sub
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dyno.facts.record import Record
-from dyno.load import http1, sse
+from dyno.load import http1
 from dyno.load.connection import READ_BYTES
 from dyno.load.protocols import WireProtocol
 from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN, frames
@@ -24,6 +25,9 @@ CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our read
 STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
 # Events of one HTTP chunk were sent together. Without such chunks, nothing says so.
 _MORE_CHUNKS, _MORE_BYTES = re.compile(rb"\r\n[0-9a-fA-F]{1,8}(\r|$)"), re.compile(rb"[^\r\n]")
+_PLAIN = re.compile(rb"[0-9a-fA-F]{1,8}\r\ndata: ([^\n]*)\n\n\r\n")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _UNASKED = "more came on its connection than was asked for, so that it isn't known whose answer this is"
 
@@ -226,7 +230,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
                 f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
             )
             return
-    reading = protocol.read(sse.events(raw, head, whole))
+    reading = protocol.read(events(raw, head, whole))
     _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks
@@ -276,3 +280,51 @@ def _place(
         if not alone and times[i] - since_ns > LATE_NS:
             record.unseen.append(chunk)
             record.unseen_since_ns.append(since_ns - zero_ns)
+
+
+def events(raw: bytes, head: http1.Head, whole: bool = True) -> list[tuple[int, bytes]]:
+    """Return (end, data) of each server-sent event in the response's body; `raw[:end]` holds its closing blank line. A
+    last event without that line counts if the response is `whole`, and is half an event if the response was cut."""
+    plain = _one_in_each_chunk(raw, head.length) if head.chunked else None
+    return list(_events_anyhow(raw, http1.body_spans(raw, head), whole)) if plain is None else plain
+
+
+def _one_in_each_chunk(raw: bytes, start: int) -> list[tuple[int, bytes]] | None:
+    """Read the usual case: every HTTP chunk is one whole event of one line. One regular expression finds them all in
+    half the time of a loop. None where they don't fill the body without a gap."""
+    plain: list[tuple[int, bytes]] = []
+    append = plain.append
+    position = start
+    for data in _PLAIN.findall(raw, start):
+        length = len(data) + 8
+        position += ((length.bit_length() + 3) >> 2) + length + 4  # the size line has no leading zeros
+        append((position - 2, data))
+    return plain if raw[position:] == b"0\r\n\r\n" else None
+
+
+def _events_anyhow(raw: bytes, spans: list[tuple[int, int]], whole: bool) -> Iterator[tuple[int, bytes]]:
+    """Read events however cut and joined, with any line ends, comments, several data lines, a last event left open."""
+    body = b"".join(raw[begin:end] for begin, end in spans)
+    piece_ends = list(accumulate(end - begin for begin, end in spans))
+
+    def in_raw(position: int) -> int:
+        piece = bisect_left(piece_ends, position)
+        return spans[piece][1] - (piece_ends[piece] - position)
+
+    data: list[bytes] = []
+    position = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
+    for line_end in _LINE_END.finditer(body):
+        line, position = body[position : line_end.start()], line_end.end()
+        if not line:
+            if data:
+                yield in_raw(position), b"\n".join(data)
+                data = []
+        elif line.startswith(b"data:"):
+            data.append(line[6:] if line[5:6] == b" " else line[5:])
+    if not whole:
+        return
+    rest = body[position:]
+    if rest.startswith(b"data:"):
+        data.append(rest[5:].strip())
+    if data:  # the server forgot the blank line
+        yield len(raw), b"\n".join(data)

@@ -5,15 +5,11 @@ import resource
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from dyno import limits, tls
 from dyno.clock import now_ns
-from dyno.errors import TargetError, UsageError
-from dyno.http import Route, Url
-from dyno.load.connection import Connection, begin
+from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.http import Route, tls_context
+from dyno.load.connection import IN, OUT, Connection, Poller, Replica, begin
 from dyno.load.plan import Plan
-from dyno.load.poller import IN, OUT, Poller
-from dyno.load.replica import Replica
-from dyno.transport import Transport
 from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
@@ -23,15 +19,14 @@ _BUSY = attrgetter("held", "in_flight")  # those that are held come last
 
 
 class Pool:
-    def __init__(
-        self, urls: Sequence[Url], fronts: Sequence[bytes], via: Transport, headers: dict[str, str] | None
-    ) -> None:
+    def __init__(self, routes: Sequence[Route], fronts: Sequence[bytes]) -> None:
         self.poller = Poller()
         self.connections: dict[int, Connection] = {}
-        context = tls.context(via) if any(url.tls for url in urls) else None
+        via = routes[0].via
+        context = tls_context(via) if any(route.url.tls for route in routes) else None
         self.replicas = [
-            Replica(i, Route(url, via, headers), front, context if url.tls else None)
-            for i, (url, front) in enumerate(zip(urls, fronts, strict=True))
+            Replica(i, route, front, context if route.url.tls else None)
+            for i, (route, front) in enumerate(zip(routes, fronts, strict=True))
         ]
         self._connect_ns = ns(via.connect_timeout_s)
         self.only = self.replicas[0] if len(self.replicas) == 1 else None
@@ -42,22 +37,23 @@ class Pool:
     # ---- replicas ----
 
     def choose(self) -> Replica:
-        """Of several: where the next request goes. To the one with the least in flight, by turns among equals."""
+        """Return the replica for the next request: the one with the least in flight, by turns among equals."""
         chosen = min(self._in_turn, key=_BUSY)
         self._in_turn.remove(chosen)
         self._in_turn.append(chosen)
         return chosen
 
     def hold(self, replica: Replica, error: Exception | None = None) -> None:
-        """After a request that got no answer, or 429 or 5xx. A dead replica fails at once, so it always has the least
-        in flight and would be sent everything: it is sent nothing until a connection to it opens, unless all are held.
-        Not where the `error` is a limit of the client's own.
+        """Send nothing to this replica until a connection to it opens, unless all are held.
+
+        Called after a request without an answer, or with 429 or 5xx. A dead replica fails at once, so it always has the
+        least in flight and would be sent everything. A limit of the client's own (`error`) holds none.
         """
-        if error is None or not limits.advice(error):
+        if error is None or not limit_advice(error):
             replica.held = self.only is None
 
     def try_held(self) -> None:
-        """By a connection, not by a request: to find out costs no failure."""
+        """Try those held by a connection, not by a request: that costs no failure."""
         for replica in self.replicas:
             if replica.held and not replica.opening:
                 self._open_spare(replica)
@@ -70,9 +66,11 @@ class Pool:
         self.poller.register(connection.fd, IN | OUT)
         return connection
 
-    def open_first(self, plan: Plan, stopped: Callable[[], bool], attend: Callable[[Connection, int], None]) -> None:
-        """Before the clock starts: as many as the first moments need, a few hundred at a time, and one to each
-        replica at least."""
+    def open_first(
+        self, plan: Plan, stopped: Callable[[], bool], read: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """Open what the first moments need before the clock starts, a few hundred at a time, at least one to each
+        replica."""
         wanted = max(plan.first_wave(AHEAD_NS), len(self.replicas))
         _allow_open_files(plan)
         allowed_ns = max(30 * NS_PER_S, self._connect_ns)
@@ -80,9 +78,7 @@ class Pool:
         while (idle := sum(len(r.idle) for r in self.replicas)) < wanted and not stopped():
             while (spare := self._spare()) < wanted and spare - idle < OPENING_MAX and self._error is None:
                 self._open_spare(self._fewest())
-            for fd, event in self.poller.poll(0.1):
-                if fd in self.connections:
-                    attend(self.connections[fd], event)
+            read(self.poller.poll(0.1))
             self.give_up(now_ns())
             if self._error is not None:
                 raise TargetError(self._error) from None
@@ -98,7 +94,7 @@ class Pool:
                 connection.idle_ns = now
 
     def open_ahead(self, plan: Plan, index: int, in_flight: int, until_ns: int) -> None:
-        """Keeps as many idle connections as requests are due until then, counted from the one at `index`."""
+        """Keep as many idle connections as requests are due until then, counted from the one at `index`."""
         assert plan.due_ns is not None
         ready = self._spare()
         index += ready
@@ -107,25 +103,25 @@ class Pool:
             self._open_spare(self._fewest())
 
     def _spare(self) -> int:
-        """Connections without an exchange: idle, or under way."""
+        """Count connections without an exchange: idle, or being opened."""
         if self.only is not None:
             return len(self.only.idle) + self.only.opening
         return sum(len(r.idle) + r.opening for r in self.replicas)
 
     def _fewest(self) -> Replica:
-        """Where a connection is opened ahead: requests go so that each has as many in flight, so connections do."""
+        """Return the replica to open a connection to ahead of need, spread as the requests will be."""
         return self.only or min(self._in_turn, key=lambda r: (r.held, r.in_flight + len(r.idle) + r.opening))
 
     def _open_spare(self, replica: Replica) -> None:
         try:
             self.open(replica)
-        except OSError as e:  # the request itself will meet it, and tell
+        except OSError as e:  # the request itself will meet it, and report it
             self._not_reached(replica, e)
             return
         replica.opening += 1
 
     def opened(self, connection: Connection) -> None:
-        """One that was opened ahead is ready."""
+        """Take in a connection that was opened ahead and is ready."""
         connection.replica.opening -= 1
         self._keep(connection)
 
@@ -135,7 +131,7 @@ class Pool:
         self._not_reached(connection.replica, error)
 
     def give_up(self, now: int) -> None:
-        """Connections opened ahead that nobody takes."""
+        """Drop connections opened ahead that the server doesn't accept in time."""
         late = [c for c in self.connections.values() if c.exchange < 0 and self.connects_late(c, now)]
         for connection in late:
             self.not_opened(connection, TimeoutError())
@@ -158,7 +154,7 @@ class Pool:
         return None
 
     def lost(self, connection: Connection, error: Exception | None = None) -> None:
-        """The server closed or reset an idle connection; by TLS it may say why."""
+        """Drop an idle connection that the server closed or reset; by TLS it may say why."""
         if error is not None:
             self._not_reached(connection.replica, error)
         self.learn_to_reconnect(connection)
@@ -167,7 +163,7 @@ class Pool:
         self.drop(connection)
 
     def give_back(self, connection: Connection) -> None:
-        """After an exchange."""
+        """Keep or drop the connection after an exchange."""
         connection.carried = True
         if connection.keep_alive and self._reuse and not connection.out:
             self._keep(connection)
@@ -179,7 +175,7 @@ class Pool:
         connection.replica.idle.append(connection)
 
     def learn_to_reconnect(self, connection: Connection) -> None:
-        """llama.cpp's server promises to keep connections and closes each one after its stream."""
+        """Stop reuse: llama.cpp's server promises to keep connections and closes each one after its stream."""
         if connection.carried and now_ns() - connection.idle_ns < NS_PER_S:
             self._reuse = False
 

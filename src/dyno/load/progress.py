@@ -1,4 +1,4 @@
-"""What the wire tells while it runs, and how it is told to stop."""
+"""What the wire reports while it runs, and how it is asked to stop."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predic
 
 
 class Progress(msgspec.Struct):
-    """What the loop knows while it runs; for a progress line, not for results."""
+    """Counts while the load runs; for a progress line, not for results."""
 
     count: int
     until_s: float | None = None  # the load's duration, where it has one
@@ -22,8 +22,7 @@ class Progress(msgspec.Struct):
 
     @property
     def tokens_estimate(self) -> float:
-        """Reads so far, scaled by the tokens that finished responses had for each of theirs. Responses in
-        flight count as half done."""
+        """Reads so far, scaled by the tokens per read of finished responses. Responses in flight count as half done."""
         if not self.tokens_ended:
             return float(self.reads)
         done = self.ended / (self.ended + self.in_flight / 2)
@@ -35,12 +34,15 @@ class Stop:
 
     requested = False
 
+    def request(self, *_: object) -> None:
+        self.requested = True
 
-def tokens_told(data: bytes) -> int:
-    """The token count in a response's last bytes, without decoding them: for the live figure only."""
+
+def reported_tokens(data: bytes) -> int:
+    """Return the token count in a response's last bytes, without decoding them: for the live figure only."""
     for key in _USAGE_KEYS:
-        at = data.rfind(key)
-        if at >= 0:
-            digits = data[at + len(key) : at + len(key) + 12].strip().split(b",")[0].split(b"}")[0]
+        start = data.rfind(key) + len(key)
+        if start >= len(key):
+            digits = data[start : start + 12].strip().split(b",")[0].split(b"}")[0]
             return int(digits) if digits.isdigit() else 0
     return 0

@@ -1,7 +1,7 @@
 """The spool: every read's bytes and times, on disk as the load goes on.
 
-A frame is a header of 32 bytes and its payload. The wire builds frames as `pack(…)` followed by the bytes and
-hands over lists of them, so that one join and one write serve some hundred reads.
+A frame is a header of 32 bytes and its payload. They collect in `Spool.parts` as `pack(…)` followed by the bytes, so
+that one join and one write serve some hundred reads.
 
 kind   READ   payload: bytes read; read_ns: when; stamp: the kernel's receive time (wall clock s, ns), or zeros
        SENT   read_ns: just before the first byte went out; stamp: (due_ns, how long the connection that was
@@ -37,10 +37,12 @@ Frame = tuple[int, int, int, int, int, bytes]  # exchange, kind, read_ns, stamp 
 
 
 class Spool:
-    """`secrets`: header values. A server may send a key back in its complaint about it; it must not reach a file."""
+    """Writes frames. `secrets`: header values. A server may send a key back in its complaint; no file may hold it."""
 
     def __init__(self, path: Path, secrets: Sequence[bytes] = ()) -> None:
         self.path = path
+        self.parts: list[bytes] = []  # not written yet. The wire's hot path appends here itself
+        self.size = 0  # of the payloads among them
         self._secrets = secrets
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -61,6 +63,20 @@ class Spool:
                 f"{self.path} can't be written any more: {e.strerror}. What was written is kept."
             ) from None
 
+    def note(self, kind: int, exchange: int, at_ns: int, stamp: bytes = NO_STAMP, payload: bytes = b"") -> None:
+        self.parts.append(pack(exchange, kind, len(payload), at_ns, stamp))
+        if payload:
+            self.parts.append(payload)
+            self.size += len(payload)
+
+    def flush(self) -> None:
+        # The list itself stays: the hot path holds its append method while it reads.
+        try:
+            self.write(self.parts)
+        finally:  # what a full disk took half of must not be written twice
+            self.parts.clear()
+            self.size = 0
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             os.fsync(self._fd)  # before anything says that the load is over
@@ -68,7 +84,7 @@ class Spool:
 
 
 def responses(path: Path) -> Iterator[bytes]:
-    """The bytes that each exchange brought, whole; as they ended, and then those that didn't."""
+    """Yield the bytes of each response, whole: in the order in which they ended, then those that didn't."""
     open_: dict[int, list[bytes]] = {}
     for exchange, kind, _, _, _, payload in frames(path):
         if kind == READ:
@@ -79,7 +95,7 @@ def responses(path: Path) -> Iterator[bytes]:
 
 
 def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
-    """The spool's frames in order, to the first that a crash has cut, or left as zeros or as something else."""
+    """Yield the spool's frames in order, to the first that a crash has cut, or left as zeros or as something else."""
     unpack, header = _FRAME.unpack_from, _FRAME.size
     try:
         opened = files.opened(path)

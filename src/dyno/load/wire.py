@@ -6,31 +6,28 @@ reading and two list appends; nothing is decoded here. Linux stamps each segment
 a third of a millisecond when reads come thick: one wake-up then serves many streams.
 """
 
+import contextlib
 import errno
 import gc
 import resource
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.client import ClientFacts
-from dyno.http import Url
+from dyno.http import Route
 from dyno.load import http1
-from dyno.load.connection import READ_BYTES, Connection, failure
+from dyno.load.connection import ERROR, IN, OUT, READ_BYTES, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
-from dyno.load.poller import ERROR, IN, OUT
 from dyno.load.pool import AHEAD_NS, Pool
-from dyno.load.priority import Priority
-from dyno.load.progress import Progress, Stop, tokens_told
-from dyno.load.replica import Replica
+from dyno.load.progress import Progress, Stop, reported_tokens
+from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
-from dyno.load.stalls import Stalls
-from dyno.transport import DIRECT, Transport
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
@@ -40,8 +37,6 @@ EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
 NAP_NS = 500_000  # at most, with what waking up takes
-SLEPT_NS = 100_000  # a poll that took so much longer than its work has slept
-EVENT_NS = 2_000  # to hand over one event, at most
 MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the scheduler how long it let us wait
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 # No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
@@ -54,57 +49,41 @@ LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 
-class Poll(NamedTuple):
-    asked_ns: int
-    returned_ns: int
-    events: int
-    nap_ns: int = 0
+class Traffic(NamedTuple):
+    """The requests of one load, when they are due, and where they go."""
 
-    @property
-    def cost_ns(self) -> int:
-        """The most that it can have taken after it was woken: a list of its events, and a nap."""
-        return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
+    routes: Sequence[Route]  # to copies of one server; each request goes to the one with the least in flight
+    fronts: Sequence[bytes]  # what a request to each of them begins with
+    payloads: Iterable[bytes]  # how requests go on
+    plan: Plan
+    timeout_s: float = 6 * 3600  # of a request
+    response_max: int = RESPONSE_MAX  # bytes
 
 
 class Wire:
-    """Drives one load: `Wire(…).drive()`. What it measured lies in the spool.
-
-    `urls`: of copies of one server; each request goes to the one with the least in flight. `fronts`: what a request
-    to each of them begins with. `payloads`: how they all go on.
-    """
+    """Drives one load: `Wire(…).drive()`. What it measured is in the spool."""
 
     def __init__(
         self,
-        urls: Sequence[Url],
-        fronts: Sequence[bytes],
-        payloads: Iterable[bytes],
-        plan: Plan,
+        traffic: Traffic,
         spool: Spool,
         *,
-        via: Transport = DIRECT,
-        headers: dict[str, str] | None = None,
-        timeout_s: float = 6 * 3600,
-        response_max: int = RESPONSE_MAX,
         watch: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
         core: int | None = None,
     ) -> None:
         # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
         # memory once, and each one's own front goes before it.
-        whole = fronts[0] if len(urls) == 1 else b""
-        self._payloads = [whole + payload for payload in payloads]
-        self._urls = urls
-        self._fronts = [b""] if whole else fronts
-        self._plan = plan
+        whole = traffic.fronts[0] if len(traffic.routes) == 1 else b""
+        self._payloads = [whole + payload for payload in traffic.payloads]
+        self._routes, self._fronts = traffic.routes, [b""] if whole else traffic.fronts
+        self._plan = plan = traffic.plan
         self._spool = spool
-        self._timeout_ns = ns(timeout_s)
-        self._response_max = response_max
+        self._timeout_ns = ns(traffic.timeout_s)
+        self._response_max = traffic.response_max
         self._watch = watch
         self._stop = stop or Stop()
-        self._via, self._headers = via, headers
         self._check_ns = 0  # when time-outs are looked at next
-        self._parts: list[bytes] = []
-        self._size = 0
         self._next = 0  # the next request of the plan
         self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
@@ -118,6 +97,7 @@ class Wire:
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
         self._starved, self._waited_ns = False, 0  # no core for a good part of the last tick; for how long in all
+        self._ticks_late_ns: list[int] = []
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.count, until_s)
@@ -125,23 +105,80 @@ class Wire:
     # ---- the loop ----
 
     def drive(self) -> ClientFacts:
-        self._pool = Pool(self._urls, self._fronts, self._via, self._headers)
-        ticks_late_ns: list[int] = []
+        progress, plan, spool = self.progress, self._plan, self._spool
+        napping, reads_at_tick = False, 0
+        with self._connected():
+            poll = self._pool.poller.poll
+            tick = self._start_ns + TICK_NS
+            stop_sending = None if plan.stop_sending_ns is None else self._start_ns + plan.stop_sending_ns
+            while True:
+                now = now_ns()
+                if now >= tick:
+                    self._ticks_late_ns.append(now - tick)
+                    thick = progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
+                    reads_at_tick = progress.reads
+                    tick = max(tick + TICK_NS, now)
+                    self._tick(now)
+                    napping = self._stamped and thick and not self._starved
+                if stop_sending is not None and now >= stop_sending:
+                    if plan.due_ns is not None:
+                        self._send_due(stop_sending)  # the last one is due at that very moment
+                    self._stop_sending("complete")
+                due = self._send_due(now)
+                if self._next >= plan.count and (progress.in_flight == 0 or self._interrupted):
+                    break
+                asleep = now_ns()
+                wait_ns = min(tick, due) - asleep
+                if wait_ns <= 0:
+                    events = poll(0)
+                elif wait_ns < NS_PER_MS:
+                    # epoll counts in milliseconds; a shorter wait is slept, and the stamps tell what came meanwhile.
+                    events = poll(0)
+                    if not events:
+                        time.sleep(min(wait_ns, 200_000) / NS_PER_S)
+                        self._before = Poll(asleep, asleep, 0)
+                        continue
+                else:
+                    events = poll(wait_ns // NS_PER_MS / 1000)
+                    if napping and len(events) < 32 and wait_ns > 2 * NS_PER_MS:
+                        time.sleep(NAP_S)
+                        events = poll(0)
+                self._now = Poll(asleep, now_ns(), len(events), NAP_NS if napping else 0)
+                if self._now.returned_ns - asleep > MARK_FROM_NS:
+                    self._stalls.mark()
+                if events:
+                    if progress.reads and not self._stamped:  # the kernel gives no stamps
+                        spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
+                    self._read(events)
+                if len(events) >= EVENTS_MAX or self._left_over:
+                    self._left_over = False  # not all was looked at: the next reads may find what lay there before
+                else:
+                    self._before = self._now
+                if spool.size > FLUSH_BYTES:
+                    spool.flush()
+        return self._facts
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Around the loop: connections are open, the thread has priority, and no garbage is collected. Then
+        `_facts` are known."""
+        pool = self._pool = Pool(self._routes, self._fronts)
+        plan, progress = self._plan, self.progress
         try:
-            self._pool.open_first(self._plan, lambda: self._stop.requested, self._attend)
+            pool.open_first(plan, lambda: self._stop.requested, self._read)
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
             gc.collect()
             gc.freeze()
             gc.disable()
-            self._start_ns = start = now_ns()
-            self._last_byte_ns = start
+            self._start_ns = self._last_byte_ns = start = now_ns()
             self._before = self._now = Poll(start, start, 0)
             self._note_clock()
-            if self._plan.due_ns is None:
-                slots = min(self._plan.in_flight_max or self._plan.count, self._plan.count)
-                self._free.extend([start] * slots)
+            if plan.due_ns is None:
+                self._free.extend([start] * min(plan.in_flight_max or plan.count, plan.count))
+            if self._stop.requested:  # while the connections were opened
+                self._interrupt()
             with self._priority, self._stalls:
-                self._loop(start, ticks_late_ns)
+                yield
                 waited_ns = self._stalls.total_ns()
             end = now_ns()
             self._note_clock()  # what the clock did since the last tick
@@ -149,81 +186,27 @@ class Wire:
         finally:
             gc.enable()
             gc.unfreeze()
-            self._pool.close()
-            self._flush()
+            pool.close()
+            self._spool.flush()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return ClientFacts(
+        self._facts = ClientFacts(
             start_ns=start,
             end_ns=end,
             outcome=self._outcome,
-            planned=self._plan.count if self._plan.stop_sending_ns is None else self.progress.sent,
-            sent=self.progress.sent,
+            planned=plan.count if plan.stop_sending_ns is None else progress.sent,
+            sent=progress.sent,
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
-            reads=self.progress.reads,
-            ticks_late_ns=ticks_late_ns,
+            reads=progress.reads,
+            ticks_late_ns=self._ticks_late_ns,
             kernel_stamps=self._stamped,
             priority=self._priority.facts(),
             waited_s=None if waited_ns is None else waited_ns / NS_PER_S,
             unasked=sorted(self._unasked),
         )
 
-    def _loop(self, start: int, ticks_late_ns: list[int]) -> None:
-        progress, plan = self.progress, self._plan
-        poll = self._pool.poller.poll
-        napping, reads_at_tick = False, 0
-        tick = start + TICK_NS
-        stop_sending = None if plan.stop_sending_ns is None else start + plan.stop_sending_ns
-        if self._stop.requested:  # while the connections were opened
-            self._interrupt()
-        while True:
-            now = now_ns()
-            if now >= tick:
-                ticks_late_ns.append(now - tick)
-                thick = progress.reads - reads_at_tick >= NAP_FROM_READS_PER_TICK
-                reads_at_tick = progress.reads
-                tick = max(tick + TICK_NS, now)
-                self._tick(now)
-                napping = self._stamped and thick and not self._starved
-            if stop_sending is not None and now >= stop_sending:
-                if plan.due_ns is not None:
-                    self._send_due(stop_sending)  # what was due until then: the last one is due at that very moment
-                self._stop_sending("complete")
-            due = self._send_due(now)
-            if self._next >= plan.count and (progress.in_flight == 0 or self._interrupted):
-                return
-            asleep = now_ns()
-            wait_ns = min(tick, due) - asleep
-            if wait_ns <= 0:
-                events = poll(0)
-            elif wait_ns < NS_PER_MS:
-                # epoll counts in milliseconds; a shorter wait is slept, and the stamps tell what came meanwhile.
-                events = poll(0)
-                if not events:
-                    time.sleep(min(wait_ns, 200_000) / NS_PER_S)
-                    self._before = Poll(asleep, asleep, 0)
-                    continue
-            else:
-                events = poll(wait_ns // NS_PER_MS / 1000)
-                if napping and len(events) < 32 and wait_ns > 2 * NS_PER_MS:
-                    time.sleep(NAP_S)
-                    events = poll(0)
-            self._now = Poll(asleep, now_ns(), len(events), NAP_NS if napping else 0)
-            if self._now.returned_ns - asleep > MARK_FROM_NS:
-                self._stalls.mark()
-            if events:
-                if progress.reads and not self._stamped:  # the kernel gives no stamps
-                    self._note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
-                self._read(events)
-            if len(events) >= EVENTS_MAX or self._left_over:
-                self._left_over = False  # not all was looked at: the next reads may find what lay there before
-            else:
-                self._before = self._now
-            if self._size > FLUSH_BYTES:
-                self._flush()
-
     def _read(self, events: list[tuple[int, int]]) -> None:
-        streams, parts, clock = self._pool.connections, self._parts, now_ns
-        append, frame = parts.append, FRAME_BYTES
+        streams, free, clock = self._pool.connections, self._free, now_ns
+        append, frame = self._spool.parts.append, FRAME_BYTES
         size = reads = 0
         for fd, event in events:
             stream = streams.get(fd)
@@ -231,7 +214,13 @@ class Wire:
                 continue
             take = stream.take
             if take is None or event != IN:
-                self._attend(stream, event)
+                slots = len(free)
+                if stream.ready:
+                    self._attend(stream, event)
+                else:
+                    self._connect(stream, event)
+                if len(free) > slots:  # a closed loop sends at once, not when the reads of this turn are done
+                    self._send_due(clock())
                 continue
             try:
                 data, extra, _, _ = stream.recv(READ_BYTES, 64)
@@ -255,19 +244,21 @@ class Wire:
                     self._note_since(stream)
                     if held == OVER:
                         self._ended(stream, data, stamp)
+                        if free:
+                            self._send_due(clock())
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
             if room < 0:
                 self._too_large(stream)
             if length == READ_BYTES:
                 self._left_over = True
-        self._size += size
+        self._spool.size += size
         self.progress.reads += reads
         if reads:
             self._last_byte_ns = now_ns()
 
     def _send_due(self, now: int) -> int:
-        """Sends what is due, and says when the next request is (a far time if none is)."""
+        """Send what is due; return when the next request is (a far time if none is)."""
         plan, progress = self._plan, self.progress
         far = now + NS_PER_S
         if self._paused and self._paused[0] <= now:
@@ -290,12 +281,15 @@ class Wire:
             self._next += 1
             progress.sent += 1
             progress.in_flight += 1
-            self._start(exchange, due)
+            stream = self._assign(exchange, due)
+            if stream is not None and stream.ready:
+                self._send(stream)
         return now
 
     # ---- an exchange: start, end, fail ----
 
-    def _start(self, exchange: int, due: int) -> None:
+    def _assign(self, exchange: int, due: int) -> Connection | None:
+        """Give the request a connection, idle or just begun. None: it failed for want of one."""
         pool = self._pool
         replica = pool.only or pool.choose()
         replica.in_flight += 1
@@ -306,10 +300,9 @@ class Wire:
             except OSError as e:
                 pool.hold(replica, e)
                 self._failed(exchange, replica, failure(e), unsent_due=due)
-                return
+                return None
         stream.exchange, stream.due_ns = exchange, due
-        if stream.ready:
-            self._send(stream)
+        return stream
 
     def _send(self, stream: Connection) -> None:
         exchange, replica = stream.exchange, stream.replica
@@ -320,7 +313,7 @@ class Wire:
         stream.sent_ns = sent = now_ns()
         # Opened for this very request: the time that took is no fault of this client's.
         connecting = 0 if stream.waited else sent - stream.idle_ns
-        self._note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
+        self._spool.note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
         try:
             if stream.tls is not None:
                 stream.tls.object.write(front + payload)
@@ -336,7 +329,7 @@ class Wire:
             self._pool.poller.modify(stream.fd, IN | OUT)
 
     def _head_or_length(self, stream: Connection, data: bytes, stamp: bytes) -> None:
-        """The slower part of reading: the head, and bodies that aren't chunked."""
+        """Read the head, and bodies that aren't chunked: the slower part."""
         if not stream.body:
             stream.silent = False
             raw = stream.head + data
@@ -377,7 +370,7 @@ class Wire:
                 self._ended(stream, data, stamp)
 
     def _first_of_body(self, stream: Connection, data: bytes) -> int:
-        """For the live figure alone: a server may send its head long before the first token."""
+        """Note the first bytes of a body, for the live figure: a server may send its head long before."""
         assert stream.framing is not None
         stream.take = stream.framing.take
         self._count_first(stream, NO_STAMP)
@@ -393,14 +386,14 @@ class Wire:
         return min(seconds * NS_PER_S + ns - self._offset_ns, now) if seconds else now
 
     def _ended(self, stream: Connection, data: bytes, stamp: bytes = NO_STAMP) -> None:
-        """The response is whole; the connection is free for the next exchange."""
+        """Close an exchange whose response is whole; the connection is free for the next one."""
         # When it arrived, not when this loop came to it: the slot has been free since then.
         now = self._arrival(stamp)
-        self._note(END, stream.exchange, now, NO_STAMP)
+        self._spool.note(END, stream.exchange, now)
         if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
-        self.progress.tokens_ended += tokens_told(data)
+        self.progress.tokens_ended += reported_tokens(data)
         stream.replica.refused = 0
         self.progress.ended += 1
         stream.exchange = -1
@@ -408,11 +401,9 @@ class Wire:
         stream.body = False
         self._pool.give_back(stream)
         self._slot_free(stream.replica, now)
-        if self._free:  # a closed loop: at once, not when the reads of this turn are done
-            self._send_due(now_ns())
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
-        """The server said what nobody had asked. Whose answers it gave on this connection isn't known then."""
+        """Note bytes that no request asked for: whose answers came on this connection is unknown then."""
         # A line end too many confuses nobody; and 408 is how some close a connection that was idle for long.
         if data.strip(b"\r\n") and not data.startswith((b"HTTP/1.1 408", b"HTTP/1.0 408")):
             self._unasked.extend(stream.history)
@@ -434,8 +425,8 @@ class Wire:
     def _failed(self, exchange: int, replica: Replica, reason: str, unsent_due: int | None) -> None:
         now = now_ns()
         if unsent_due is not None:  # it never got as far as sending
-            self._note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
-        self._note(END, exchange, now, NO_STAMP, reason.encode()[:1000])
+            self._spool.note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
+        self._spool.note(END, exchange, now, payload=reason.encode()[:1000])
         self.progress.ended += 1
         self.progress.failed += 1
         self._slot_free(replica, now, refused=reason.startswith("refused"), pause=reason.startswith("client"))
@@ -452,7 +443,7 @@ class Wire:
                 self._free.append(now)
 
     def _closed(self, stream: Connection) -> None:
-        """The server closed the connection."""
+        """Handle a connection that the server closed."""
         if stream.exchange >= 0 and stream.body and stream.framing is None and stream.left < 0:
             stream.keep_alive = False
             self._ended(stream, b"")  # a body without a length ends so
@@ -466,8 +457,8 @@ class Wire:
             self._fail(stream, failure(error))
 
     def _sent_again(self, stream: Connection) -> bool:
-        """A kept-alive connection that was closed as soon as the request came was closed under our feet: the
-        request is sent once more, on a fresh one. A server that closes later had the request and gave it up."""
+        """Send the request once more, on a fresh connection, if a kept-alive one was closed under our feet: as soon as
+        the request came. A server that closes later had the request and gave it up."""
         exchange = stream.exchange
         if not (stream.waited and stream.silent and stream.ready and exchange >= 0):
             return False
@@ -480,15 +471,10 @@ class Wire:
         except OSError:
             return False
         fresh.exchange, fresh.due_ns = exchange, stream.due_ns
-        if fresh.ready:
-            self._send(fresh)
         return True
 
     def _attend(self, stream: Connection, event: int) -> None:
-        """What isn't a plain read: connecting, the TLS handshake, the rest of a request, TLS data, a close."""
-        if not stream.ready:
-            self._connect(stream, event)
-            return
+        """Handle what isn't a plain read: TLS, the rest of a request, a head, a close."""
         if event & OUT and stream.out:
             try:
                 stream.out = stream.out[stream.socket.send(stream.out) :]
@@ -499,58 +485,58 @@ class Wire:
                 return
             if not stream.out:
                 self._pool.poller.modify(stream.fd, IN)
-        if event & (IN | ERROR):
+        if not event & (IN | ERROR):
+            return
+        try:
+            data, extra, _, _ = stream.recv(READ_BYTES, 64)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._broken(stream, e)
+            return
+        read_ns = now_ns()
+        plain = data
+        if data and stream.tls is not None:
             try:
-                data, extra, _, _ = stream.recv(READ_BYTES, 64)
-            except BlockingIOError:
+                plain = stream.tls.plain(data)
+            except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
+                if stream.exchange < 0:
+                    self._pool.lost(stream, e)
+                else:
+                    self._fail(stream, failure(e))
                 return
-            except OSError as e:
-                self._broken(stream, e)
+            if not plain:  # part of a record, or a session ticket, which comes on idle connections too
                 return
-            read_ns = now_ns()
-            plain = data
-            if data and stream.tls is not None:
-                try:
-                    plain = stream.tls.plain(data)
-                except ssl.SSLError as e:  # also that it wants a certificate, in TLS 1.3
-                    if stream.exchange < 0:
-                        self._pool.lost(stream, e)
-                    else:
-                        self._fail(stream, failure(e))
-                    return
-                if not plain:  # part of a record, or a session ticket, which comes on idle connections too
-                    return
-            if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
-                self._out_of_turn(stream, plain)
-                self._pool.lost(stream)
-                return
-            if not plain:
-                self._closed(stream)
-                return
-            self.progress.reads += 1
-            self._last_byte_ns = read_ns
-            stamp = extra[0][2] if extra else NO_STAMP
-            self._stamped = self._stamped or bool(extra)
-            for at in range(0, len(plain), READ_BYTES):
-                piece = plain[at : at + READ_BYTES]
-                self._note(READ, stream.exchange, read_ns, stamp, piece)
-            if len(data) == READ_BYTES:
-                self._left_over = True
-            stream.room -= len(plain) + FRAME_BYTES
-            if stream.room < 0:
-                self._too_large(stream)
-                return
-            if stream.framing is None:
-                self._note_since(stream)
-                self._head_or_length(stream, plain, stamp)
-            else:
-                try:
-                    if held := stream.framing.take(plain):
-                        self._note_since(stream)
-                        if held == OVER:
-                            self._ended(stream, plain, stamp)
-                except ValueError as e:
-                    self._fail(stream, f"garbage: {e}")
+        if stream.exchange < 0:  # idle: the server closed it, or talks out of turn
+            self._out_of_turn(stream, plain)
+            self._pool.lost(stream)
+            return
+        if not plain:
+            self._closed(stream)
+            return
+        self.progress.reads += 1
+        self._last_byte_ns = read_ns
+        stamp = extra[0][2] if extra else NO_STAMP
+        self._stamped = self._stamped or bool(extra)
+        for start in range(0, len(plain), READ_BYTES):
+            self._spool.note(READ, stream.exchange, read_ns, stamp, plain[start : start + READ_BYTES])
+        if len(data) == READ_BYTES:
+            self._left_over = True
+        stream.room -= len(plain) + FRAME_BYTES
+        if stream.room < 0:
+            self._too_large(stream)
+            return
+        if stream.framing is None:
+            self._note_since(stream)
+            self._head_or_length(stream, plain, stamp)
+        else:
+            try:
+                if held := stream.framing.take(plain):
+                    self._note_since(stream)
+                    if held == OVER:
+                        self._ended(stream, plain, stamp)
+            except ValueError as e:
+                self._fail(stream, f"garbage: {e}")
 
     def _connect(self, stream: Connection, event: int) -> None:
         try:
@@ -572,16 +558,15 @@ class Wire:
             self._pool.opened(stream)
 
     def _linger(self) -> None:
-        """An answer too many, earlier on, shifts all that follow it on its connection: the last is still to come."""
+        """Wait for answers that no request asked for: one too many, earlier on, shifts all that follow it on its
+        connection, and the last is still to come."""
         progress, pool = self.progress, self._pool
         end = now_ns() + min(LINGER_NS + 2 * progress.first_ns // (progress.firsts or 1), LINGER_MAX_NS)
         while self._outcome == "complete" and any(s.carried for s in pool.connections.values()):
             left_ns = end - now_ns()
             if left_ns <= 0:
                 return
-            for fd, event in pool.poller.poll(left_ns / NS_PER_S):
-                if stream := pool.connections.get(fd):
-                    self._attend(stream, event)
+            self._read(pool.poller.poll(left_ns / NS_PER_S))
 
     # ---- ten times a second ----
 
@@ -591,8 +576,8 @@ class Wire:
         waited = self._stalls.total_ns() or 0
         self._starved, self._waited_ns = waited - self._waited_ns > STARVED_NS, waited
         self._priority.ease()
-        if self._parts:
-            self._flush()
+        if self._spool.parts:
+            self._spool.flush()
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         if self._stop.requested:
@@ -607,7 +592,7 @@ class Wire:
             self._watch(progress)
 
     def _time_out(self, now: int) -> None:
-        pool, via = self._pool, self._via
+        pool, via = self._pool, self._routes[0].via
         pool.give_up(now)
         self._fail_in_flight(
             f"timeout: not connected within {via.connect_timeout_s:g} s (--connect-timeout)",
@@ -644,37 +629,11 @@ class Wire:
 
     # ---- the spool ----
 
-    def _note(self, kind: int, exchange: int, at_ns: int, stamp: bytes, payload: bytes = b"") -> None:
-        self._parts.append(pack(exchange, kind, len(payload), at_ns, stamp))
-        if payload:
-            self._parts.append(payload)
-            self._size += len(payload)
-
     def _note_since(self, stream: Connection) -> None:
-        """After a read that may hold several chunks: since when can they have been there?
-
-        Since the poll before, at the earliest. If this poll slept, nothing had come before it slept, and the first byte
-        woke it as soon as there was a core; the scheduler knows how long there was none.
-        """
-        before, now = self._before, self._now
-        since = before.asked_ns
-        if now.returned_ns - since > NS_PER_MS and self._stalls.continued_ns < since:
-            delay = self._stalls.delay_ns()
-            if delay is not None:
-                since = max(since, before.returned_ns - before.cost_ns - delay)
-                awake_ns = delay + now.cost_ns
-                if now.returned_ns - now.asked_ns > awake_ns + SLEPT_NS:
-                    since = max(since, now.asked_ns, now.returned_ns - awake_ns)
-        self._note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
+        """Note since when the chunks of a read can have been there, if it may hold several."""
+        since = self._stalls.since_ns(self._before, self._now)
+        self._spool.note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 
     def _note_clock(self) -> None:
         self._offset_ns = wall_offset_ns()
-        self._note(CLOCK, 0, now_ns(), TIMES.pack(self._offset_ns, 0))
-
-    def _flush(self) -> None:
-        # The list itself stays: the hot path holds its append method while it reads.
-        try:
-            self._spool.write(self._parts)
-        finally:  # what a full disk took half of must not be written twice
-            self._parts.clear()
-            self._size = 0
+        self._spool.note(CLOCK, 0, now_ns(), TIMES.pack(self._offset_ns, 0))

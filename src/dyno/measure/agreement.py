@@ -1,4 +1,4 @@
-"""Does a server serve what the label says? Differences between a setting and what the server tells, in words."""
+"""Differences between an engine setting and what the server reports that it serves."""
 
 import re
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ def plain(quantization: str) -> str:
 
 
 def named_quantization(model: str) -> str | None:
-    """That a model's name claims: Q4_K_M of llama-2-7b.Q4_K_M.gguf."""
-    found = _IN_NAME.findall(model.rsplit("/", 1)[-1])
-    return found[-1].upper() if found else None
+    """Return the quantization that a model's name claims: Q4_K_M of llama-2-7b.Q4_K_M.gguf."""
+    names = _IN_NAME.findall(model.rsplit("/", 1)[-1])
+    return names[-1].upper() if names else None
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
-    """`served`: '' where the server says that nothing is quantized. None: what is known doesn't decide it."""
+    """`served`: '' where the server reports no quantization. None: unknown."""
     a = plain(asked)
     if served is None or (served == "" and a in _UNQUANTIZED):
         return plain(dtype) == a if dtype is not None and a in _UNQUANTIZED else None
@@ -66,7 +66,7 @@ def _alike(a: str, b: str) -> bool:
 
 
 def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
-    """One sentence for each thing that isn't as asked. What the server doesn't tell is not held against it."""
+    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is no difference."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed[:10]))}"
     if spec.version and facts.version and not is_of(facts.version, spec.version):
@@ -83,13 +83,13 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
         yield f"the model's files are {files}, and it serves {facts.quantization}"
     if spec.max_model_len and facts.max_model_len and facts.max_model_len < spec.max_model_len:
         yield f"a context of {spec.max_model_len} tokens was asked for, and a request may have {facts.max_model_len}"
-    for name, asked, found in (
+    for name, asked, served in (
         ("max_num_seqs", spec.max_num_seqs, facts.slots),
         ("tensor_parallel", _tensor_parallel(spec), facts.tensor_parallel),
         ("prefix_caching", spec.prefix_caching, facts.prefix_caching),
     ):
-        if asked is not None and found is not None and asked != found:
-            yield f"{name} = {asked} was asked for, and it has {found}"
+        if asked is not None and served is not None and asked != served:
+            yield f"{name} = {asked} was asked for, and it has {served}"
     asked_dtype = spec.dtype if spec.dtype != "auto" else None
     if asked_dtype and facts.dtype and plain(asked_dtype) != plain(facts.dtype):
         yield f"the dtype {asked_dtype} was asked for, and it has {facts.dtype}"
@@ -106,19 +106,19 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
 
 
 def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
-    """What was asked for and the server says nothing of."""
-    told = {
+    """Return the settings that were asked for and that the server doesn't report."""
+    reported = {
         "quantization": facts.quantization if facts.quantization else facts.dtype if facts.quantization == "" else None,
         "dtype": facts.dtype, "version": facts.version, "max_model_len": facts.max_model_len,
         "max_num_seqs": facts.slots, "kv_cache_dtype": facts.kv_cache_dtype, "prefix_caching": facts.prefix_caching,
         "tensor_parallel": facts.tensor_parallel,
     }  # fmt: skip
-    untold = ("load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill",
+    unreported = ("load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill",
               "draft_model", "draft_tokens")  # fmt: skip
     asked = msgspec.structs.asdict(spec)
     default = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
-    given = [name for name in (*told, *untold) if asked[name] not in (default[name], "auto")]
-    return [name for name in given if told.get(name) is None]
+    given = [name for name in (*reported, *unreported) if asked[name] not in (default[name], "auto")]
+    return [name for name in given if reported.get(name) is None]
 
 
 def _same_file(a: str, b: str) -> bool:
@@ -126,5 +126,5 @@ def _same_file(a: str, b: str) -> bool:
 
 
 def _tensor_parallel(spec: EngineSpec) -> int | None:
-    """None: not asked for, or by the engine's own flag."""
+    """The setting, if asked for; None: not, or by the engine's own flag."""
     return spec.tensor_parallel if spec.tensor_parallel > 1 else None

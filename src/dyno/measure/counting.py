@@ -1,4 +1,4 @@
-"""Who counted a request's tokens, and can that be? A server is believed where what it says fits what came."""
+"""Whose count of a request's tokens is used: the server's, where it fits what came."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _LENGTHS = {"max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"
 
 
 def length_is_known(trial: TrialSpec) -> bool:
-    """How many tokens each request asks for at most."""
+    """Whether it is known how many tokens each request asks for at most."""
     return not _LENGTHS & trial.extra_body.keys()
 
 
@@ -29,10 +29,10 @@ class Counting:
         self._samples = SAMPLED if count is not None and sampling else 0
 
     def settle(self, r: Record) -> None:
-        claim = None if r.output_tokens is None else _kept(r.output_tokens)
+        claim = None if r.output_tokens is None else _bounded(r.output_tokens)
         r.output_tokens = claim
-        r.prompt_tokens = None if r.prompt_tokens is None else _kept(r.prompt_tokens)
-        r.cached_tokens = None if r.cached_tokens is None else _kept(r.cached_tokens)
+        r.prompt_tokens = None if r.prompt_tokens is None else _bounded(r.prompt_tokens)
+        r.cached_tokens = None if r.cached_tokens is None else _bounded(r.cached_tokens)
         if r.error is not None:
             r.chunk_tokens = None
             return
@@ -61,7 +61,7 @@ class Counting:
 
 
 def prompt_is_odd(r: Record) -> bool:
-    """The server's count of prompt tokens can't be."""
+    """Whether the server's count of prompt tokens is impossible."""
     most = _PROMPT_TIMES * r.prompt_tokens_planned + _PROMPT_MORE
     prompt, cached = r.prompt_tokens, r.cached_tokens
     if prompt is not None and not 0 <= prompt <= most:
@@ -70,15 +70,15 @@ def prompt_is_odd(r: Record) -> bool:
 
 
 def differ(claimed: int, counted: int) -> bool:
-    """By more than two tokenizers do."""
+    """Whether two counts differ by more than two tokenizers do."""
     low, high = sorted((claimed, counted))
     return high > 1.5 * low + _FEW
 
 
 def _most(r: Record) -> int:
-    """The tokens that its text can hold: each has a byte, or an event of its own without text."""
+    """Return the most tokens that its text can hold: each has a byte, or an event of its own without text."""
     return len(r.text.encode("utf-8", "replace")) + len(r.chunk_ns) + r.empty_chunks + 1
 
 
-def _kept(claim: int) -> int:
+def _bounded(claim: int) -> int:
     return max(min(claim, CLAIM_MAX), -CLAIM_MAX)

@@ -25,7 +25,7 @@ def ordinary_ms(gaps: Latency) -> float:
 
 
 class Silences:
-    """Takes records one by one; `freezes()` closes it."""
+    """Collects records one by one; `freezes()` closes it."""
 
     def __init__(self) -> None:
         self._heard = np.zeros(1024)  # chunks of failed requests in each bucket
@@ -57,14 +57,14 @@ class Silences:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
         pace = float(np.median((first - sent) / np.maximum(prompt, 1)))  # of a prompt's token, with its queue
-        found = []
+        freezes = []
         for start, end in self._silent(tokens):
             under_way = (sent <= start) & (last >= end)
             waiting = int(prompt[under_way & (first >= end)].sum())
             needed = max(ns(LEAST_S), GAPS * ordinary_ms(gaps) * NS_PER_MS, PREFILLS * pace * waiting)
             if under_way.any() and end - start >= needed:
-                found.append(Freeze(seconds(start), seconds(end - start)))
-        return found
+                freezes.append(Freeze(seconds(start), seconds(end - start)))
+        return freezes
 
     def _silent(self, tokens: np.ndarray) -> Iterator[tuple[int, int]]:
         """Stretches of buckets without a chunk, and without one that may have come then."""
@@ -96,8 +96,8 @@ class Cuts:
         self._from = before + keep_ns
         self._length = np.where(np.isfinite(after), after - self._from, 0.0).clip(min=0)
 
-    def moved(self, at_ns: int) -> int:
-        return at_ns - round(float((at_ns - self._from).clip(0, self._length).sum()))
+    def moved(self, time_ns: int) -> int:
+        return time_ns - round(float((time_ns - self._from).clip(0, self._length).sum()))
 
     def record(self, r: Record) -> Record:
         return msgspec.structs.replace(
@@ -114,5 +114,5 @@ class Cuts:
 
 
 def unfrozen(s: Summary) -> Unfrozen:
-    """What of a summary is given beside the whole run's."""
+    """Return what is shown of it beside the whole run's figures."""
     return Unfrozen(s.duration_s, s.request_throughput, s.output_throughput, s.ttft, s.tpot, s.itl, s.e2el)

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before an engine is started, in words. An empty answer: nothing is known to."""
+"""Problems that are known before an engine is started, in words."""
 
 from collections.abc import Iterator, Sequence
 
@@ -80,7 +80,7 @@ def _memory(
 
 
 def _free(spec: EngineSpec, limits: Limits, rig: Rig, devices: Sequence[int]) -> float | None:
-    """Over all devices that the copies may use; the host's where weights may lie there, too."""
+    """Return the free memory of all devices the copies may use; with the host's where weights may lie there too."""
     used = [a for a in rig.accelerators if a.index in devices]
     if not limits.spreads:
         used = used[: spec.world * spec.replicas]
@@ -97,8 +97,8 @@ def _free(spec: EngineSpec, limits: Limits, rig: Rig, devices: Sequence[int]) ->
 def _weights(spec: EngineSpec, model: ModelShape | None) -> float | None:
     if model is None:
         return None
-    made = {"fp8": 0.5, "int8": 0.5, "experts-int8": 0.5, "eetq": 0.5, "bitsandbytes": 0.25}  # smaller as it loads
-    halved = made.get(plain(spec.quantization or ""), 1.0) if model.quantization is None else 1.0
+    factors = {"fp8": 0.5, "int8": 0.5, "experts-int8": 0.5, "eetq": 0.5, "bitsandbytes": 0.25}  # smaller as it loads
+    halved = factors.get(plain(spec.quantization or ""), 1.0) if model.quantization is None else 1.0
     if model.weights_bytes:
         return model.weights_bytes * halved
     if model.parameters is None:

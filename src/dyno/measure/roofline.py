@@ -1,16 +1,41 @@
 """The roofline: which share of memory bandwidth and of arithmetic a figure amounts to. METHOD.md has the formulas."""
 
-from dyno.facts.engine import EngineSpec
+import math
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.roofline import Peaks, Roofline, Share
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
-from dyno.measure.loaded import Loaded, as_loaded
+from dyno.measure.agreement import plain
 
 ALONE = 1.05  # streams: up to this, a first token's latency is that of one prompt
 _SPECULATES = ("--spec", "--draft", "-md", "--model-draft", "--lookup")
+
+
+class _Work(NamedTuple):
+    """What was done, by request and second."""
+
+    prompt: float  # tokens that were processed
+    output: float  # tokens
+    cached: float  # tokens of the prompt that were in the cache
+    requests_per_s: float | None
+    step: "_Step | None" = None
+    prefill_speed: float | None = None  # tokens/s
+
+
+class _Step(NamedTuple):
+    """A step of decoding."""
+
+    token_s: float  # for each token of a request
+    tokens: float  # of a request in a step, by speculation
+    batch: float  # requests in it, of one copy
+    context: float  # tokens of a request, mean
 
 
 def of_served(
@@ -23,34 +48,32 @@ def of_served(
     shared_prefix: int = 0,
 ) -> Roofline | None:
     """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
-    loaded = as_loaded(shape, spec, target)
-    if loaded is None or not summary.completed:
+    loaded, completed = as_loaded(shape, spec, target), summary.completed
+    if loaded is None or not completed:
         return None
     copies = spec.replicas if spec else 1
     streams = summary.steady.streams_mean if summary.steady else summary.client.streams_mean
     cached = summary.cached_input_tokens
     if cached is None and telemetry is not None:
         cached = round(telemetry.total("prefix_hit_tokens") or 0)
-    prompt = max(summary.total_input_tokens - (cached or 0), 0) / summary.completed
-    shares: list[Share] = []
-    per_step = _tokens_per_step(spec, telemetry)
+    step, per_step = None, _tokens_per_step(spec, telemetry)
     if summary.tpot.mean and per_step is not None:
         tpot_s = summary.tpot.mean / 1000
         throughput = (summary.steady and summary.steady.output_throughput) or summary.output_throughput
         # Those that wait or have their prompt processed are in flight too, and read no cache yet.
-        at_once = min(streams, max(throughput * tpot_s, float(copies))) / copies
-        batch = max(min(at_once, target.slots or at_once), 1.0)
-        context = (summary.total_input_tokens + summary.total_output_tokens / 2) / summary.completed
-        shared = max((cached or 0) / summary.completed, shared_prefix)
-        shares.append(_decode(loaded, peaks, batch, context, tpot_s * per_step, per_step, copies, shared))
-    if summary.ttft.mean and streams <= ALONE and prompt:
-        before = (cached or 0) / summary.completed
-        shares.append(_prefill(loaded, peaks, prompt / (summary.ttft.mean / 1000), prompt, before))
-    if summary.duration_s > 0:
-        output = summary.total_output_tokens / summary.completed
-        requests_per_s = summary.completed / summary.duration_s
-        shares.append(_whole(loaded, peaks, prompt, output, requests_per_s))
-    return _roofline(loaded, peaks, shares)
+        decoding = min(streams, max(throughput * tpot_s, float(copies))) / copies
+        context = (summary.total_input_tokens + summary.total_output_tokens / 2) / completed
+        step = _Step(tpot_s, per_step, max(min(decoding, target.slots or decoding), 1.0), context)
+    prompt = max(summary.total_input_tokens - (cached or 0), 0) / completed
+    work = _Work(
+        prompt=prompt,
+        output=summary.total_output_tokens / completed,
+        cached=(cached or 0) / completed,
+        requests_per_s=completed / summary.duration_s if summary.duration_s > 0 else None,
+        step=step,
+        prefill_speed=prompt / (summary.ttft.mean / 1000) if summary.ttft.mean and streams <= ALONE else None,
+    )
+    return _roofline(loaded, peaks, work, copies, shared_prefix)
 
 
 def of_offline(
@@ -62,13 +85,10 @@ def of_offline(
     shared_prefix: int = 0,
 ) -> Roofline | None:
     """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
-    loaded = as_loaded(shape, spec, target)
-    if loaded is None or not summary.completed:
+    loaded, completed = as_loaded(shape, spec, target), summary.completed
+    if loaded is None or not completed:
         return None
     copies = spec.replicas if spec else 1
-    prompt = max(summary.input_tokens - (summary.cached_input_tokens or 0), 0) / summary.completed
-    output = summary.output_tokens / summary.completed
-    shares: list[Share] = []
     drafted, decoded = summary.speculation, summary.decoded_tokens
     if drafted and decoded > drafted.accepted_tokens:
         # Of all steps: n-grams aren't found in each, and those without a draft give one token. The first token is none
@@ -76,22 +96,22 @@ def of_offline(
         per_step: float | None = decoded / (decoded - drafted.accepted_tokens)
     else:
         per_step = _tokens_per_step(spec, None)
-    pace = _decode_pace(summary)
+    pace, step = _decode_pace(summary), None
     if pace is not None and per_step is not None:
-        token_s, at_once = pace
-        batch = max(at_once / copies, 1.0)
-        shared = max((summary.cached_input_tokens or 0) / summary.completed, shared_prefix)
-        step_s = token_s * per_step
-        shares.append(_decode(loaded, peaks, batch, summary.context_mean, step_s, per_step, copies, shared))
+        step = _Step(pace[0], per_step, max(pace[1] / copies, 1.0), summary.context_mean)
     speed = summary.prefill_speed.mean if summary.prefill_speed else None
     if speed is None and summary.kind == "micro" and not summary.output_tokens:
         speed = summary.total_token_throughput.mean
-    if speed and prompt:
-        before = (summary.cached_input_tokens or 0) / summary.completed
-        shares.append(_prefill(loaded, peaks, speed, prompt, before))
-    if summary.duration_s > 0:
-        shares.append(_whole(loaded, peaks, prompt, output, summary.completed / summary.duration_s))
-    return _roofline(loaded, peaks, shares)
+    cached = summary.cached_input_tokens or 0
+    work = _Work(
+        prompt=max(summary.input_tokens - cached, 0) / completed,
+        output=summary.output_tokens / completed,
+        cached=cached / completed,
+        requests_per_s=completed / summary.duration_s if summary.duration_s > 0 else None,
+        step=step,
+        prefill_speed=speed,
+    )
+    return _roofline(loaded, peaks, work, copies, shared_prefix)
 
 
 def _decode_pace(s: OfflineSummary) -> tuple[float, float] | None:
@@ -104,87 +124,8 @@ def _decode_pace(s: OfflineSummary) -> tuple[float, float] | None:
         return tpot_s, min(speed * tpot_s, float(s.requests)) if speed else s.in_flight_mean or 1.0
     if not speed:
         return None
-    at_once = 1.0 if s.kind == "micro" else s.in_flight_mean
-    return None if at_once is None else (at_once / speed, at_once)
-
-
-def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
-    """Bytes/s for so many that are read again and again. None: they fit a cache whose speed isn't known."""
-    if peaks.bandwidth_by_size:
-        below = [size for size in peaks.bandwidth_by_size if size <= size_bytes]
-        return peaks.bandwidth_by_size[max(below)] if below else None
-    return None if peaks.cache_bytes and size_bytes <= peaks.cache_bytes else peaks.bandwidth
-
-
-def precision_of(loaded: Loaded, peaks: Peaks) -> str:
-    """Of those in which it may be reckoned, the fastest."""
-    known = [p for p in loaded.precisions if p in peaks.flops] or list(peaks.flops)
-    return max(known, key=lambda p: peaks.flops[p])
-
-
-def _decode(
-    loaded: Loaded,
-    peaks: Peaks,
-    batch: float,
-    context: float,
-    step_s: float,
-    per_step: float,
-    copies: int,
-    shared: float = 0.0,
-) -> Share:
-    """One step of each copy reads the weights once, and the KV cache of each of its requests. What they share of it
-    may be read once for all."""
-    tokens = batch * per_step
-    cache = batch * loaded.kv_bytes(context)
-    own = max(context - shared, 0.0)
-    read = copies * (loaded.weights_bytes(tokens) + cache)
-    least = copies * (loaded.least_bytes + batch * loaded.kv_bytes(own) + loaded.kv_bytes(context - own))
-    speed, speed_least = bandwidth_at(peaks, read), bandwidth_at(peaks, least)
-    # What a cache holds over from the step before needn't come from memory.
-    held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
-    operations = copies * tokens * _operations(loaded, context, drawn=1.0)
-    several = (f", {per_step:.2f} tokens a step" if per_step != 1 else "") + (
-        f", {copies} copies" if copies > 1 else ""
-    )
-    peak = "a cache of unknown speed" if speed is None else f"{speed / 1e9:,.4g} GB/s"
-    return Share(
-        what="decode",
-        bandwidth=read / step_s / speed if speed else None,
-        arithmetic=operations / step_s / peaks.flops[precision_of(loaded, peaks)],
-        bandwidth_least=(least - held) / step_s / speed_least if speed_least else None,
-        about=f"{_giga(read / copies)} GB in {step_s * 1000:.3f} ms: weights {_giga(read / copies - cache)}, KV cache "
-        f"of {batch:.1f} × {context:.0f} tokens {_giga(cache)}{several}; against {peak}, {_arithmetic(loaded, peaks)}",
-        streams=batch,
-    )
-
-
-def _prefill(loaded: Loaded, peaks: Peaks, speed: float, prompt: float, before: float = 0.0) -> Share:
-    """The head is needed for the last token of a prompt alone. `before`: tokens that were in the context already."""
-    operations = _operations(loaded, before + prompt / 2, drawn=1 / prompt)
-    return Share(
-        what="prefill",
-        arithmetic=speed * operations / peaks.flops[precision_of(loaded, peaks)],
-        about=f"{speed:,.0f} tokens/s × {_giga(operations)} G operations, prompts of {prompt:.0f} tokens"
-        f"{f' after {before:.0f}' if before else ''}; against "
-        f"{_arithmetic(loaded, peaks)}",
-    )
-
-
-def _whole(loaded: Loaded, peaks: Peaks, prompt: float, output: float, requests_per_s: float) -> Share:
-    each = prompt * _operations(loaded, prompt / 2, drawn=0.0)
-    each += output * _operations(loaded, prompt + output / 2, drawn=1.0)
-    return Share(
-        what="whole",
-        arithmetic=requests_per_s * each / peaks.flops[precision_of(loaded, peaks)],
-        about=f"{requests_per_s:.3g} requests/s × {each / 1e12:.3g} T operations, {prompt:.0f} tokens in and "
-        f"{output:.0f} out; against {_arithmetic(loaded, peaks)}",
-    )
-
-
-def _operations(loaded: Loaded, context: float, drawn: float) -> float:
-    """For a token; `drawn`: the share of tokens after which the next is drawn."""
-    weights = loaded.body_parameters + drawn * loaded.head_parameters
-    return 2 * weights + loaded.shape.attention_operations(context)
+    in_flight = 1.0 if s.kind == "micro" else s.in_flight_mean
+    return None if in_flight is None else (in_flight / speed, in_flight)
 
 
 def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None) -> float | None:
@@ -202,10 +143,44 @@ def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None
     return max(sum(known) / len(known), 1.0) if known and len(known) == len(lengths) else None
 
 
-def _roofline(loaded: Loaded, peaks: Peaks, shares: list[Share]) -> Roofline:
+def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
+    """Bytes/s for so many that are read repeatedly. None: they fit a cache whose speed isn't known."""
+    if peaks.bandwidth_by_size:
+        below = [size for size in peaks.bandwidth_by_size if size <= size_bytes]
+        return peaks.bandwidth_by_size[max(below)] if below else None
+    return None if peaks.cache_bytes and size_bytes <= peaks.cache_bytes else peaks.bandwidth
+
+
+def precision_of(loaded: "Loaded", peaks: Peaks) -> str:
+    """The fastest in which it may be calculated."""
+    known = [p for p in loaded.precisions if p in peaks.flops] or list(peaks.flops)
+    return max(known, key=lambda p: peaks.flops[p])
+
+
+def _roofline(loaded: "Loaded", peaks: Peaks, work: _Work, copies: int, shared_prefix: int) -> Roofline:
+    precision = precision_of(loaded, peaks)
+    flops = peaks.flops[precision]
+    against = f"{flops / 1e12:,.4g} T/s in {precision}"
+    shares: list[Share] = []
+    if work.step is not None:
+        shares.append(_decode(loaded, peaks, work.step, copies, max(work.cached, shared_prefix)))
+    if work.prefill_speed and work.prompt:
+        # The head is needed for the last token of a prompt alone.
+        operations = loaded.operations(work.cached + work.prompt / 2, drawn=1 / work.prompt)
+        prompts = f"prompts of {work.prompt:.0f} tokens" + (f" after {work.cached:.0f}" if work.cached else "")
+        about = f"{work.prefill_speed:,.0f} tokens/s × {_giga(operations)} G operations, {prompts}; against {against}"
+        shares.append(Share("prefill", arithmetic=work.prefill_speed * operations / flops, about=about))
+    if work.requests_per_s is not None:
+        each = work.prompt * loaded.operations(work.prompt / 2, drawn=0.0)
+        each += work.output * loaded.operations(work.prompt + work.output / 2, drawn=1.0)
+        about = (
+            f"{work.requests_per_s:.3g} requests/s × {each / 1e12:.3g} T operations, {work.prompt:.0f} tokens in and "
+        )
+        about += f"{work.output:.0f} out; against {against}"
+        shares.append(Share("whole", arithmetic=work.requests_per_s * each / flops, about=about))
     return Roofline(
         peaks=peaks,
-        precision=precision_of(loaded, peaks),
+        precision=precision,
         weights_bytes=loaded.least_bytes,
         kv_bytes=loaded.shape.kv_bytes_per_token(loaded.kv_width) or 0.0,
         parameters=loaded.body_parameters + loaded.head_parameters,
@@ -213,10 +188,160 @@ def _roofline(loaded: Loaded, peaks: Peaks, shares: list[Share]) -> Roofline:
     )
 
 
-def _arithmetic(loaded: Loaded, peaks: Peaks) -> str:
+def _decode(loaded: "Loaded", peaks: Peaks, step: _Step, copies: int, shared: float) -> Share:
+    """One step of each copy reads the weights once, and the KV cache of each of its requests. Tokens that requests
+    share may be read once for all."""
+    tokens, step_s = step.batch * step.tokens, step.token_s * step.tokens
+    cache = step.batch * loaded.kv_bytes(step.context)
+    own = max(step.context - shared, 0.0)
+    read = copies * (loaded.weights_bytes(tokens) + cache)
+    least = copies * (loaded.least_bytes + step.batch * loaded.kv_bytes(own) + loaded.kv_bytes(step.context - own))
+    speed, speed_least = bandwidth_at(peaks, read), bandwidth_at(peaks, least)
+    # What a cache holds over from the step before needn't come from memory.
+    held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
+    operations = copies * tokens * loaded.operations(step.context, drawn=1.0)
+    several = f", {step.tokens:.2f} tokens a step" if step.tokens != 1 else ""
+    several += f", {copies} copies" if copies > 1 else ""
     precision = precision_of(loaded, peaks)
-    return f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}"
+    peak = "a cache of unknown speed" if speed is None else f"{speed / 1e9:,.4g} GB/s"
+    return Share(
+        what="decode",
+        bandwidth=read / step_s / speed if speed else None,
+        arithmetic=operations / step_s / peaks.flops[precision],
+        bandwidth_least=(least - held) / step_s / speed_least if speed_least else None,
+        about=f"{_giga(read / copies)} GB in {step_s * 1000:.3f} ms: weights {_giga(read / copies - cache)}, KV cache "
+        f"of {step.batch:.1f} × {step.context:.0f} tokens {_giga(cache)}{several}; against {peak}, "
+        f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}",
+        streams=step.batch,
+    )
 
 
 def _giga(n: float) -> str:
     return f"{n / 1e9:.4g}"
+
+
+# ---- a model as an engine has it in memory: files may be converted as they are loaded ----
+
+_WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
+# Bytes of a value where an engine quantizes as it loads; of others that do, the smallest.
+_QUANTIZED = dict.fromkeys(("fp8", "ptpc-fp8", "fbgemm-fp8", "mxfp8", "int8", "eetq", "experts-int8"), 1.0)
+_SMALLEST = 0.5
+_UNQUANTIZED = {*_WIDTHS, "auto", ""}
+# GGUF's blocks, by bytes for each value.
+_KV = {
+    "f32": 4.0, "fp32": 4.0, "float32": 4.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
+    "q4_0": 18 / 32, "iq4_nl": 18 / 32, "int4": 0.5, "f16": 2.0, "bf16": 2.0,
+}  # fmt: skip
+_KV_FLAGS = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
+_ALL = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32")
+_HALF = ("bf16", "fp16")
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What is read and calculated for a token."""
+
+    shape: ModelShape
+    dense_bytes: float  # read at every step
+    expert_bytes: float  # all routed experts
+    body_parameters: float  # multiplied for every token, its experts' among them, without the head
+    head_parameters: float  # … where a token is drawn
+    kv_width: float  # bytes of a value in the KV cache
+    precisions: tuple[str, ...]  # in which it may be calculated: the fastest of them is the bound
+
+    def weights_bytes(self, tokens: float) -> float:
+        """Read in a step of so many tokens, each of which takes its experts as if by lot."""
+        untouched = math.pow(1 - self._used_share, max(tokens, 1.0))
+        return self.dense_bytes + self.expert_bytes * (1 - untouched)
+
+    @property
+    def least_bytes(self) -> float:
+        """Read where all tokens take the same experts."""
+        return self.dense_bytes + self.expert_bytes * self._used_share
+
+    def kv_bytes(self, context: float) -> float:
+        return self.shape.kv_bytes_read(context, self.kv_width) or 0.0
+
+    def operations(self, context: float, drawn: float) -> float:
+        """For a token; `drawn`: the share of tokens after which the next is drawn."""
+        weights = self.body_parameters + drawn * self.head_parameters
+        return 2 * weights + self.shape.attention_operations(context)
+
+    @property
+    def _used_share(self) -> float:
+        experts, used = self.shape.experts, self.shape.experts_used
+        return min(used / experts, 1.0) if experts and used else 1.0
+
+
+def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None) -> Loaded | None:
+    """`target`: what the engine reports, which goes before the setting. None: the shape says too little."""
+    # Experts whose weights aren't found, or of which it isn't said how many are used, would count as read whole.
+    if shape.parameters is None or bool(shape.expert_parameters) != bool(shape.experts and shape.experts_used):
+        return None
+    tied = shape.head_parameters == 0
+    head = shape.embedding_parameters if tied else shape.head_parameters
+    body = shape.parameters - shape.expert_parameters - shape.embedding_parameters - shape.head_parameters
+    body -= shape.aside_parameters
+    used = shape.expert_parameters * shape.experts_used / shape.experts if shape.experts and shape.experts_used else 0.0
+    quantization = plain((target and target.quantization) or (spec and spec.quantization) or "")
+    dtype = _dtype(shape, (target.dtype if target else None, spec.dtype if spec else None, quantization))
+    in_files = sum(shape.bytes_by_type.values()) - shape.aside_bytes
+    if in_files > 0 and (shape.format == "gguf" or shape.quantization):
+        experts = float(shape.expert_bytes)
+        dense = in_files - (0 if tied else shape.embedding_bytes) - experts
+    else:
+        width = _WIDTHS[dtype]
+        # Where only a config is there, what it says of the files counts.
+        name = plain(shape.quantization or "") if quantization in _UNQUANTIZED else quantization
+        on_load = width if name in _UNQUANTIZED else _QUANTIZED.get(name, _SMALLEST)
+        dense = body * (width if quantization == "experts-int8" else on_load) + head * width
+        experts = shape.expert_parameters * on_load
+    return Loaded(
+        shape=shape,
+        dense_bytes=dense,
+        expert_bytes=experts,
+        body_parameters=body + used,
+        head_parameters=head,
+        kv_width=_kv_width(dtype, spec, (target and target.kv_cache_dtype) or (spec and spec.kv_cache_dtype) or "auto"),
+        precisions=_precisions(shape, dtype, quantization),
+    )
+
+
+def _dtype(shape: ModelShape, settings: tuple[str | None, ...]) -> str:
+    """Of what isn't quantized. Files of 32 bits count as 16 unless a setting says otherwise: vLLM halves them."""
+    named = next((name for s in settings if (name := plain(s or "")) in _WIDTHS), None)
+    return named or (shape.dtype if shape.dtype in _HALF else "bf16")
+
+
+def _kv_width(dtype: str, spec: EngineSpec | None, setting: str) -> float:
+    """Of keys and values, whose types llama.cpp sets separately: the mean."""
+    llamacpp = spec is not None and spec.kind == "llamacpp"
+    types = [valued(spec.args, *names) or setting for names in _KV_FLAGS] if spec and llamacpp else [setting]
+    own_width = 4.0 if dtype == "fp32" and not llamacpp else 2.0
+    return sum(_width(name.lower(), own_width) for name in types) / len(types)
+
+
+def _width(name: str, own_width: float) -> float:
+    """Bytes of a value; of an unknown type, the smallest."""
+    if name == "auto":
+        return own_width
+    if name.startswith(("fp8", "int8")):
+        return 1.0
+    return _KV.get(name, 2.0 if plain(name) in _WIDTHS else _SMALLEST)
+
+
+def _precisions(shape: ModelShape, dtype: str, quantization: str) -> tuple[str, ...]:
+    """llama.cpp multiplies its blocks as 8-bit integers; vLLM's 4-bit weights are widened to 16 bits."""
+    name = plain(shape.quantization or "") or quantization
+    if shape.format == "gguf":
+        if name in ("fp16", "bf16"):
+            return ("fp16", "bf16", "fp32")
+        if name == "fp32":
+            return ("tf32", "fp32")
+        return ("int8", "fp16", "bf16", "fp32") if name.startswith(("q", "iq", "tq")) else _ALL
+    if name in _UNQUANTIZED:
+        return {"fp32": ("tf32", "fp32"), "fp16": ("fp16",)}.get(dtype, ("bf16",))
+    if "fp8" in name:
+        return ("fp8", *_HALF)
+    if name in ("gptq", "awq", "bitsandbytes") or name.endswith("a16"):
+        return _HALF
+    return ("int8", *_HALF) if name in ("int8", "eetq", "experts-int8") else _ALL

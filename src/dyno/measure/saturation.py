@@ -1,4 +1,4 @@
-"""When more load brings no more: throughput no longer grows, and latency does."""
+"""Saturation: throughput no longer grows with load, and latency does."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Level(NamedTuple):
 
 
 def level_of(result: Result) -> Level | None:
-    """None where too little was completed, or the client itself is in doubt: that says nothing of the engine."""
+    """Return the level, or None where too little was completed or the client itself is in doubt."""
     s = result.served
     if not s.completed or s.failed > s.completed or s.e2el.median is None:
         return None
@@ -27,11 +27,11 @@ def level_of(result: Result) -> Level | None:
 
 
 def saturated(levels: Sequence[Level], rule: StopRule) -> str | None:
-    """Of levels of rising load: why the last of them is enough, in words; None where it isn't."""
+    """Say why the last of these levels of rising load is saturated; None where it isn't."""
     if len(levels) < 2:
         return None
     steady = [level.steady for level in levels if level.steady is not None]
-    alike = len(steady) == len(levels)  # a window is held against windows, a whole run against whole runs
+    alike = len(steady) == len(levels)  # windows are compared with windows, whole runs with whole runs
     *before, last = steady if alike else [level.throughput for level in levels]
     waits, waited = levels[-1].latency_ms, levels[-2].latency_ms
     if last > max(before) * (1 + rule.throughput_gain) or waits <= waited * (1 + rule.latency_growth):

@@ -22,7 +22,7 @@ _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
 class Tally:
-    """Takes records one by one; `summary()` closes it."""
+    """Collects records one by one; `summary()` closes it."""
 
     def __init__(self, trial: TrialSpec) -> None:
         self._trial = trial
@@ -251,8 +251,8 @@ class Tally:
         )
 
     def _arrived(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that had arrived before each bucket: at least, and those that may have besides. Both end with a whole
-        second."""
+        """Return the tokens that had arrived before each bucket: at least, and those that may have besides. Both end
+        with a whole second."""
         size = max(len(self._tokens), len(self._earlier))
         size += -size % _A_SECOND
         tokens, earlier = (np.pad(a, (1, size - len(a))) for a in (self._tokens, self._earlier))
@@ -264,7 +264,7 @@ class Tally:
         return float(low.max(initial=0.0)), float(high.max(initial=0.0))
 
     def _window(self) -> tuple[int, int] | None:
-        """The steady one."""
+        """Return start and end of the steady window."""
         completed = np.array(self._completed, dtype=bool)
         if not completed.any():
             return None
@@ -273,7 +273,7 @@ class Tally:
         return (start, end) if end - start >= 10 * BUCKET_NS else None
 
     def _tokens_in(self, start: int, end: int) -> tuple[float, float]:
-        """At least and at most."""
+        """Return the tokens of a window: at least and at most."""
         least, more = self._arrived()
         first, last = start // BUCKET_NS, min(end // BUCKET_NS, len(least) - 1)
         tokens = float(least[last] - least[first])
@@ -358,7 +358,7 @@ class Tally:
 
 
 def _count_name(names: Counter[str], name: str) -> None:
-    """A server may give each answer another one."""
+    """Count a name, up to a limit: a server may give each answer another one."""
     names[name if name in names or len(names) < NAMES_MAX else "others"] += 1
 
 
@@ -425,12 +425,12 @@ def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _in_buckets(buckets: np.ndarray, times: np.ndarray, tokens: np.ndarray | float) -> np.ndarray:
-    """Adds `tokens` to the buckets of `times`, which grow where they must."""
-    at = times // BUCKET_NS
-    first, last = int(at.min()), int(at.max())
+    """Add `tokens` to the buckets of `times`, which grow where they must."""
+    numbers = times // BUCKET_NS
+    first, last = int(numbers.min()), int(numbers.max())
     if last >= len(buckets):
         buckets = np.concatenate([buckets, np.zeros(max(last + 1, len(buckets)))])
     weights = tokens if isinstance(tokens, np.ndarray) else None
-    arrived = np.bincount(at - first, weights)
+    arrived = np.bincount(numbers - first, weights)
     buckets[first : last + 1] += arrived if weights is not None else arrived * tokens
     return buckets

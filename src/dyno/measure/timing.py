@@ -10,7 +10,7 @@ from dyno.facts.record import Record
 
 
 class Span(NamedTuple):
-    """From the least to the most that a figure can be."""
+    """The least and the most that a figure can be."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 def first(r: Record) -> Span | None:
-    """When the first chunk arrived, since the load began."""
+    """Return when the first chunk arrived, since the load began."""
     if not r.chunk_ns:
         return None
     high = r.chunk_ns[0]
@@ -79,7 +79,7 @@ def end_at_once(r: Record) -> bool:
 
 
 def earliest_ns(r: Record) -> list[int]:
-    """The earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
+    """Return the earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
     early = list(r.chunk_ns)
     for k, i in enumerate(r.unseen):
         early[i] = r.unseen_since_ns[k] if r.unseen_since_ns else (r.chunk_ns[i - 1] if i else r.sent_ns)
@@ -87,7 +87,7 @@ def earliest_ns(r: Record) -> list[int]:
 
 
 def likely_ns(r: Record) -> list[int]:
-    """For pictures and slices: chunks that were not seen lie evenly in the time in which they can have come."""
+    """Return likely times for pictures: unseen chunks spread evenly over the time in which they can have come."""
     if not r.unseen:
         return r.chunk_ns
     early, likely = earliest_ns(r), list(r.chunk_ns)

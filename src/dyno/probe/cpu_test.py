@@ -38,14 +38,14 @@ def main() -> None:
 def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
     """Bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
-    start, told = context.Barrier(cores), context.SimpleQueue()
-    workers = [context.Process(target=_work, args=(cores, wanted, start, told.put)) for _ in range(cores)]
+    start, queue = context.Barrier(cores), context.SimpleQueue()
+    workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put)) for _ in range(cores)]
     for worker in workers:
         worker.start()
-    rows = [told.get() for _ in workers]
+    rows = [queue.get() for _ in workers]
     for worker in workers:
         worker.join()
-    return _joined(rows, cores, wanted)
+    return _summarize(rows, cores, wanted)
 
 
 def _slots(wanted: list[int]) -> list[tuple[int, float]]:
@@ -55,7 +55,7 @@ def _slots(wanted: list[int]) -> list[tuple[int, float]]:
 
 
 def _work(cores: int, wanted: list[int], start: Any, tell: Callable[[list[Slot]], None]) -> None:
-    memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it lies near this core
+    memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it is near this core
     matrix = np.ones((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(matrix)
     rows = []
@@ -75,7 +75,7 @@ def _rate(once: Callable[[], Any], long_s: float) -> Slot:
     return count, time.monotonic() - began, time.process_time() - used
 
 
-def _joined(rows: list[list[Slot]], cores: int, wanted: list[int]) -> dict[str, Any]:
+def _summarize(rows: list[list[Slot]], cores: int, wanted: list[int]) -> dict[str, Any]:
     best: dict[int, float] = {}
     wall_s = used_s = 0.0
     for i, (size, _) in enumerate(_slots(wanted)):

@@ -12,6 +12,11 @@ from dyno.probe import sysfs
 from dyno.units import human_bytes
 
 ROOT = Path("/")
+# Arm's kernel gives numbers; these are the ones met in servers and boards.
+ARM = {
+    "0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2",
+    "0xd08": "Cortex-A72", "0xd0b": "Cortex-A76",
+}  # fmt: skip
 
 
 def system(root: Path = ROOT) -> str:
@@ -48,11 +53,9 @@ def cpu(root: Path = ROOT) -> str:
     first = _first_cpu(root)
     if "model name" in first:
         return first["model name"]
-    if "CPU part" in first:  # Arm says numbers; these are the ones met in servers and boards
+    if "CPU part" in first:
         part = first["CPU part"].lower()
-        names = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2",
-                 "0xd08": "Cortex-A72", "0xd0b": "Cortex-A76"}  # fmt: skip
-        return f"Arm {names.get(part, 'part ' + part)}"
+        return f"Arm {ARM.get(part, 'part ' + part)}"
     if root == ROOT and platform.system() == "Darwin":
         asked = subprocess.run(
             ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
@@ -63,24 +66,24 @@ def cpu(root: Path = ROOT) -> str:
 
 
 def features(root: Path = ROOT) -> frozenset[str]:
-    """Of the processor's instructions, by the kernel's names."""
+    """Instruction sets of the processor, by the kernel's names."""
     first = _first_cpu(root)
     return frozenset((first.get("Features") or first.get("flags") or "").split())
 
 
 def _first_cpu(root: Path) -> dict[str, str]:
-    """No more than that is read: the kernel looks up every core's clock to write the whole."""
-    found = {}
+    """Only that one is read: the kernel looks up every core's clock to write the whole."""
+    values = {}
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as file:
             for line in file:
                 name, colon, value = line.partition(":")
                 if not colon:
                     break
-                found[name.strip()] = value.strip()
+                values[name.strip()] = value.strip()
     except OSError:
         pass
-    return found
+    return values
 
 
 def sockets(root: Path = ROOT) -> int | None:
@@ -94,17 +97,17 @@ def numa_nodes(root: Path = ROOT) -> int | None:
 
 
 def memory(root: Path = ROOT) -> dict[str, int | None]:
-    """Of the machine, whatever a container may use of it: the Rig's fields of these names."""
-    told = sysfs.fields(root / "proc/meminfo", ":")
+    """The Rig's fields of these names: the machine's, whatever a container may use of it."""
+    lines = sysfs.fields(root / "proc/meminfo", ":")
     names = {"memory_bytes": "MemTotal", "memory_free_bytes": "MemAvailable", "swap_bytes": "SwapTotal"}
-    found = {ours: _kibibytes(told.get(theirs)) for ours, theirs in names.items()}
-    free, total = _kibibytes(told.get("SwapFree")), found["swap_bytes"]
-    found["swap_used_bytes"] = None if free is None or total is None else total - free
-    if not told and root == ROOT:  # no Linux
+    sizes = {ours: _kibibytes(lines.get(theirs)) for ours, theirs in names.items()}
+    free, total = _kibibytes(lines.get("SwapFree")), sizes["swap_bytes"]
+    sizes["swap_used_bytes"] = None if free is None or total is None else total - free
+    if not lines and root == ROOT:  # no Linux
         import psutil
 
-        found["memory_bytes"] = psutil.virtual_memory().total
-    return found
+        sizes["memory_bytes"] = psutil.virtual_memory().total
+    return sizes
 
 
 def _kibibytes(text: str | None) -> int | None:
@@ -118,13 +121,13 @@ def memory_pressure_percent(root: Path = ROOT) -> float | None:
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str | None:
-    """As far as it can be told: what made it leaves its marks."""
+    """Its kind, by the marks that its maker leaves."""
     cgroup = sysfs.text(root / "proc/self/cgroup") or ""
     if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup:
         return "kubernetes"
-    if sysfs.there(root / "run/.containerenv"):
+    if sysfs.exists(root / "run/.containerenv"):
         return "podman"
-    if sysfs.there(root / ".dockerenv"):
+    if sysfs.exists(root / ".dockerenv"):
         return "docker"
     if environ.get("container"):  # set by systemd-nspawn, LXC and others
         return environ["container"]
@@ -144,20 +147,20 @@ def _numa_balancing(root: Path) -> str | None:
 def _governor(root: Path) -> str | None:
     """`performance`; with the preference where the processor chooses by itself: `powersave (balance_performance)`."""
     policies = sysfs.numbered(root / "sys/devices/system/cpu/cpufreq", "policy")
-    found: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     for policy in policies:
         governor = sysfs.text(policy / "scaling_governor")
         preference = sysfs.text(policy / "energy_performance_preference")
         if governor:
-            found[f"{governor} ({preference})" if preference and governor != "performance" else governor] += 1
-    if len(found) < 2:
-        return next(iter(found), None)
-    return ", ".join(f"{name} on {n}" for name, n in found.most_common())
+            names[f"{governor} ({preference})" if preference and governor != "performance" else governor] += 1
+    if len(names) < 2:
+        return next(iter(names), None)
+    return ", ".join(f"{name} on {n}" for name, n in names.most_common())
 
 
 def _smt(root: Path) -> str | None:
-    told = sysfs.text(root / "sys/devices/system/cpu/smt/control")
-    return told if told in ("on", "off", "forceoff", "notsupported", "notimplemented") else None
+    control = sysfs.text(root / "sys/devices/system/cpu/smt/control")
+    return control if control in ("on", "off", "forceoff", "notsupported", "notimplemented") else None
 
 
 def _boost(root: Path) -> str | None:
@@ -203,21 +206,19 @@ def _transparent_huge_pages(root: Path) -> str | None:
 
 
 def _huge_pages(root: Path) -> str | None:
-    told = sysfs.fields(root / "proc/meminfo", ":")
-    count, size = told.get("HugePages_Total"), _kibibytes(told.get("Hugepagesize"))
+    lines = sysfs.fields(root / "proc/meminfo", ":")
+    count, size = lines.get("HugePages_Total"), _kibibytes(lines.get("Hugepagesize"))
     if count is None or size is None:
         return None
     return "none" if count == "0" else f"{count} of {human_bytes(size)}"
 
 
 def _power_limits(root: Path) -> str | None:
-    """Of the processors, by RAPL."""
-    found = []
-    for zone in sysfs.numbered(root / "sys/class/powercap", "intel-rapl:"):
-        limit = sysfs.number(zone / "constraint_0_power_limit_uw")
-        if limit:
-            found.append(f"{sysfs.text(zone / 'name') or zone.name} {limit / 1e6:g} W")
-    return ", ".join(found) or None
+    """Those of the processors, by RAPL."""
+    zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")
+    limits = {zone: sysfs.number(zone / "constraint_0_power_limit_uw") for zone in zones}
+    words = [f"{sysfs.text(zone / 'name') or zone.name} {uw / 1e6:g} W" for zone, uw in limits.items() if uw]
+    return ", ".join(words) or None
 
 
 def _cgroups(root: Path) -> list[Path]:
@@ -229,31 +230,28 @@ def _cgroups(root: Path) -> list[Path]:
 
 
 def _quota_cores(root: Path) -> float | None:
-    found = []
-    for group in _cgroups(root):
-        match = re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "")
-        if match:
-            found.append(int(match[1]) / int(match[2]))
+    lines = [re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "") for group in _cgroups(root)]
+    quotas = [int(line[1]) / int(line[2]) for line in lines if line]
     old = root / "sys/fs/cgroup/cpu"  # version 1
     quota, period = (sysfs.number(old / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     if quota and period and quota > 0:
-        found.append(quota / period)
-    return min(found, default=None)
+        quotas.append(quota / period)
+    return min(quotas, default=None)
 
 
 def _cpu_quota(root: Path) -> str | None:
     quota = _quota_cores(root)
     if quota is None:
-        return "none" if sysfs.there(root / "sys/fs/cgroup") else None
+        return "none" if sysfs.exists(root / "sys/fs/cgroup") else None
     return f"{quota:g} cores"
 
 
 def _memory_limit(root: Path) -> str | None:
-    if not sysfs.there(root / "sys/fs/cgroup"):
+    if not sysfs.exists(root / "sys/fs/cgroup"):
         return None
-    found = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
-    found.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none
-    limit = min((n for n in found if n is not None and n < 1 << 60), default=None)
+    limits = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
+    limits.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none
+    limit = min((n for n in limits if n is not None and n < 1 << 60), default=None)
     return "none" if limit is None else human_bytes(limit)
 
 
@@ -298,5 +296,5 @@ STATE: dict[str, Callable[[Path], str | None]] = {
 
 
 def state(root: Path = ROOT) -> dict[str, str]:
-    """What isn't known is left out."""
+    """Unknown values are left out."""
     return {name: value for name, look in STATE.items() if (value := look(root)) is not None}

@@ -1,10 +1,10 @@
-"""A model's files: its shape and what it is quantized to. Nothing is asked of a hub."""
+"""A model's files: its shape, its weights by part and what it is quantized to. Nothing is asked of a hub."""
 
 import glob
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from dyno.facts.model import ModelShape
 from dyno.files import BROKEN, TEXT
 from dyno.files import read as read_file
-from dyno.probe import gguf, safetensors, weights
+from dyno.probe.tensors import Tensor, read_gguf, read_safetensors
 
 _COUNT_MAX = 1 << 50  # of layers, values and the like: a file may claim anything
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
@@ -45,7 +45,7 @@ def looks_local(name: str) -> bool:
 
 
 def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
-    """Of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or lies elsewhere."""
+    """The shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{name.replace('/', '--')}"
     try:
@@ -65,7 +65,7 @@ def _folder(path: Path) -> ModelShape:
     files = [f for f in path.glob("*.safetensors") if "consolidated" not in f.name] or list(path.glob("*.safetensors"))
     sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
     latent = _count(config, "kv_lora_rank")
-    there, used = weights.experts(config)
+    experts, experts_used = _experts(config)
     return ModelShape(
         path=str(path),
         format="safetensors" if sizes else "",
@@ -81,8 +81,8 @@ def _folder(path: Path) -> ModelShape:
         dtype=_DTYPES.get(dtype.removeprefix("torch.")),
         quantization=_checkpoint_quantization(quantized),
         weights_bytes=sum(sizes) or None,
-        experts=there,
-        experts_used=used,
+        experts=experts,
+        experts_used=experts_used,
         latent=latent and latent + (_count(config, "qk_rope_head_dim") or 0),
         **_attending(config, layers),
         **_weights(files, config, layers, _bits(quantized)),
@@ -96,18 +96,18 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
 
 def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:
     """As the files list them; by formula where there are none, or one can't be read."""
-    found: weights.Weights | None = None
+    weights: Weights | None = None
     try:
-        listed = [tensor for file in files for tensor in safetensors.tensors(file)]
-        found = weights.of_tensors(listed, layers, bits) if listed else None
+        tensors = [tensor for file in files for tensor in read_safetensors(file)]
+        weights = _sum(tensors, layers, bits) if tensors else None
     except ValueError:
         pass
-    found = found or weights.of_config(config)
-    return {} if found is None else msgspec.structs.asdict(found)
+    weights = weights or _estimate(config)
+    return {} if weights is None else msgspec.structs.asdict(weights)
 
 
 def _bits(quantized: Mapping[str, Any] | None) -> int:
-    """Of a packed value."""
+    """How many a packed value has."""
     q = quantized or {}
     groups = q.get("config_groups") or {}
     grouped = [(g.get("weights") or {}).get("num_bits") for g in groups.values() if isinstance(g, dict)]
@@ -150,8 +150,8 @@ def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
 
 def _gguf(path: Path) -> ModelShape:
     parts = _parts(path)
-    heads_of_parts = [gguf.head(part) for part in (parts if path in parts else [path])]
-    metadata = heads_of_parts[0][0]  # the others only say which part they are
+    files = [read_gguf(part) for part in (parts if path in parts else [path])]
+    metadata = files[0][0]  # the others only say which part they are
     architecture = metadata.get("general.architecture")
 
     def field(name: str) -> int | None:
@@ -163,7 +163,7 @@ def _gguf(path: Path) -> ModelShape:
     file_type = metadata.get("general.file_type")
     if layers:  # blocks that draft are counted with the others, and come last
         layers -= field("nextn_predict_layers") or 0
-    found = weights.of_tensors((tensor for _, tensors in heads_of_parts for tensor in tensors), layers)
+    weights = _sum((tensor for _, tensors in files for tensor in tensors), layers)
     return ModelShape(
         path=str(path),
         format="gguf",
@@ -180,7 +180,7 @@ def _gguf(path: Path) -> ModelShape:
         experts_used=field("expert_used_count"),
         latent=latent and latent + (field("rope.dimension_count") or 0),
         **_gguf_attending(field("attention.sliding_window"), kv_heads, layers),
-        **msgspec.structs.asdict(found),
+        **msgspec.structs.asdict(weights),
     )
 
 
@@ -193,9 +193,9 @@ def _gguf_attending(window: int | None, kv_heads: int | list[int] | None, layers
 
 
 def _parts(path: Path) -> list[Path]:
-    """model-00001-of-00003.gguf and its fellows."""
-    if found := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
-        return sorted(path.parent.glob(f"{glob.escape(found[1])}-*-of-{found[2]}.gguf"))
+    """All of model-00001-of-00003.gguf."""
+    if name := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
+        return sorted(path.parent.glob(f"{glob.escape(name[1])}-*-of-{name[2]}.gguf"))
     return [path]
 
 
@@ -203,3 +203,130 @@ def _most(heads: int | list[int] | None) -> int | None:
     """Some models have a number for each layer."""
     most = max(heads) if isinstance(heads, list) else heads
     return most if type(most) is int and most > 0 else None
+
+
+# ---- weights by part ----
+
+# What a token of the output doesn't go through: encoders, layers that draft, tables of which a row is looked up.
+_ASIDE = re.compile(
+    r"(^|\.)(encoder|visual|vision|vision_\w+|image_\w+|audio|audio_\w+|speech_\w+|multi_modal_projector|mm_projector|mtp|talker"
+    r"|embed_tokens_per_layer|per_layer_token_embd|position_embd|token_types|wpe|embed_positions)(\.|$)|^(v|mm|a)\."
+)
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h|blocks)\.(\d+)\.")
+_EXPERTS = re.compile(
+    r"\.experts\.|_exps(\.|$)"
+    r"|block_sparse_moe\.(input|output)_linear"  # Granite
+    r"|ffn_(gate|up|down)\.\d+\."  # GGUF files of 2023
+)
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd)(\.|$)")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.|^output\.")
+# Beside quantized values: read, and no parameters.
+_SCALES = re.compile(
+    r"(scales?|scale_inv|scale_\d|zeros|zero_point|absmax|quant_map|g_idx|weight_shape|quant_state\.\w+)$"
+)
+
+
+class Weights(msgspec.Struct):
+    """A model's weights by part. Fields are named as in ModelShape."""
+
+    parameters: int = 0
+    bytes_by_type: dict[str, int] = {}
+    embedding_parameters: int = 0
+    embedding_bytes: int = 0
+    head_parameters: int = 0
+    head_bytes: int = 0
+    expert_parameters: int = 0
+    expert_bytes: int = 0
+    aside_parameters: int = 0
+    aside_bytes: int = 0
+
+
+def _sum(tensors: Iterable[Tensor], layers: int | None, bits: int = 4) -> Weights:
+    """`layers`: those beyond are there for drafting. `bits`: of a value where several are packed into an integer."""
+    w = Weights()
+    for t in tensors:
+        count = _parameters(t, bits)
+        w.parameters += count
+        w.bytes_by_type[t.kind] = w.bytes_by_type.get(t.kind, 0) + t.size_bytes
+        part = _part(t.name, layers)
+        if part:
+            setattr(w, f"{part}_parameters", getattr(w, f"{part}_parameters") + count)
+            setattr(w, f"{part}_bytes", getattr(w, f"{part}_bytes") + t.size_bytes)
+    return w
+
+
+def _part(name: str, layers: int | None) -> str | None:
+    layer = _LAYER.search(name)
+    if _ASIDE.search(name) or (layer and layers is not None and int(layer[1]) >= layers):
+        return "aside"
+    for part, pattern in (("expert", _EXPERTS), ("embedding", _EMBEDDING), ("head", _HEAD)):
+        if pattern.search(name):
+            return part
+    return None
+
+
+def _parameters(t: Tensor, bits: int) -> int:
+    if _SCALES.search(t.name):
+        return 0
+    if t.kind in ("I32", "U32"):
+        return t.elements * 32 // bits if re.search(r"qweight|packed|\.weight$", t.name) else 0
+    if t.kind == "U8":
+        return 2 * t.elements  # two of four bits: bitsandbytes, MXFP4, NVFP4
+    return 0 if t.kind in ("I64", "BOOL") else t.elements
+
+
+def _estimate(config: Mapping[str, Any]) -> Weights | None:
+    """Those of a decoder with gated MLPs, dense or with experts, within a few per cent. None: it has another shape."""
+    n = {key: value for key, value in config.items() if type(value) is int and value > 0}
+    try:
+        width, layers, heads, vocab = (
+            n[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        )
+        expert = _experts(config)[0]
+        if expert is None and any("expert" in key and config[key] for key in config):
+            return None  # of a kind that isn't known here
+        inner = n["intermediate_size"]
+    except KeyError:
+        return None
+    w = Weights(embedding_parameters=vocab * width)
+    w.head_parameters = 0 if config.get("tie_word_embeddings") else vocab * width
+    sparse = _sparse_layers(config, layers) if expert else 0
+    every = layers * _attention(n, width, heads) + (layers - sparse) * 3 * width * inner
+    if expert:
+        small = n.get("moe_intermediate_size", inner)
+        shared = n.get("shared_expert_intermediate_size", n.get("n_shared_experts", 0) * small)
+        every += sparse * (3 * width * shared + width * expert)  # and the router
+        w.expert_parameters = sparse * expert * 3 * width * small
+    w.parameters = every + w.expert_parameters + w.embedding_parameters + w.head_parameters
+    return w
+
+
+def _attention(n: Mapping[str, int], width: int, heads: int) -> int:
+    if latent := n.get("kv_lora_rank"):
+        rope, value = n.get("qk_rope_head_dim", 0), n.get("v_head_dim", 0)
+        query = n.get("qk_nope_head_dim", 0) + rope
+        asked = n.get("q_lora_rank")
+        queries = asked * (width + heads * query) if asked else width * heads * query
+        return queries + width * (latent + rope) + latent * heads * (query - rope + value) + heads * value * width
+    head = n.get("head_dim", width // heads)
+    return 2 * width * head * (heads + n.get("num_key_value_heads", heads))
+
+
+def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
+    """How many have experts."""
+    dense = config.get("mlp_only_layers") or []
+    first = config.get("first_k_dense_replace") or 0
+    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
+    return sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers))
+
+
+def _experts(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """How many in a layer, and for a token."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    used = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
+
+    def first(keys: tuple[str, ...]) -> int | None:
+        return next((config[k] for k in keys if type(config.get(k)) is int and config[k] > 0), None)
+
+    count = first(names)
+    return (count, first(used)) if count and count > 1 else (None, None)

@@ -1,4 +1,4 @@
-"""What an engine's accelerators or the processor can do at most: by data sheets, else measured once and kept."""
+"""Peak bandwidth and arithmetic of accelerators or the processor: by data sheet, else measured once and cached."""
 
 import contextlib
 import hashlib
@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,36 +18,61 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.roofline import Peaks
 from dyno.probe import accelerator_test, datasheets, host
-from dyno.probe.child import ask, last_json
+from dyno.probe.software import ask, last_json
 from dyno.units import human_bytes
 
+T = TypeVar("T")
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
 _TEST_S = 60.0
 _TEST_ACCELERATOR_S = 180.0  # torch from a cold disk takes its time
 _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}  # AMD's compute partitions; CPX: as many as there are dies
 
 
-class Found(NamedTuple):
+class KnownPeaks(NamedTuple):
     peaks: Peaks | None
     unknown: str = ""  # why not
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """What the test prints."""
+    """The output of the processor's test."""
 
     bandwidth_by_size: dict[int, float]
     fp32: float
-    given: float  # of the processor's time that was wanted
+    given: float  # the share of the processor's time that it got
 
 
 class TestedAccelerator(msgspec.Struct, frozen=True):
-    """What its test prints."""
+    """The output of an accelerator's test."""
 
     bandwidth: float
     flops: dict[str, float]
 
 
-def of(
+class _Cache:
+    """Earlier tests by key, in a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "peaks.json"
+        try:
+            self._values = msgspec.json.decode(files.read(self._path, files.TEXT), type=dict[str, Any])
+        except (OSError, *files.BROKEN):
+            self._values = {}
+
+    def get(self, key: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.convert(self._values[key], kind, strict=False)  # sizes are keys, which JSON has as text
+        except (KeyError, msgspec.MsgspecError):  # none yet, or another version's
+            return None
+
+    def put(self, key: str, value: Any) -> None:
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        with contextlib.suppress(OSError):  # then it is measured again next time
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(self._values | {key: value})))
+            part.replace(self._path)
+
+
+def of_engine(
     rig: Rig,
     devices: Sequence[int],
     spec: EngineSpec,
@@ -56,31 +81,34 @@ def of(
     python: str | None = None,
     env: Mapping[str, str] | None = None,
     cache: Path | None = None,
-) -> Found:
-    """Of all copies together. `devices`: that may be used. `spreads`: over all of them, whatever the setting says.
-    `python`: an interpreter with torch, to measure an accelerator that no data sheet is known of; `env` makes those
+) -> KnownPeaks:
+    """The peaks of all copies together. `devices`: those it may use. `spreads`: it uses all of them, whatever the
+    setting says. `python`: an interpreter with torch, to measure an accelerator without a data sheet; `env` makes those
     visible that are used.
 
-    What is measured, accelerator or processor, takes seconds once: call it before a load, not under it.
+    A test of an accelerator or the processor takes seconds, once: call it before a load, not under it.
     """
     if not devices:
         if spec.devices is None and (unseen := _unlisted(rig)):
-            return Found(None, f"{unseen}, and what it can do isn't known: --devices without a number says the CPU")
+            return KnownPeaks(
+                None, f"{unseen}, and what it can do isn't known: --devices without a number says the CPU"
+            )
         return of_processor(rig, cache=cache)
-    used = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
-    found = [a for a in rig.accelerators if a.index in used]
-    if len(found) < len(used):
-        return Found(None, f"the accelerators {', '.join(map(str, used))} aren't seen here")
+    indices = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
+    used = [a for a in rig.accelerators if a.index in indices]
+    if len(used) < len(indices):
+        return KnownPeaks(None, f"the accelerators {', '.join(map(str, indices))} aren't seen here")
     if spec.devices is None and len({a.name for a in rig.accelerators if a.index in devices}) > 1 and not spreads:
-        return Found(None, "it isn't said which of the unlike accelerators are used")  # CUDA takes the fastest first
-    by_sheet = of_accelerators(found)
-    if by_sheet.peaks is None and python is not None and len({a.name for a in found}) == 1:
-        return _of_unknown(found, python, env or {}, cache or default_cache(), by_sheet.unknown)
+        # CUDA takes the fastest first.
+        return KnownPeaks(None, "it isn't said which of the unlike accelerators are used")
+    by_sheet = of_accelerators(used)
+    if by_sheet.peaks is None and python is not None and len({a.name for a in used}) == 1:
+        return _by_test(used, python, env or {}, _Cache(cache), by_sheet.unknown)
     return by_sheet
 
 
 def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
-    """One that the kernel has and no driver that dyno asks: Intel's, say, or one used by Vulkan alone. In words."""
+    """Describe a GPU that the kernel has and no driver that dyno asks: Intel's, or one used by Vulkan alone."""
     if rig.accelerators or datasheets.of_apple(rig.cpu):
         return None
     if rig.cpu.startswith("Apple"):
@@ -88,25 +116,24 @@ def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
     return "the machine has a GPU that isn't listed" if any(devices.glob("renderD*")) else None
 
 
-def _of_unknown(used: Sequence[Accelerator], python: str, env: Mapping[str, str], path: Path, why: str) -> Found:
+def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], cache: _Cache, why: str) -> KnownPeaks:
     """As many times the first one's, measured by the engine's own torch."""
     first = used[0]
     key = f"{first.name}, {first.memory_bytes} bytes, {first.partition or 'whole'}, driver {first.driver}"
-    kept = _kept(path)
-    tested = kept.get(key)
-    if not isinstance(tested, TestedAccelerator):
+    tested = cache.get(key, TestedAccelerator)
+    if tested is None:
         if any(a.processes for a in used):
-            return Found(None, f"{why}, and others use it, so it can't be measured now")
-        answer = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
+            return KnownPeaks(None, f"{why}, and others use it, so it can't be measured now")
+        output = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
         try:
-            tested = msgspec.convert(last_json(answer.out), TestedAccelerator)
+            tested = msgspec.convert(last_json(output.text), TestedAccelerator)
         except msgspec.MsgspecError:
-            return Found(None, f"{why}, and it couldn't be measured: the test {answer.failed or 'told nothing'}")
-        _keep(path, {**kept, key: tested})
+            return KnownPeaks(None, f"{why}, and it couldn't be measured: the test {output.failure or 'told nothing'}")
+        cache.put(key, tested)
     half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
     # Four and eight times as fast at most, on all that is known so far.
     flops = {**tested.flops, "fp8": 4 * half, "int8": 4 * half, "fp4": 8 * half}
-    return Found(
+    return KnownPeaks(
         Peaks(
             name=first.name,
             count=len(used),
@@ -119,15 +146,15 @@ def _of_unknown(used: Sequence[Accelerator], python: str, env: Mapping[str, str]
     )
 
 
-def of_accelerators(used: Sequence[Accelerator]) -> Found:
-    """Of these together."""
+def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
+    """The peaks of these together."""
     sheets = []
     for a in used:
-        sheet = datasheets.of_accelerator(a)
+        sheet = datasheets.of_accelerator(a.name)
         if sheet is None:
-            return Found(None, f"no data sheet is known here for {a.name}")
+            return KnownPeaks(None, f"no data sheet is known here for {a.name}")
         if (a.partition or "").startswith("MIG"):
-            return Found(None, f"{a.name} is cut into instances ({a.partition})")
+            return KnownPeaks(None, f"{a.name} is cut into instances ({a.partition})")
         sheets.append(sheet)
     flops: dict[str, float] = {}
     for precision in sheets[0].tera if sheets else ():
@@ -144,28 +171,30 @@ def of_accelerators(used: Sequence[Accelerator]) -> Found:
         source=", ".join(dict.fromkeys(sheet.source for sheet in sheets)),
         cache_bytes=sum(sheet.cache * datasheets.MiB for _, sheet in whole.values()),
     )
-    return Found(peaks)
+    return KnownPeaks(peaks)
 
 
 def of_name(name: str, count: int) -> Peaks | None:
-    """Of accelerators that somebody names, whole and as many."""
+    """The peaks of so many whole accelerators of this name."""
     sheet = datasheets.of_name(name)
-    if sheet is None:
-        return None
+    return None if sheet is None else _by_sheet(sheet, count)
+
+
+def _by_sheet(sheet: datasheets.DataSheet, count: int, cache_bytes: int | None = None) -> Peaks:
     flops = {precision: tera * 1e12 * count for precision, tera in sheet.tera.items()}
-    return Peaks(sheet.name, count, sheet.terabytes * 1e12 * count, flops, sheet.source)
+    return Peaks(sheet.name, count, sheet.terabytes * 1e12 * count, flops, sheet.source, cache_bytes=cache_bytes)
 
 
-def _parts(a: Accelerator, sheet: datasheets.Sheet) -> int:
-    """Into how many the card is cut of which this is one."""
+def _parts(a: Accelerator, sheet: datasheets.DataSheet) -> int:
+    """Into how many the card is cut."""
     mode = (a.partition or "").partition("/")[0]
     return sheet.parts if mode == "CPX" else _PARTS.get(mode, 1)
 
 
-def _reached(a: Accelerator, sheet: datasheets.Sheet, parts: int) -> float:
-    """Of a card's memory, by so many parts of it. NPS4: four domains, and a part sees its own."""
-    found = re.search(r"/NPS([1-9])$", a.partition or "")
-    domains = int(found[1]) if found and _parts(a, sheet) > 1 else 1
+def _reached(a: Accelerator, sheet: datasheets.DataSheet, parts: int) -> float:
+    """The share of a card's memory that so many parts of it reach. NPS4: four domains, and a part sees its own."""
+    mode = re.search(r"/NPS([1-9])$", a.partition or "")
+    domains = int(mode[1]) if mode and _parts(a, sheet) > 1 else 1
     return min(1.0, parts / domains)
 
 
@@ -176,33 +205,26 @@ def _card(a: Accelerator) -> str:
 # ---- the processor ----
 
 
-def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, only_kept: bool = False) -> Found:
-    """By data sheet (Apple's), else as it was measured on this machine, else measured now unless `only_kept`."""
+def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, only_kept: bool = False) -> KnownPeaks:
+    """By data sheet (Apple's), else by an earlier test on this machine, else by a test now unless `only_kept`."""
     sheet = datasheets.of_apple(rig.cpu)
     if sheet is not None:
-        flops = {precision: tera * 1e12 for precision, tera in sheet.tera.items()}
-        size = sheet.cache * datasheets.MiB
-        return Found(Peaks(sheet.name, 1, sheet.terabytes * 1e12, flops, sheet.source, cache_bytes=size))
+        return KnownPeaks(_by_sheet(sheet, 1, sheet.cache * datasheets.MiB))
     features = host.features()
-    path, key = cache or default_cache(), _key(rig, features)
-    kept = _kept(path)
-    tested = None if anew else kept.get(key)
-    if not isinstance(tested, Tested):
+    tests, key = _Cache(cache), _key(rig, features)
+    tested = None if anew else tests.get(key, Tested)
+    if tested is None:
         if only_kept:
-            return Found(None, "the processor isn't measured yet")
+            return KnownPeaks(None, "the processor isn't measured yet")
         try:
             tested = _test(rig)
         except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as e:
-            return Found(None, f"the processor couldn't be measured: {e}")
+            return KnownPeaks(None, f"the processor couldn't be measured: {e}")
         if tested.given >= UNDISTURBED:
-            _keep(path, {**kept, key: tested})
+            tests.put(key, tested)
     if not tested.bandwidth_by_size:
-        return Found(None, "there is too little free memory to measure the processor")
-    return Found(_measured(rig, features, tested))
-
-
-def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "peaks.json"
+        return KnownPeaks(None, "there is too little free memory to measure the processor")
+    return KnownPeaks(_measured(rig, features, tested))
 
 
 def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
@@ -253,27 +275,5 @@ def _test(rig: Rig) -> Tested:
 
 def _key(rig: Rig, features: frozenset[str]) -> str:
     """Another processor, another share of it, or another kernel's view of it: measured anew."""
-    told = hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:12]
-    return f"{rig.cpu}, {rig.machine}, {rig.cores} cores, features {told}"
-
-
-def _kept(path: Path) -> dict[str, Tested | TestedAccelerator]:
-    try:
-        raw = msgspec.json.decode(files.read(path, files.TEXT), type=dict[str, dict[str, Any]])
-        return {key: _read(value) for key, value in raw.items()}
-    except (OSError, *files.BROKEN):  # none yet, or another version's
-        return {}
-
-
-def _read(value: dict[str, Any]) -> Tested | TestedAccelerator:
-    if "given" in value:
-        return msgspec.convert(value, Tested, strict=False)  # sizes are keys, which JSON has as text
-    return msgspec.convert(value, TestedAccelerator)
-
-
-def _keep(path: Path, tested: Mapping[str, Tested | TestedAccelerator]) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with contextlib.suppress(OSError):  # then it is measured again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(tested)))
-        part.replace(path)
+    digest = hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:12]
+    return f"{rig.cpu}, {rig.machine}, {rig.cores} cores, features {digest}"

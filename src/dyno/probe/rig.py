@@ -1,4 +1,4 @@
-"""The rig, looked at: machine, state, accelerators, and who else is on them."""
+"""The rig: machine, state, accelerators, and who else uses them."""
 
 import os
 import platform
@@ -10,8 +10,8 @@ import msgspec
 
 from dyno.facts.rig import Accelerator, Rig
 from dyno.http import Url
-from dyno.probe import accelerators, environment, host, sysfs
-from dyno.probe.accelerators import Process, Source
+from dyno.probe import accelerators, host, software, sysfs
+from dyno.probe.accelerators import Process, Vendor
 from dyno.probe.accelerators.base import process_name
 from dyno.units import human_bytes
 
@@ -23,11 +23,11 @@ def look(
     *,
     root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
-    sources: Sequence[Source] = accelerators.SOURCES,
+    vendors: Sequence[Vendor] = accelerators.VENDORS,
 ) -> Rig:
-    """`urls`: where the engine listens, so that its own processes can be told from others."""
-    found = accelerators.look(root, sources)
-    on = accelerators.all_processes(root, sources) if found.accelerators else []
+    """`urls`: where the engine listens, to tell its own processes from others."""
+    inventory = accelerators.look(root, vendors)
+    processes = accelerators.processes(root, vendors) if inventory.accelerators else []
     return Rig(
         system=host.system(root),
         kernel=host.kernel(root),
@@ -38,32 +38,35 @@ def look(
         numa_nodes=host.numa_nodes(root),
         python=platform.python_version(),
         load_average_1min=host.load_average_1min(root),
-        accelerators=_shared(found.accelerators, on, urls, root),
-        topology=found.topology,
+        accelerators=_shared(inventory.accelerators, processes, urls, root),
+        topology=inventory.topology,
         state=host.state(root),
-        environment=environment.kept(environ),
+        environment=software.variables(environ),
         container=host.container(root, environ),
         memory_pressure_percent=host.memory_pressure_percent(root),
-        unknown=found.unknown,
+        unknown=inventory.unknown,
         **host.memory(root),
     )
 
 
-def _shared(found: list[Accelerator], on: list[list[Process]], urls: Iterable[str], root: Path) -> list[Accelerator]:
-    pids = {p.pid for processes in on for p in processes}
+def _shared(
+    devices: list[Accelerator], processes: list[list[Process]], urls: Iterable[str], root: Path
+) -> list[Accelerator]:
+    """With the processes of others on each, and whether the engine's are there too."""
+    pids = {p.pid for on in processes for p in on}
     roots = {os.getpid(), *_serving(urls, root)} if pids else set()
     own = {pid for pid in pids if roots & {pid, *_above(pid, root)}}
 
-    def seen(a: Accelerator, processes: list[Process]) -> Accelerator:
-        others = [_told(p) for p in processes if p.pid not in own]
-        # Where the engine is found nowhere, it may run on the processor, or the pids are those outside a container.
-        engine = any(p.pid in own for p in processes) if own else None
-        return msgspec.structs.replace(a, processes=others, engine=engine)
+    def shared(device: Accelerator, on: list[Process]) -> Accelerator:
+        others = [_describe(p) for p in on if p.pid not in own]
+        # Where the engine is on none, it may run on the processor, or the pids are those outside a container.
+        engine = any(p.pid in own for p in on) if own else None
+        return msgspec.structs.replace(device, processes=others, engine=engine)
 
-    return [seen(a, on[a.index] if a.index < len(on) else []) for a in found]
+    return [shared(d, processes[d.index] if d.index < len(processes) else []) for d in devices]
 
 
-def _told(process: Process) -> str:
+def _describe(process: Process) -> str:
     held = "" if process.memory_bytes is None else f", {human_bytes(process.memory_bytes)}"
     return f"{process.name} (pid {process.pid}{held})"
 
@@ -82,14 +85,14 @@ def _above(pid: int, root: Path) -> Iterator[int]:
 def _serving(urls: Iterable[str], root: Path) -> set[int]:
     """The processes that listen at these addresses, if they are here and may be seen. With TGI the launcher above."""
     ports = {url.port for url in map(Url, urls) if url.local}
-    found = _listening(ports) if ports and root == ROOT else set()
-    for pid in list(found):
+    pids = _listening(ports) if ports and root == ROOT else set()
+    for pid in list(pids):
         name = process_name(root, pid)
         for parent in _above(pid, root):
             if process_name(root, parent) != name:
                 break
-            found.add(parent)
-    return found
+            pids.add(parent)
+    return pids
 
 
 def _listening(ports: set[int]) -> set[int]:

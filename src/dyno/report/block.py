@@ -1,12 +1,13 @@
-"""The printed result: vLLM's block line for line, then what dyno adds."""
+"""The printed result of a benchmark: vLLM's block line for line, then what dyno adds."""
 
 from textwrap import wrap
 
 from dyno.facts.finding import Finding
-from dyno.facts.spread import Distribution, Latency
+from dyno.facts.offline import OfflineSummary
+from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
-from dyno.report import roofline, telemetry
+from dyno.report.machine import roofline_pairs, telemetry_pairs
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
@@ -82,12 +83,102 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         )
     line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
     if result.roofline is not None:
-        for label, value in roofline.lines(result.roofline):
+        for label, value in roofline_pairs(result.roofline):
             line(label, value)
     lines += telemetry_lines(result)
     lines.append("=" * 50)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
+    """`warmups`: iterations before the measured ones."""
+    s = result.offline
+    assert s is not None
+    lines = [f"{f' {s.kind.capitalize()} Benchmark Result ':=^50}"]
+
+    def line(label: str, value: int | float | str) -> None:
+        lines.append(labelled(label, value))
+
+    def spread(label: str, value: Spread | None) -> None:
+        if value is not None and value.count:
+            line(label, str(value))
+
+    line("Successful requests:", s.completed)
+    line("Failed requests:", s.failed)
+    line("Requests of an iteration:", s.requests)
+    line("Iterations, warm-up / measured:", f"{warmups} / {s.iterations}")
+    if trial.workload.num_warmups and s.kind == "throughput":
+        line("Warm-up prompts:", trial.workload.num_warmups)
+    line("Benchmark duration (s):", s.duration_s)
+    line("Total input tokens:", s.input_tokens)
+    if s.cached_input_tokens:
+        line("  of these from a cache:", s.cached_input_tokens)
+    line("Total generated tokens:", s.output_tokens)
+    line("  asked for:", s.wanted_output_tokens)
+    spread("Request throughput (req/s):", s.request_throughput)
+    spread("Output token throughput (tok/s):", s.output_throughput)
+    spread("Total token throughput (tok/s):", s.total_token_throughput)
+    lines += _latency(s.latency, s.first_latency_ms)
+    if any(v is not None for v in (s.prefill_ms, s.decode_ms, s.tpot_ms)):
+        lines.append(f"{'Of a Request':-^50}")
+        spread("Prefill, mean (ms):", s.prefill_ms)
+        spread("Decode, mean (ms):", s.decode_ms)
+        spread("TPOT, mean (ms):", s.tpot_ms)
+    if s.prefill_speed is not None or s.decode_speed is not None or s.in_flight_mean is not None:
+        lines.append(f"{'Of the Engine':-^50}")
+        spread("Prefill speed (tok/s of prompts):", s.prefill_speed)
+        spread("Decode speed (tok/s of outputs):", s.decode_speed)
+        if s.in_flight_mean is not None:
+            line("Requests worked on at once, mean:", s.in_flight_mean)
+        if s.context_mean:
+            line("Context while decoding, mean (tokens):", s.context_mean)
+    if s.speculation is not None:
+        lines.append(f"{'Speculative Decoding':-^50}")
+        line("Acceptance rate (%):", 100 * s.speculation.acceptance)
+        if s.speculation.tokens_per_step is not None:
+            line("Acceptance length:", s.speculation.tokens_per_step)
+        if s.speculation.drafts is not None:
+            line("Drafts:", s.speculation.drafts)
+        line("Drafted tokens:", s.speculation.drafted_tokens)
+        line("Accepted tokens:", s.speculation.accepted_tokens)
+    if result.roofline is not None:
+        lines.append(f"{'Of What the Machine Could':-^50}")
+        lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
+    lines += telemetry_lines(result)
+    lines.append("=" * 50)
+    lines += vllm_lines(s)
+    lines += verdict_lines(result)
+    return "\n".join(lines)
+
+
+def _latency(d: Distribution, first_ms: float) -> list[str]:
+    lines = [f"{'Latency of an Iteration':-^50}"]
+    if d.empty:  # no sample, no number: a 0.00 would be read as one
+        return [*lines, labelled("Mean latency (ms):", "-")]
+    lines.append(labelled("Mean latency (ms):", f"{d.mean:.2f} ± {d.std:.2f}" if d.count > 1 else d.mean))
+    if d.count > 1:
+        lines += [labelled(f"P{p} latency (ms):", v) for p, v in d.percentiles.items()]
+        lines.append(labelled("First iteration (ms):", first_ms))
+    return lines
+
+
+def vllm_lines(s: OfflineSummary) -> list[str]:
+    """As vLLM prints them, for scripts that look for them."""
+    if not s.completed:
+        return []
+    if s.kind == "throughput":
+        rates = (s.request_throughput, s.total_token_throughput, s.output_throughput)
+        requests, total, output = (f"{rate.mean:.2f}" for rate in rates)
+        return [
+            f"Throughput: {requests} requests/s, {total} total tokens/s, {output} output tokens/s",
+            f"Total num prompt tokens:  {round(s.input_tokens / s.iterations)}",
+            f"Total num output tokens:  {round(s.output_tokens / s.iterations)}",
+        ]
+    return [
+        f"Avg latency: {s.latency.mean / 1e3} seconds",
+        *(f"{p}% percentile latency: {v / 1e3} seconds" for p, v in s.latency.percentiles.items()),
+    ]
 
 
 def labelled(label: str, value: int | float | str) -> str:
@@ -100,7 +191,7 @@ def telemetry_lines(result: Result) -> list[str]:
         return []
     return [
         f"{'telemetry':-^50}",
-        *(labelled(label, value) for label, value in telemetry.lines(result.telemetry)),
+        *(labelled(label, value) for label, value in telemetry_pairs(result.telemetry)),
         *(f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")),
     ]
 

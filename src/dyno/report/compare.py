@@ -8,7 +8,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.load import compared_words
 from dyno.facts.metric import latency, words
 from dyno.report.block import finding_lines
-from dyno.report.columns import aligned, markdown
+from dyno.report.table import markdown, terminal, text_table
 
 _WIDTH = 100
 _HEAD = ["", "A", "B", "change", "95 % interval", "could show", "B is"]
@@ -40,10 +40,10 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
     for i, p in enumerate(c.pairings):
         yield ""
         yield from _pairing(p, as_markdown, everywhere)
-        told = [g for g in c.gates if g.pairing == i]
-        if told:
+        gates = [g for g in c.gates if g.pairing == i]
+        if gates:
             yield ""
-            yield from (line for g in told for line in _gate(g, as_markdown))
+            yield from (line for g in gates for line in _gate(g, as_markdown))
     for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
         if left and c.pairings:
             yield ""
@@ -67,12 +67,9 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Ite
     for name, side in (("A", p.a), ("B", p.b)):
         yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
     if p.differences:
-        rows = [_HEAD, *map(_row, p.differences)]
+        table = text_table(_HEAD, map(_row, p.differences), right=range(1, 6))
         yield ""
-        if as_markdown:
-            yield from markdown(rows, right=range(1, 6))
-        else:
-            yield from (f"  {line}" for line in aligned(rows, right=range(1, 6)))
+        yield from markdown(table) if as_markdown else (f"  {line}" for line in terminal(table))
         yield ""
         for line in sentences(p):
             yield from _item(line, as_markdown)
@@ -162,35 +159,35 @@ def _digits(share: float) -> int:
 def sentences(p: Pairing) -> Iterator[str]:
     """Which is better where and by how much, or what it would take to tell."""
     for word in ("better", "worse", "higher", "lower"):
-        found = [d for d in p.differences if d.word == word]
-        if found:
-            speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in found)
+        differences = [d for d in p.differences if d.word == word]
+        if differences:
+            speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in differences)
             said = {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
             # Of single runs it is known that they differ, and not yet that their settings do.
             where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
-            yield f"{where} is {said}: {', '.join(map(_said, found))}, {_how(found)}."
+            yield f"{where} is {said}: {', '.join(map(_said, differences))}, {_how(differences)}."
     perhaps = [d for d in p.differences if d.word.startswith("perhaps")]
     if perhaps:
-        told = ", ".join(f"{_said(d)} {d.word.removeprefix('perhaps ')}" for d in perhaps)
-        yield f"Perhaps: {told}. Of {len(p.differences)} figures one may lie so by chance alone."
+        listed = ", ".join(f"{_said(d)} {d.word.removeprefix('perhaps ')}" for d in perhaps)
+        yield f"Perhaps: {listed}. Of {len(p.differences)} figures one may lie so by chance alone."
     same = [d for d in p.differences if d.word == "no difference seen" and d.smallest is not None]
     if same:
-        told = ", ".join(f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)" for d in same)
-        yield f"No difference seen: {told}."
+        listed = ", ".join(f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)" for d in same)
+        yield f"No difference seen: {listed}."
     open_ones = [d for d in p.differences if d.word == "can't tell" and d.smallest is not None]
     if open_ones:
-        told = ", ".join(
+        listed = ", ".join(
             f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
             for d in open_ones
         )
-        yield f"Can't tell: {told}."
+        yield f"Can't tell: {listed}."
     unknown: dict[str, list[Difference]] = {}
     for d in p.differences:
         if d.word == "not known how sure":
             unknown.setdefault(d.why, []).append(d)
-    for why, found in unknown.items():
-        told = ", ".join(f"{words(d.metric)} {_percent(d.change)}" for d in found)
-        yield f"Not known how sure: {told}: {why}."
+    for why, differences in unknown.items():
+        listed = ", ".join(f"{words(d.metric)} {_percent(d.change)}" for d in differences)
+        yield f"Not known how sure: {listed}: {why}."
     for why in dict.fromkeys(x.why for x in p.left_out):
         yield f"Left out, {why}: {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
 
@@ -200,8 +197,8 @@ def _said(d: Difference) -> str:
     return f"{words(d.metric)} {_percent(d.change)}{interval}"
 
 
-def _how(found: Sequence[Difference]) -> str:
-    kinds = dict.fromkeys(_BY[by] for d in found for by in (d.a.by, d.b.by) if by in _BY)
+def _how(differences: Sequence[Difference]) -> str:
+    kinds = dict.fromkeys(_BY[by] for d in differences for by in (d.a.by, d.b.by) if by in _BY)
     return " and ".join(kinds)
 
 

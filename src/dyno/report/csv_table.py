@@ -1,34 +1,21 @@
 """A report as CSV: a line for each entry, with its load, its figures and their intervals."""
 
-import csv as commas
-import io
-import re
-
 from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import Scalar
 from dyno.facts.report import Report
-from dyno.report.plain import line
-from dyno.report.printed import decimals
+from dyno.report.numbers import decimals
+from dyno.report.table import csv_text
+from dyno.visible import one_line
 
 _COST = ("hour", "per_million_input", "per_million_output", "per_million_total", "per_thousand_requests",
          "energy_per_million_output")  # fmt: skip
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?\Z")
 
 
 def csv(report: Report) -> str:
     lines = [_line(entry) for entry in report.entries]
-    told = {name for held in lines for name in held}
-    names = [name for name in _columns(report) if name in told]
-    out = io.StringIO()
-    writer = commas.writer(out, lineterminator="\n")
-    writer.writerow([guarded(line(name)) for name in names])
-    writer.writerows([[held.get(name, "") for name in names] for held in lines])
-    return out.getvalue()
-
-
-def guarded(words: str) -> str:
-    """Prevents CSV formula injection; numbers pass."""
-    return f"'{words}" if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
+    known = {name for held in lines for name in held}
+    names = [name for name in _columns(report) if name in known]
+    return csv_text([[one_line(name) for name in names], *([held.get(name, "") for name in names] for held in lines)])
 
 
 def _columns(report: Report) -> list[str]:
@@ -74,7 +61,7 @@ def _line(e: Entry) -> dict[str, str]:
 
 def _text(value: Scalar) -> str:
     if isinstance(value, str):
-        return guarded(line(value))
+        return one_line(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(int(value)) if value == value // 1 and abs(value) < 1e15 else repr(value)

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from dyno.facts.report import Command, Report, Sheet
+from dyno.report import table as renderers
 from dyno.report import tables
-from dyno.report.columns import markdown as table_lines
-from dyno.report.plain import line, plain
-from dyno.report.tables import Cell, Column, Table
+from dyno.report.table import Table
+from dyno.visible import one_line, plain
 
 
 def markdown(report: Report) -> str:
@@ -49,23 +49,8 @@ def _section(title: str, held: list[Table]) -> Iterator[str]:
     for table in held:
         if table.title != title:
             yield f"### {escaped(table.title)}"
-        yield as_markdown(table)
+        yield "\n".join(renderers.markdown(table, escaped))
         yield escaped_line(table.about)
-
-
-def as_markdown(table: Table) -> str:
-    rows = [[_title(c) for c in table.columns], *([_cell(c) for c in row.cells] for row in table.lines)]
-    right = [i for i, column in enumerate(table.columns) if column.kind in ("number", "figure")]
-    return "\n".join(table_lines(rows, right=right))
-
-
-def _title(column: Column) -> str:
-    return escaped(f"{column.title}, {column.unit}" if column.unit else column.title)
-
-
-def _cell(cell: Cell) -> str:
-    text = escaped(f"{cell.text} {cell.interval}".strip())
-    return f"**{text}**" if cell.bold and text else text
 
 
 def _findings(report: Report) -> Iterator[str]:
@@ -73,9 +58,9 @@ def _findings(report: Report) -> Iterator[str]:
     for row in table.lines if table is not None else []:
         level, code, text, advice, where, trials = (cell.text for cell in row.cells)
         do = f" *{escaped(advice)}*" if advice else ""
-        at = f" At {escaped(where)}." if where else ""
-        of = f" In {escaped(trials)}." if trials else ""
-        yield f"**{level}** {_code(code)}: {escaped(text)}{do}{at}{of}"
+        places = f" At {escaped(where)}." if where else ""
+        tested = f" In {escaped(trials)}." if trials else ""
+        yield f"**{level}** {_code(code)}: {escaped(text)}{do}{places}{tested}"
 
 
 def _sheets(title: str, sheets: list[Sheet]) -> Iterator[str]:
@@ -104,8 +89,8 @@ _BLOCK = re.compile(r"^(?:[#+=-]|\d+[.)])")
 
 
 def escaped(words: str) -> str:
-    """As one line of text in which nothing is markup. A bar is the table's business (columns.py)."""
-    text = line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """As one line of text in which nothing is markup. A bar is the table's business (table.py)."""
+    text = one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKS.sub(lambda m: "\\" + m[0], text)
 
 
@@ -115,7 +100,7 @@ def escaped_line(words: str) -> str:
 
 
 def _code(words: str) -> str:
-    return f"`{line(words).replace('`', chr(39))}`"
+    return f"`{one_line(words).replace('`', chr(39))}`"
 
 
 def _fenced(words: str, language: str = "sh") -> str:

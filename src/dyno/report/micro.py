@@ -3,7 +3,7 @@
 import datetime
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +152,12 @@ def _peaks(result: Result) -> str | None:
 def _accelerators(manifest: Manifest) -> list[Accelerator]:
     """Those that the engine runs on; none: the processor."""
     spec = manifest.trial.engine
-    there = [a for a in manifest.rig.accelerators if a.engine is not False]
+    cards = [a for a in manifest.rig.accelerators if a.engine is not False]
     if spec is not None and spec.devices is not None:
-        there = [a for a in there if a.index in spec.devices]
+        cards = [a for a in cards if a.index in spec.devices]
     if manifest.peaks is not None:  # what was taken for the roofline knows best
-        there = [a for a in there if a.name in manifest.peaks.name]
-    return there
+        cards = [a for a in cards if a.name in manifest.peaks.name]
+    return cards
 
 
 def _backend(accelerators: Sequence[Accelerator]) -> str:
@@ -253,7 +253,7 @@ class Markdown:
                 # Most rows have the same ones: each is told once, with the numbers of its first row.
                 first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
                 for finding, row in first.values():
-                    yield from finding_lines(_of(self._named(row), msgspec.convert(finding, Finding)))
+                    yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
                 yield ""
         # What holds for all of them: a note that would change what is concluded.
         notes = {f["text"]: f for row in self._rows for f in row["findings"] if f["code"] == "engine.generic_build"}
@@ -274,7 +274,7 @@ class Markdown:
         return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
 
 
-def _of(name: str, finding: Finding) -> Finding:
+def _named_finding(name: str, finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, text=f"{name}: {finding.text}")
 
 
@@ -298,55 +298,46 @@ class Json:
         yield "]"
 
 
-class Jsonl:
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
+class _Lines:
+    """A head, and a line for each row."""
+
+    def __init__(self, line: Callable[[Row], str], head: Sequence[str] = ()) -> None:
+        self._line, self._head = line, head
 
     def head(self, first: Row) -> Iterator[str]:
-        yield from ()
+        yield from self._head
 
     def row(self, row: Row) -> Iterator[str]:
-        yield "{" + ", ".join(_pairs(row)) + "}"
+        yield self._line(row)
 
     def foot(self) -> Iterator[str]:
         yield from ()
 
 
-class Csv:
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
-
-    def head(self, first: Row) -> Iterator[str]:
-        yield ",".join((*FIELDS, *OWN))
-
-    def row(self, row: Row) -> Iterator[str]:
-        yield ",".join('"' + _plain(name, row[name]).replace('"', '""') + '"' for name in (*FIELDS, *OWN))
-
-    def foot(self) -> Iterator[str]:
-        yield from ()
+def _csv(row: Row) -> str:
+    return ",".join('"' + _plain(name, row[name]).replace('"', '""') + '"' for name in _ALL)
 
 
-class Sql:
-    """Into llama-bench's table, with columns of dyno's own at its end."""
-
-    def __init__(self, trials: Sequence[TrialSpec]) -> None: ...
-
-    def head(self, first: Row) -> Iterator[str]:
-        yield "CREATE TABLE IF NOT EXISTS llama_bench ("
-        yield ",\n".join(f"  {name} {kind}" for name, kind in {**FIELDS, **OWN}.items())
-        yield ");"
-        yield ""
-
-    def row(self, row: Row) -> Iterator[str]:
-        names = (*FIELDS, *OWN)
-        values = ", ".join(_quoted(name, row[name]) for name in names)
-        yield f"INSERT INTO llama_bench ({', '.join(names)}) VALUES ({values});"
-
-    def foot(self) -> Iterator[str]:
-        yield from ()
+def _insert(row: Row) -> str:
+    """Into llama-bench's table, with columns of dyno's own at its end: its compare script reads that."""
+    values = ", ".join(_quoted(name, row[name]) for name in _ALL)
+    return f"INSERT INTO llama_bench ({', '.join(_ALL)}) VALUES ({values});"
 
 
-FORMATS: dict[str, type[Markdown] | type[Json] | type[Jsonl] | type[Csv] | type[Sql]] = {
-    "md": Markdown, "json": Json, "jsonl": Jsonl, "csv": Csv, "sql": Sql,
-}  # fmt: skip
+_ALL = {**FIELDS, **OWN}
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS llama_bench (",
+    ",\n".join(f"  {name} {kind}" for name, kind in _ALL.items()),
+    ");",
+    "",
+)
+FORMATS: dict[str, Callable[[Sequence[TrialSpec]], Markdown | Json | _Lines]] = {
+    "md": Markdown,
+    "json": Json,
+    "jsonl": lambda trials: _Lines(lambda row: "{" + ", ".join(_pairs(row)) + "}"),
+    "csv": lambda trials: _Lines(_csv, [",".join(_ALL)]),
+    "sql": lambda trials: _Lines(_insert, _CREATE),
+}
 
 
 def _cell(text: str, width: int) -> str:

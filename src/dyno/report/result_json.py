@@ -1,7 +1,7 @@
-"""The result file: vLLM's keys, units and meanings at the top level, everything else under `dyno`."""
+"""The result file of a benchmark: vLLM's keys, units and meanings at the top level, everything else under `dyno`."""
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,32 +11,80 @@ import msgspec
 import dyno
 from dyno.errors import StoreError
 from dyno.facts.engine import EngineFacts
+from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
-from dyno.facts.rig import Rig
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import Result
-from dyno.facts.target import TargetFacts
+from dyno.facts.summary import Result, Summary
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
 from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
 from dyno.measure.timing import Span
+from dyno.store.run import Manifest
 from dyno.units import NS_PER_MS, seconds
 
 
 def build(
-    result: Result, trial: TrialSpec, target: TargetFacts, tokenizer: str | None, workload_sha256: str, run: Path,
-    started: str, records: Iterable[Record] | None = None, rig: Rig | None = None,
-    engine: EngineFacts | None = None,
+    result: Result, manifest: Manifest, run: Path, engine: EngineFacts | None = None, *,
+    records: Iterable[Record] | None = None, iterations: Sequence[Iteration] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    s, load = result.served, trial.load
-    date = datetime.datetime.fromisoformat(started).astimezone().strftime("%Y%m%d-%H%M%S")
+    """`records`: those of a serving benchmark, for its detailed lists. `iterations`: those of an offline one."""
+    trial = manifest.trial
+    if result.offline is not None:
+        out, own = _offline(result.offline, iterations)
+        out = {"model_id": trial.target.model or manifest.target.model, **out}
+        own["model"] = msgspec.to_builtins(manifest.model)
+    else:
+        out, own = _serving(result.served, manifest, records)
+    out["dyno"] = {
+        "version": dyno.__version__,
+        "verdict": result.verdict,
+        "findings": msgspec.to_builtins(result.findings),
+        **own,
+        "telemetry": msgspec.to_builtins(result.telemetry),
+        "roofline": msgspec.to_builtins(result.roofline, str_keys=True),
+        "trial": msgspec.to_builtins(trial),
+        "target": msgspec.to_builtins(manifest.target),
+        "engine": msgspec.to_builtins(engine),
+        "rig": msgspec.to_builtins(manifest.rig),
+        "workload_sha256": manifest.workload_sha256,
+        "started": manifest.started,
+        "run": str(run),
+    }
+    return out
+
+
+_Parts = tuple[dict[str, Any], dict[str, Any]]  # vLLM's keys, dyno's own
+
+
+def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> _Parts:
+    """In seconds, as vLLM has them."""
+    times_s = {warmup: [seconds(i.end_ns - i.start_ns) for i in iterations if i.warmup == warmup] for warmup in (0, 1)}
+    if s.kind == "latency":
+        percentiles = {p: ms / 1e3 for p, ms in s.latency.percentiles.items()}
+        out = {"avg_latency": s.latency.mean / 1e3, "latencies": times_s[0], "percentiles": percentiles}
+        return out, {"summary": msgspec.to_builtins(s), "warmup_latencies": times_s[1]}
+    # Mean over the iterations: vLLM has but one.
+    count = max(s.iterations, 1)
+    out = {
+        "elapsed_time": s.duration_s / count,
+        "num_requests": s.requests,
+        "total_num_tokens": round((s.input_tokens + s.output_tokens) / count),
+        "requests_per_second": s.request_throughput.mean,
+        "tokens_per_second": s.total_token_throughput.mean,
+    }
+    return out, {"summary": msgspec.to_builtins(s)}
+
+
+def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -> _Parts:
+    trial, load = manifest.trial, manifest.trial.load
+    started = datetime.datetime.fromisoformat(manifest.started)
     out: dict[str, Any] = {
-        "date": date,
+        "date": started.astimezone().strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": trial.target.backend,
         "backend": trial.target.backend,
         "label": trial.label,
-        "model_id": trial.target.model or target.model,
-        "tokenizer_id": tokenizer,
+        "model_id": trial.target.model or manifest.target.model,
+        "tokenizer_id": manifest.tokenizer,
         "num_prompts": trial.workload.num_prompts,
         **trial.metadata,
         "request_rate": load.request_rate_rps if load.request_rate_rps is not None else "inf",
@@ -71,10 +119,7 @@ def build(
         if not load.closed_loop:
             out |= _flat("e2el_including_client_queue", s.response_e2el)
     response = {**_flat("ttft", s.response_ttft), **_flat("e2el", s.response_e2el), **_flat("queue", s.queue)}
-    out["dyno"] = {
-        "version": dyno.__version__,
-        "verdict": result.verdict,
-        "findings": msgspec.to_builtins(result.findings),
+    own = {
         "outcome": s.outcome,
         "planned": s.planned,
         "sent": s.sent,
@@ -96,17 +141,8 @@ def build(
         "steady": msgspec.to_builtins(s.steady),
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
-        "telemetry": msgspec.to_builtins(result.telemetry),
-        "roofline": msgspec.to_builtins(result.roofline, str_keys=True),
-        "trial": msgspec.to_builtins(trial),
-        "target": msgspec.to_builtins(target),
-        "engine": msgspec.to_builtins(engine),
-        "rig": msgspec.to_builtins(rig),
-        "workload_sha256": workload_sha256,
-        "started": started,
-        "run": str(run),
     }
-    return out
+    return out, own
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:

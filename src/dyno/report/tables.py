@@ -1,9 +1,7 @@
 """The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and verdict."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from dyno.facts.chart import PER
 from dyno.facts.definition import meanings
@@ -14,50 +12,17 @@ from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
 from dyno.facts.report import AuthorsTable, Report
 from dyno.report import per
-from dyno.report.printed import NONE, count, currency, interval, money, printed, scalar, significant
+from dyno.report.numbers import NONE, count, currency, interval, money, printed, scalar, significant
+from dyno.report.table import Cell, Column, Line, Table
 from dyno.report.target import kept
 
-# How a column is shown. number: of the load, a count. figure: what was measured. trials: links to them.
-Kind = Literal["text", "number", "figure", "verdict", "level", "code", "places", "trials"]
-PLACES = 8  # of a finding's evidence, that are shown
-
-
-class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    title: str
-    unit: str = ""
-    kind: Kind = "text"
-    per: bool = False  # follows the switch to one accelerator, one machine, one dollar
-
-
-class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
-    text: str
-    value: float | None = None  # by which it is sorted; None: by its text
-    interval: str = ""
-    bold: bool = False
-    per: dict[str, str] = {}  # of PER, as text
-    trials: list[str] = []  # Entry.id
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    cells: list[Cell]
-    entry: str = ""  # Entry.id
-    series: str = ""
-    verdict: str = ""
-
-
-class Table(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str  # anchor
-    title: str
-    columns: list[Column]
-    lines: list[Line]
-    about: str = ""
-
+PLACES = 8  # evidence lines shown of a finding
 
 KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
-_NOT_TOLD = Cell(NONE)
+_UNKNOWN = Cell(NONE)
 
 
 class _Drawn(NamedTuple):
@@ -65,8 +30,8 @@ class _Drawn(NamedTuple):
     cells: list[Cell]
 
     @property
-    def told(self) -> bool:
-        return any(cell is not _NOT_TOLD for cell in self.cells)
+    def known(self) -> bool:
+        return any(cell is not _UNKNOWN for cell in self.cells)
 
 
 # ---- results ----
@@ -86,7 +51,7 @@ def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Dra
     lines = [
         Line([d.cells[i] for d in drawn], entry.id, entry.series, entry.verdict) for i, entry in enumerate(entries)
     ]
-    return Table(name, title, [d.column for d in drawn], lines, about)
+    return Table([d.column for d in drawn], lines, name, title, about)
 
 
 def _who(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -96,7 +61,7 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
         key = KEYS.get(name, Key())
         values = [e.load.get(name) for e in entries]
         cells = [_scalar(v) for v in values]
-        number = all(c.value is not None for c in cells if c is not _NOT_TOLD)
+        number = all(c.value is not None for c in cells if c is not _UNKNOWN)
         drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if number else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
@@ -107,8 +72,8 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 def _names(entries: Iterable[Entry]) -> list[str]:
     """In LOAD's order. How many were completed has a column anyhow."""
-    told = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
-    return [*(n for n in LOAD if n in told), *(n for n in told if n not in LOAD)]
+    names = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
+    return [*(n for n in LOAD if n in names), *(n for n in names if n not in LOAD)]
 
 
 def varying(report: Report) -> dict[RowKind, list[str]]:
@@ -131,7 +96,7 @@ def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
         _count("done", "requests", entries, lambda e: e.completed),
         _count("failed", "requests", entries, lambda e: e.failed),
     ]
-    return drawn if any(d.told for d in drawn) else []
+    return drawn if any(d.known for d in drawn) else []
 
 
 def _verdicts(entries: Sequence[Entry]) -> _Drawn:
@@ -175,8 +140,8 @@ def _stats(entries: Sequence[Entry], stem: str) -> list[str]:
 def _percentiles(entry: Entry, stem: str) -> list[float]:
     """Those above the middle that it has."""
     end = f"_{stem}_ms"
-    found = [n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)]
-    return sorted(float(p) for p in found if p.replace(".", "", 1).isdigit() and float(p) > 50)
+    percentiles = [n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)]
+    return sorted(float(p) for p in percentiles if p.replace(".", "", 1).isdigit() and float(p) > 50)
 
 
 def _by_meaning(
@@ -185,10 +150,10 @@ def _by_meaning(
     """Figures of two definitions stand in two columns, each named for the tools that mean it so."""
     numbers = [pick(e) for e in entries]
     index = meanings(n.definition for n in numbers if n is not None)
-    groups = [{key for key, at in index.items() if at == i} for i in sorted(set(index.values()))]
+    groups = [{key for key, number in index.items() if number == i} for i in sorted(set(index.values()))]
     drawn = []
     for group in groups:
-        cells = [_NOT_TOLD if n is None or n.definition not in group else _figure(e, n, per)
+        cells = [_UNKNOWN if n is None or n.definition not in group else _figure(e, n, per)
                  for e, n in zip(entries, numbers, strict=True)]  # fmt: skip
         whose = f" ({', '.join(sorted(k.split('.')[0] or 'not told how' for k in group))})" if len(groups) > 1 else ""
         drawn.append(_Drawn(Column(title + whose, unit, "figure", per), cells))
@@ -196,11 +161,11 @@ def _by_meaning(
 
 
 def _figure(entry: Entry, number: Number, follows: bool) -> Cell:
-    told: dict[str, str] = {}
+    shares: dict[str, str] = {}
     for mode in PER[1:] if follows else ():
         if (value := per.per(entry, number.value, mode)) is not None:
-            told[mode] = ("≈" if per.estimated(entry, mode) else "") + significant(value)
-    return Cell(printed(number), number.value, interval(number), per=told)
+            shares[mode] = ("≈" if per.estimated(entry, mode) else "") + significant(value)
+    return Cell(printed(number), number.value, interval(number), per=shares)
 
 
 def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
@@ -208,12 +173,12 @@ def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entr
 
 
 def _cell(value: float | None, show: Callable[[float], str]) -> Cell:
-    return _NOT_TOLD if value is None else Cell(show(value), value)
+    return _UNKNOWN if value is None else Cell(show(value), value)
 
 
 def _scalar(value: Scalar | None) -> Cell:
     if value is None:
-        return _NOT_TOLD
+        return _UNKNOWN
     return Cell(scalar(value), None if isinstance(value, str | bool) else float(value))
 
 
@@ -228,7 +193,7 @@ def cost(report: Report) -> list[Table]:
     tables = []
     for i, name in enumerate(names):
         entries = [e for e in known if (e.cost is None and i == 0) or (e.cost is not None and e.cost.currency == name)]
-        if entries and (drawn := [d for d in _costs(entries, currency(name)) if d.told]):
+        if entries and (drawn := [d for d in _costs(entries, currency(name)) if d.known]):
             title = "Cost and energy" + (f", in {name}" if len(names) > 1 else "")
             shown = [*_who(entries), *_counts(entries), _verdicts(entries), *drawn]
             tables.append(_table(f"cost-{i}" if i else "cost", title, entries, shown, _COST_ABOUT))
@@ -242,12 +207,12 @@ _COST_ABOUT = (
 
 
 def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
-    def told(title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]) -> _Drawn:
+    def column(title: str, unit: str, values: Iterable[float | None], show: Callable[[float], str]) -> _Drawn:
         return _Drawn(Column(title, unit, "figure"), [_cell(v, show) for v in values])
 
     def priced(title: str, field: str, unit: str) -> _Drawn:
         values = (getattr(e.cost, field) if e.cost else None for e in entries)
-        return told(title, unit, (v or None for v in values), money)  # an hour of 0: energy alone has a price
+        return column(title, unit, (v or None for v in values), money)  # an hour of 0: energy alone has a price
 
     drawn = []
     for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
@@ -261,8 +226,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         priced("requests", "per_thousand_requests", f"{sign}/1000"),
         priced("energy", "energy_per_million_output", f"{sign}/M output"),
         *drawn,
-        told("power", "W", (e.power_w for e in entries), significant),
-        told("energy", "J/token", (e.joules_per_token for e in entries), significant),
+        column("power", "W", (e.power_w for e in entries), significant),
+        column("energy", "J/token", (e.joules_per_token for e in entries), significant),
     ]
 
 
@@ -270,7 +235,7 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
     speed = entry.value(name)
     value = None if speed is None else per.per(entry, speed, mode)
     if value is None:
-        return _NOT_TOLD
+        return _UNKNOWN
     return Cell(("≈" if per.estimated(entry, mode) else "") + significant(value), value)
 
 
@@ -291,26 +256,26 @@ def best(report: Report) -> Table | None:
     if not report.best:
         return None
     entries = {e.id: e for e in report.entries}
-    there = [entries.get(b.entry or "") for b in report.best]
-    found = [e for e in there if e is not None]
+    chosen = [entries.get(b.entry or "") for b in report.best]
+    known = [e for e in chosen if e is not None]
     drawn = [
         _Drawn(Column("series"), [Cell(b.series) for b in report.best]),
         _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
-        _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(there, report.best, strict=True)]),
+        _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]),
     ]
-    moneys = {e.cost.currency for e in found if e.cost}
+    moneys = {e.cost.currency for e in known if e.cost}
     sign = currency(moneys.pop()) if len(moneys) == 1 else ""  # two don't share a column
-    money = [d for d in _costs(found, sign) if d.told and sign and d.column.unit.startswith(sign)]
-    for column, cells in [*_counts(found), _verdicts(found), *_figures(found), *money] if found else []:
+    money = [d for d in _costs(known, sign) if d.known and sign and d.column.unit.startswith(sign)]
+    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *money] if known else []:
         left = iter(cells)
-        drawn.append(_Drawn(column, [_NOT_TOLD if e is None else next(left) for e in there]))
+        drawn.append(_Drawn(column, [_UNKNOWN if e is None else next(left) for e in chosen]))
     lines = [
         Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
-        for i, e in enumerate(there)
+        for i, e in enumerate(chosen)
     ]
     title = f"Best load with {kept(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
-    return Table("best", title, [d.column for d in drawn], lines, about)
+    return Table([d.column for d in drawn], lines, "best", title, about)
 
 
 _BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."
@@ -333,27 +298,27 @@ def findings(report: Report) -> Table | None:
     columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
                Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
     # A run's folder is told by its trial, which links to it.
-    own = {at for e in report.entries if e.tool == "dyno" for at in e.locations}
+    own = {location for e in report.entries if e.tool == "dyno" for location in e.locations}
     lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
-    return Table("findings", "Findings", columns, lines)
+    return Table(columns, lines, "findings", "Findings")
 
 
 def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
     """Whom it is about: those that bear it, or one of those that it was gathered from."""
-    at = set(f.locations)
+    locations = set(f.locations)
     return [
         e.id
         for e in entries
-        if at & set(e.locations)
-        or any(o.code == f.code and (o.text == f.text or at & set(o.locations)) for o in e.findings)
+        if locations & set(e.locations)
+        or any(o.code == f.code and (o.text == f.text or locations & set(o.locations)) for o in e.findings)
     ]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
-    at = [place for place in f.locations if place not in own]
-    more = f" and {len(at) - PLACES} more" if len(at) > PLACES else ""
+    locations = [place for place in f.locations if place not in own]
+    more = f" and {len(locations) - PLACES} more" if len(locations) > PLACES else ""
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
-    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(at[:PLACES]) + more),
+    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(locations[:PLACES]) + more),
             Cell(", ".join(trials), float(len(trials)), trials=trials)]  # fmt: skip
 
 
@@ -374,9 +339,9 @@ def _authors(index: int, theirs: AuthorsTable) -> Table:
                for i, h in enumerate(header)]  # fmt: skip
     where = f"{theirs.file}:{table.line}" if table.line else theirs.file
     title = f"{table.section}, {where}" if table.section else where
-    return Table(f"authors-{index + 1}", title, columns, [Line(row) for row in rows])
+    return Table(columns, [Line(row) for row in rows], f"authors-{index + 1}", title)
 
 
 def _numeric(texts: Iterable[str]) -> bool:
-    told = [t.strip() for t in texts if t.strip()]
-    return bool(told) and all(t.lstrip("~≈<>$€+-–− ")[:1].isdigit() for t in told)
+    filled = [t.strip() for t in texts if t.strip()]
+    return bool(filled) and all(t.lstrip("~≈<>$€+-–− ")[:1].isdigit() for t in filled)

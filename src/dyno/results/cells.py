@@ -6,9 +6,9 @@ from typing import Final
 from dyno.facts.definition import definition
 from dyno.facts.imported import Cell, Figure, Scalar, Setting
 from dyno.facts.metric import SPEEDS
+from dyno.facts.setting import ENGINE, ENGINES
 from dyno.results import columns
 from dyno.results.columns import TO_BYTES, TO_MS, Column
-from dyno.results.flags import ENGINE, ENGINES
 from dyno.results.printed import Printed, printed
 from dyno.secrets import shown
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from dyno.facts.metric import METRICS, latency, stem_named
+from dyno.facts.setting import TITLES
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -59,53 +60,6 @@ _LLMPERF: Final = re.compile(
 )
 _COUNTS: Final = {title: m.name for m in METRICS.values() for title in (*m.labels, *m.titles) if "(" not in title}
 _SECONDS: Final = ("duration", "benchmark duration", "elapsed time", "elapsed", "test duration", "run duration")
-_SETTINGS: Final = {
-    "concurrency": (
-        "concurrency", "max concurrency", "maximum concurrency", "conc", "concurrent requests", "users", "clients",
-        "concurrent users", "concurrency level", "maximum request concurrency", "num concurrent requests", "c",
-        "concurrencies", "num concurrency",
-        "request concurrency", "max request concurrency", "streams",
-    ),
-    "rate": (
-        "qps", "rps", "request rate", "target qps", "target rps", "request rate configured", "traffic request rate",
-        "offered rate",
-    ),
-    "num_prompts": ("num prompts", "prompts", "number of prompts", "number of requests", "num requests", "requests"),
-    "dataset": ("dataset", "dataset name"),
-    "input_len": (
-        "input len", "input length", "isl", "prompt len", "prompt length", "input sequence length", "random input len",
-        "random input length", "in len",
-    ),
-    "output_len": (
-        "output len", "output length", "osl", "output sequence length", "random output len", "random output length",
-        "out len",
-    ),
-    "batch_size": ("batch", "batch size", "bs", "batchsize"),
-    "seed": ("seed",),
-    "model": ("model", "model name", "model quant", "models"),
-    "engine": ("engine", "framework", "inference engine", "serving engine", "inference framework", "runtime engine"),
-    "engine_version": ("vllm version", "sglang version", "engine version", "tgi version"),
-    "backend": ("backend", "backends"),
-    "quantization": ("quant", "quantization", "quantisation", "precision", "quantization method"),
-    "model_bytes": ("size", "model size", "weights", "weight size", "model weights"),
-    "kv_cache_dtype": ("kv cache dtype", "kv cache", "kv dtype"),
-    "dtype": ("dtype", "data type"),
-    "tensor_parallel": ("tp", "tensor parallel", "tensor parallel size", "tensor parallelism", "tp size"),
-    "pipeline_parallel": ("pipeline parallel", "pipeline parallel size", "pipeline parallelism"),
-    "replicas": ("replicas", "dp", "data parallel", "data parallel size"),
-    "max_num_seqs": ("max num seqs", "maximum number of sequences"),
-    "max_model_len": ("max model len", "max model length"),
-    "max_batched_tokens": ("max num batched tokens", "max batched tokens"),
-    "chunked_prefill": ("chunked prefill", "enable chunked prefill"),
-    "prefix_caching": ("prefix caching", "enable prefix caching"),
-    "scheduler_steps": ("scheduler steps", "num scheduler steps", "num scheduler step"),
-    "enforce_eager": ("enforce eager",),
-    "memory_fraction": ("gpu memory utilization", "mem fraction static"),
-    "accelerator": ("gpu", "gpus", "accelerator", "hardware", "hw", "device", "gpu model", "gpu type"),
-    "price_per_hour": ("usd per hr", "usd per hour", "price per hour", "cost per hour", "usd hr", "usd hour", "usd/h"),
-    "date": ("date",),
-}  # fmt: skip
-_BY_TITLE: Final = {title: name for name, titles in _SETTINGS.items() for title in titles}
 _COST: Final = re.compile(
     r"(?:cost |price |usd )*(?:per |usd ?/ ?)?(?:usd ?/ ?)?(?:1 ?m|1 million|million|m) ?"
     r"(?:output |total )?tok(?:en)?s?(?: usd)?"
@@ -297,10 +251,10 @@ def _amount(words: str, unit: str) -> Column | None:
 
 
 def _setting(words: str, unit: str) -> Column | None:
-    name = _BY_TITLE.get(words) or _BY_TITLE.get(f"{words} {unit}".strip() if unit else words)
+    name = TITLES.get(words) or TITLES.get(f"{words} {unit}".strip() if unit else words)
     if name is None:
         return None
     allowed = {"rate": ("req/s", "rps", "qps"), "input_len": ("tokens",), "output_len": ("tokens",)}
-    if unit and f"{words} {unit}".strip() not in _BY_TITLE and unit not in allowed.get(name, ()):
+    if unit and f"{words} {unit}".strip() not in TITLES and unit not in allowed.get(name, ()):
         return None
     return Column(name, figure=False)

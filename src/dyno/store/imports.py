@@ -1,4 +1,4 @@
-"""What was read of other tools' files, kept beside the runs: runs/imports/NAME.json."""
+"""Imports: results of other tools' files, stored beside the runs as runs/imports/NAME.json."""
 
 import hashlib
 from pathlib import Path
@@ -18,11 +18,11 @@ class Imported(msgspec.Struct, frozen=True):
     dyno_import: int  # the version of this form
     dyno: str
     document: Document
-    source: str = ""  # which file it was, without telling where: a digest of the path by which it was named
+    source: str = ""  # which file it was: a digest of the path by which it was named, not the path
 
 
 def without_text(document: Document) -> Document:
-    """Facts alone: words belong to who wrote them. Of single requests, what a check looks at."""
+    """The document without others' sentences; of single requests, only what a check reads."""
     rows = []
     for row in document.rows:
         samples = msgspec.structs.replace(row.samples, itls_ms=[], starts_s=[]) if row.samples else None
@@ -32,9 +32,9 @@ def without_text(document: Document) -> Document:
     return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
 
 
-def keep(document: Document, folder: Path, source: str = "") -> Path:
-    """Under its file's name, and never outside the folder: a name is not a path. Another file of the same name gets a
-    name of its own; the same one, read again, takes its own place. `source`: the path by which it was named."""
+def store(document: Document, folder: Path, source: str = "") -> Path:
+    """Write it under its file's name, and never outside the folder: a name is not a path. Another file of the same name
+    gets a name of its own; the same one, imported again, replaces itself. `source`: the path by which it was named."""
     try:
         make_folder(folder)
     except OSError as e:
@@ -44,9 +44,9 @@ def keep(document: Document, folder: Path, source: str = "") -> Path:
     path = folder / f"{name}.json"
     if _is_anothers(path, digest):
         path = folder / f"{name}-{digest[:8]}.json"
-    # A result a line: so that two states of a file can be held against each other.
-    told = msgspec.json.encode(Imported(1, __version__, document, digest))
-    write(path, told.replace(b'},{"kind":', b'},\n{"kind":') + b"\n")
+    # A result a line: so that two states of a file can be compared.
+    data = msgspec.json.encode(Imported(1, __version__, document, digest))
+    write(path, data.replace(b'},{"kind":', b'},\n{"kind":') + b"\n")
     return path
 
 
@@ -55,7 +55,7 @@ def _is_anothers(path: Path, digest: str) -> bool:
         return False
     try:
         return read(path, Imported).source not in ("", digest)
-    except StoreError:  # not ours, or of another version: left as it is
+    except StoreError:  # not dyno's, or of another version: left as it is
         return True
 
 
@@ -63,12 +63,12 @@ def is_import(head: bytes) -> bool:
     return b'"dyno_import"' in head[:64]
 
 
-def is_kept(path: Path, runs: Path) -> bool:
-    """An import among the runs, and not the file that it was made of."""
+def is_stored(path: Path, runs: Path) -> bool:
+    """Whether it is an import among the runs, and not the file that was imported."""
     return path.is_file() and path.resolve().parent == (runs / FOLDER).resolve()
 
 
-def kept(path: Path) -> Document:
+def load(path: Path) -> Document:
     return read(path, Imported).document
 
 
@@ -76,17 +76,7 @@ def listed(runs: Path) -> list[Path]:
     return sorted((runs / FOLDER).glob("*.json"))
 
 
-class _Told(msgspec.Struct):
-    file: str
-    format: str
-    rows: list[msgspec.Raw]
-
-
-class _Kept(msgspec.Struct):
-    document: _Told
-
-
-class Line(msgspec.Struct, frozen=True):
+class ImportLine(msgspec.Struct, frozen=True):
     """An import as a list shows it."""
 
     path: str
@@ -95,6 +85,16 @@ class Line(msgspec.Struct, frozen=True):
     results: int
 
 
-def look(path: Path) -> Line:
-    told = read(path, _Kept).document
-    return Line(str(path), told.file, told.format, len(told.rows))
+class _Document(msgspec.Struct):
+    file: str
+    format: str
+    rows: list[msgspec.Raw]
+
+
+class _Imported(msgspec.Struct):
+    document: _Document
+
+
+def look(path: Path) -> ImportLine:
+    document = read(path, _Imported).document
+    return ImportLine(str(path), document.file, document.format, len(document.rows))

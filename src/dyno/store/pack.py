@@ -1,4 +1,4 @@
-"""Packing: runs and studies as one archive that can be sent, and back. Both ways stream: memory doesn't grow."""
+"""Pack runs and studies into one archive, and unpack it. Both stream: memory doesn't grow."""
 
 import contextlib
 import io
@@ -19,9 +19,9 @@ from dyno.store.shelf import kind_of, look, look_at_study
 from dyno.units import human_bytes
 
 _LEVEL = 9
-# What may hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
+# May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
 _WORDS = (".spool", ".log")
-# What is unpacked unasked: JSON and streams of tokens shrink to a tenth or a hundredth, a bomb to a ten-thousandth.
+# Unpacked without --max-size: JSON and streams of tokens shrink to a tenth or a hundredth, a bomb to a ten-thousandth.
 _LARGEST, _RATIO, _SMALL = 64 << 30, 500, 64 << 20  # bytes; times the archive's size; bytes that need no ratio
 _FILE = 4096  # bytes that even an empty file counts for
 _DEEPEST, _HEADER = 8, 1 << 20  # folders inside one another; bytes of a member's extended header
@@ -67,7 +67,7 @@ def _passing(path: Path) -> bool:
 
 
 def _is_raw(path: Path) -> bool:
-    """Bytes that nobody has looked through yet: a key that a server sent back, or an engine told, may be in them."""
+    """Bytes not searched for secrets yet: a key that a server sent back, or an engine logged, may be in them."""
     if path.suffix == ".log":
         return (path.parent / UNSCRUBBED).exists()
     return path.suffix == ".spool" and not (path.name == "exchanges.spool" and Run(path.parent).whole)
@@ -102,7 +102,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, words: bool) -> None:
 
 @contextlib.contextmanager
 def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """On disk, since a tar's header tells the size first and records may be long."""
+    """A copy on disk, since a tar's header holds the size and records may be long."""
     with tempfile.TemporaryFile() as out:
         encode = msgspec.json.Encoder().encode
         try:
@@ -126,7 +126,7 @@ _WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
 
 
 class _Member(tarfile.TarInfo):
-    """tarfile reads extended headers whole: names and comments of gigabytes too."""
+    """A bound for extended headers: tarfile reads them whole, names and comments of gigabytes too."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type not in tarfile.REGULAR_TYPES and self.size > _HEADER:
@@ -136,10 +136,10 @@ class _Member(tarfile.TarInfo):
 
 
 class _Counted(io.RawIOBase):
-    """A stream that counts what is read of it, and tells that to `told`."""
+    """A stream that counts what is read of it, and calls `check` after each reading."""
 
-    def __init__(self, inner: IO[bytes], told: Callable[[], None] = lambda: None) -> None:
-        self._inner, self._told, self.count = inner, told, 0
+    def __init__(self, inner: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
+        self._inner, self._check, self.count = inner, check, 0
 
     def readable(self) -> bool:
         return True
@@ -147,12 +147,12 @@ class _Counted(io.RawIOBase):
     def readinto(self, room: Any) -> int:
         got = self._inner.readinto(room)  # type: ignore[attr-defined]
         self.count += got
-        self._told()
+        self._check()
         return int(got)
 
 
 class _Bound:
-    """What may come out of an archive. `most`: as the user allows, whatever the archive's own size is."""
+    """How much may come out of an archive. `most`: as the user allows, whatever the archive's own size is."""
 
     def __init__(self, archive: Path, packed: IO[bytes], most: int | None) -> None:
         self._archive, self._most, self._files = archive, most, 0
@@ -175,19 +175,18 @@ class _Bound:
 
 
 def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
-    """All of it or nothing. What an archive may bring is plain files in folders of runs, and nothing that is there is
-    overwritten. `most`: bytes; unsaid, a bound that an honest archive doesn't reach."""
-    there = runs.exists()
+    """Unpack all of it or nothing: plain files in folders of runs, and nothing is overwritten. `most`: bytes; None: a
+    bound that an honest archive doesn't reach."""
+    existed = runs.exists()
     try:
         make_folder(runs)
-        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as text:
-            folder = Path(text)
-            _extract(archive, folder, most)
-            return _put(folder, runs, archive)
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as folder:
+            _extract(archive, Path(folder), most)
+            return _put(Path(folder), runs, archive)
     except OSError as e:
         raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
     finally:
-        if not there:
+        if not existed:
             with contextlib.suppress(OSError):  # it holds what was unpacked
                 runs.rmdir()
 

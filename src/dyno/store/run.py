@@ -1,4 +1,4 @@
-"""A run: the folder in which a trial's facts lie. The summary is written last: where it is, the run is whole."""
+"""A run: the folder of a trial's facts. The summary is written last: where it is, the run is whole."""
 
 import contextlib
 import datetime
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dyno import files, secrets
-from dyno.errors import StoreError
+from dyno.errors import StoreError, UsageError
 from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
@@ -32,7 +32,9 @@ T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
 
 
-class Lengths(msgspec.Struct):
+class StoredLengths(msgspec.Struct):
+    """A request without its prompt."""
+
     prompt_tokens: int
     output_tokens: int
 
@@ -77,45 +79,42 @@ class Run:
 
     def write_manifest(self, manifest: Manifest, requests: Iterable[Request] | None = None) -> None:
         write(self.manifest_path, pretty(manifest))
-        if requests is None:
-            return
-        encoder = msgspec.json.Encoder()
-        write(self.requests_path, b"".join(encoder.encode(r) + b"\n" for r in requests))
+        if requests is not None:
+            encode = msgspec.json.Encoder().encode
+            write(self.requests_path, b"".join(encode(r) + b"\n" for r in requests))
 
     def manifest(self) -> Manifest:
         return read(self.manifest_path, Manifest)
 
-    def lengths(self) -> list[Lengths]:
-        """Of the requests, without their prompts."""
-        return list(_lines(self.requests_path, Lengths))
+    def lengths(self) -> list[StoredLengths]:
+        return list(_lines(self.requests_path, StoredLengths))
 
     def running(self) -> bool:
-        """A live process holds what it writes."""
+        """Whether a live process is writing it."""
         return any(map(locked, (self.spool_path, self.warmup_path, self.iterations_path)))
 
     def write_engine(self, engine: EngineFacts) -> None:
         write(self.engine_path, pretty(engine))
 
     def engine(self) -> EngineFacts | None:
-        """Of one that dyno started."""
-        return read(self.engine_path, EngineFacts) if self.engine_path.exists() else None
+        """None: dyno started none."""
+        return read_optional(self.engine_path, EngineFacts)
 
     def write_first_failure(self, why: str) -> None:
-        """Of a trial that is tried once more."""
+        """Write why a trial is tried once more."""
         write(self.path / "first_failure.json", pretty(why))
 
     def first_failure(self) -> str | None:
-        path = self.path / "first_failure.json"
-        return read(path, str) if path.exists() else None
+        return read_optional(self.path / "first_failure.json", str)
 
     def write_client(self, client: ClientFacts) -> None:
         write(self.client_path, msgspec.json.encode(secrets.clean(client)))
 
     def client(self) -> ClientFacts | None:
-        return read(self.client_path, ClientFacts) if self.client_path.exists() else None
+        return read_optional(self.client_path, ClientFacts)
 
     def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Passes the records on as it writes them, so that one pass serves both."""
+        """Yield the records while writing them, so that one pass serves both."""
         partial = self.records_path.with_suffix(".partial")
         encoder = msgspec.json.Encoder()
         try:
@@ -137,7 +136,7 @@ class Run:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[Callable[[Iteration], None]]:
-        """Adds iterations one by one, and holds the file meanwhile: so others know that it is at work."""
+        """Add iterations one by one, and lock the file meanwhile: so others know that it is being written."""
         try:
             with open(self.iterations_path, "wb", opener=private) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +151,7 @@ class Run:
             raise _unwritable(self.iterations_path, e) from None
 
     def iterations(self) -> Iterator[Iteration]:
-        """Of an offline trial. One that was cut in the middle of a line is left out."""
+        """Those of an offline trial. One that was cut in the middle of a line is left out."""
         return _lines(self.iterations_path, Iteration, cut=True) if self.iterations_path.exists() else iter(())
 
     def write_result(self, result: Result) -> None:
@@ -166,7 +165,7 @@ class Run:
 
 
 def create(runs: Path, name: str) -> Run:
-    """A new folder, named by time and subject, with a few random letters against a clash."""
+    """Make a new folder, named by time and subject, with a few random letters against a clash."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     path = runs / f"{stamp}-{slug(name)}-{token_hex(2)}"
     try:
@@ -179,7 +178,7 @@ def create(runs: Path, name: str) -> Run:
 
 
 def make_folder(path: Path, new: bool = False) -> None:
-    """For its owner alone, and so are those above it that aren't there yet. What is there keeps its mode."""
+    """For its owner alone, like those above it that don't exist yet. What exists keeps its mode."""
     for folder in reversed(path.parents):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -187,7 +186,7 @@ def make_folder(path: Path, new: bool = False) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: what an engine or a server has said is for the owner alone."""
+    """An opener: the words of engines and servers are for the owner alone."""
     return os.open(path, flags, 0o600)
 
 
@@ -197,7 +196,7 @@ def slug(text: str) -> str:
 
 
 def sent_before(runs: Path, workload_sha256: str, target: TargetSpec) -> str | None:
-    """The latest of the last hundred runs that sent these prompts there."""
+    """The latest of the last hundred runs that sent these prompts to this target."""
     for run in reversed(listed(runs)[-100:]):
         try:
             manifest = run.manifest()
@@ -213,13 +212,13 @@ def listed(runs: Path) -> list[Run]:
 
 
 def locked(path: Path) -> bool:
-    """A live process holds the file."""
+    """Whether a live process holds the file."""
     try:
         with files.opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # it isn't there, or is no file
+    except OSError:  # it doesn't exist, or is no file
         return False
     return False
 
@@ -229,7 +228,7 @@ def pretty(value: Any) -> bytes:
 
 
 def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Whole or not at all, also when the machine stops in between."""
+    """Write it whole or not at all, also when the machine stops in between."""
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -271,3 +270,31 @@ def read(path: Path, kind: type[T]) -> T:
         raise _unreadable(path, e) from None
     except files.BROKEN as e:
         raise StoreError(f"{path} is not what this version of dyno writes: {e}.") from None
+
+
+def read_optional(path: Path, kind: type[T]) -> T | None:
+    return read(path, kind) if path.exists() else None
+
+
+# ---- tags: words that a user gave a run or a study, beside the facts, which are not rewritten ----
+
+_TAG = re.compile(r"[\w.+:=/@-]{1,60}")
+
+
+def tags_of(folder: Path) -> list[str]:
+    return read_optional(folder / "tags.json", list[str]) or []
+
+
+def retag(folder: Path, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
+    tags = sorted(({*tags_of(folder)} | {*map(check_tag, add)}) - {*remove})
+    if tags:
+        write(folder / "tags.json", pretty(tags))
+    else:
+        (folder / "tags.json").unlink(missing_ok=True)
+    return tags
+
+
+def check_tag(word: str) -> str:
+    if not _TAG.fullmatch(word):
+        raise UsageError(f"{word!r} can't be a tag: take one word of letters, digits and . + - _ : = / @.")
+    return word

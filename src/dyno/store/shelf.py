@@ -1,6 +1,7 @@
-"""The shelf: what lies under a folder of runs. Of each run only as much is read as a list shows."""
+"""The shelf: runs, studies and imports below a folder. Of each, only as much is read as a list shows."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -10,9 +11,8 @@ import msgspec
 from dyno.errors import StoreError, UsageError
 from dyno.facts.study import Place
 from dyno.store import imports
-from dyno.store.run import Run, locked, read
+from dyno.store.run import Run, locked, read, tags_of
 from dyno.store.study import Failure, StudyFolder, trial_name
-from dyno.store.tags import tags_of
 
 State = Literal[
     "done", "running", "cut off", "failed", "no measurement", "not begun", "unreadable", "left out", "no longer in it",
@@ -53,12 +53,12 @@ class StudyLine(msgspec.Struct, frozen=True):
 class Shelf(msgspec.Struct):
     runs: list[Path] = []
     studies: list[Path] = []
-    imports: list[Path] = []  # what `dyno import` kept
-    foreign: list[Path] = []  # folders in which neither was found
+    imports: list[Path] = []  # stored by `dyno import`
+    foreign: list[Path] = []  # folders that hold neither
     unreadable: list[str] = []  # in words
 
 
-# Parts of what lies in the files: decoding a whole manifest takes ten times as long.
+# Parts of the files: decoding a whole manifest takes ten times as long.
 class _Manifest(msgspec.Struct):
     dyno: str
     started: str
@@ -110,14 +110,14 @@ def look_around(top: Path) -> Shelf:
 
 
 def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
-    """Whether there was anything of dyno's."""
+    """Whether it holds anything of dyno's."""
     try:
         with os.scandir(path) as entries:
-            found = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in entries)
+            inside = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in entries)
     except OSError as e:
         shelf.unreadable.append(f"{path} can't be read: {e.strerror}.")
         return True
-    names = {name for name, _ in found}
+    names = {name for name, _ in inside}
     if "study.json" in names:
         shelf.studies.append(path)
         return True
@@ -125,7 +125,7 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
         shelf.runs.append(path)
         return True
     ours = False
-    for name, is_dir in found:
+    for name, is_dir in inside:
         if is_dir and depth == 0 and name == imports.FOLDER:
             shelf.imports += imports.listed(path)
         elif is_dir and not name.startswith("."):
@@ -138,34 +138,30 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
 
 def look(path: Path, study_runs: bool = False) -> RunLine:
     """`study_runs`: a dyno is at work on the study that this trial belongs to."""
-    told = str(path)
+    run = str(path)
     try:
         names = {p.name for p in path.iterdir()}
         tags = tags_of(path) if "tags.json" in names else []
         started = read(path / "trial.json", _Manifest).started if "trial.json" in names else None
         if "summary.json" in names:
             result = read(path / "summary.json", _Result)
-            s = result.numbers
-            return RunLine(
-                told, "done", "", started, s.completed, s.failed, s.output_throughput, result.verdict, tags
-            )  # fmt: skip
+            n = result.numbers
+            return RunLine(run, "done", "", started, n.completed, n.failed, n.output_throughput, result.verdict, tags)
         if "failed.json" in names:
-            failure = read(path / "failed.json", Failure)
-            return RunLine(told, "failed", failure.text, started, tags=tags)
+            return RunLine(run, "failed", read(path / "failed.json", Failure).text, started, tags=tags)
     except OSError as e:
-        return RunLine(told, "unreadable", f"{path} can't be read: {e.strerror}.")
+        return RunLine(run, "unreadable", f"{path} can't be read: {e.strerror}.")
     except StoreError as e:
-        return RunLine(told, "unreadable", str(e))
+        return RunLine(run, "unreadable", str(e))
     state, why = _without_result(Run(path), names, study_runs)
-    return RunLine(told, state, why, started, tags=tags)
+    return RunLine(run, state, why, started, tags=tags)
 
 
 def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State, str]:
     if run.running() or (study_runs and "trial.json" not in names):
         return "running", ""
     if "exchanges.spool" in names:
-        again = "`dyno run` measures it anew" if study_of(run.path) else "`dyno runs show` decodes it"
-        return "cut off", again
+        return "cut off", "`dyno run` measures it anew" if study_of(run.path) else "`dyno runs show` decodes it"
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""
@@ -179,35 +175,33 @@ def look_at_study(path: Path) -> StudyLine:
         tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
         return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
-    there = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
+    begun = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
     # Of a study for several machines, those that were begun.
-    rigs = {t.place.rig for t in plan.trials if t.place.id in there} or {t.place.rig for t in plan.trials}
+    rigs = {t.place.rig for t in plan.trials if t.place.id in begun} or {t.place.rig for t in plan.trials}
     planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs}
 
     def line(place: Place) -> RunLine:
-        if place.id in there:
-            return look(there[place.id], running)
+        if place.id in begun:
+            return look(begun[place.id], running)
         name = str(folder.trials_path / trial_name(place))
         return RunLine(name, "left out", skipped[place.id]) if place.id in skipped else RunLine(name, "not begun")
 
     lines = [line(place) for place in planned.values()]
-    done = [told for told in lines if told.state == "done"]
-    # Trials of an earlier state of the file lie there too; they are shown, and don't count.
-    for id, at in there.items():
-        if id not in planned:
-            told = look(at, running)
-            lines.append(msgspec.structs.replace(told, state="no longer in it") if told.state == "done" else told)
+    done = [trial for trial in lines if trial.state == "done"]
+    # Trials of an earlier state of the file are shown, and don't count.
+    for trial in (look(folder, running) for id, folder in begun.items() if id not in planned):
+        lines.append(msgspec.structs.replace(trial, state="no longer in it") if trial.state == "done" else trial)
     return StudyLine(
         study=str(path),
         name=plan.name,
         planned=len(planned),
         done=len(done),
-        failed=sum(told.state == "failed" for told in lines),
-        doubtful=sum(told.verdict == "doubtful" for told in done),
-        void=sum(told.verdict == "void" for told in done),
-        left_out=sum(told.state == "left out" for told in lines),
+        failed=sum(trial.state == "failed" for trial in lines),
+        doubtful=sum(trial.verdict == "doubtful" for trial in done),
+        void=sum(trial.verdict == "void" for trial in done),
+        left_out=sum(trial.state == "left out" for trial in lines),
         running=running,
-        last_started=max((told.started for told in done if told.started), default=None),
+        last_started=max((trial.started for trial in done if trial.started), default=None),
         tags=tags,
         trials=lines,
     )
@@ -256,10 +250,10 @@ def find(word: str, runs: Path) -> Path:
     path = Path(word)
     if word and kind_of(path) is not None:
         return path
-    there = list(_all(runs)) if word else []
-    hits = [p for p in there if word in (p.name, str(p.relative_to(runs)))]
-    hits = hits or [p for p in there if p.name.startswith(word) or p.name.endswith(word)]
-    hits = hits or [p for p in there if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
+    all_ = list(_all(runs)) if word else []
+    hits = [p for p in all_ if word in (p.name, str(p.relative_to(runs)))]
+    hits = hits or [p for p in all_ if p.name.startswith(word) or p.name.endswith(word)]
+    hits = hits or [p for p in all_ if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
     if len(hits) > 1:
         some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
         raise UsageError(f"{len(hits)} runs are named like {word}: {some}. Give more of the name, or the path.")
@@ -279,7 +273,7 @@ def _all(runs: Path) -> Iterator[Path]:
 
 
 def in_use(path: Path) -> str | None:
-    """Why a folder must be left alone now, in words."""
+    """Say why a folder must be left alone now."""
     import psutil  # takes a moment, and a help text needs none of it
 
     study = path if (path / "study.json").exists() else study_of(path)
@@ -296,3 +290,42 @@ def in_use(path: Path) -> str | None:
         except psutil.Error:  # gone, or another user's
             continue
     return None
+
+
+# ---- removing ----
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """The size of a run or a study on the disk."""
+
+    files: int
+    bytes: int
+    trials: int | None  # of a study
+
+
+def weigh(path: Path) -> Weight:
+    """What a removal would delete. Refuses what must stay: what dyno didn't make, or what is in use."""
+    if path.is_symlink():
+        raise UsageError(f"{path} is a link to {path.resolve()}: name that folder, or remove the link by hand.")
+    kind = kind_of(path)
+    if kind is None:
+        raise StoreError(f"{path} is not removed: it is no run and no study, or its trial.json can't be read.")
+    if why := in_use(path):
+        raise StoreError(f"{path} is not removed: {why}. End that first.")
+    files = size = 0
+    for folder, _, names in os.walk(path):
+        files += len(names)
+        size += sum((Path(folder) / name).lstat().st_size for name in names)
+    return Weight(files, size, len(trial_folders(path)) if kind == "study" else None)
+
+
+def remove(path: Path) -> None:
+    """Rename it first: half a run must not look like one. Links in it are removed, not followed."""
+    path = path.absolute()
+    going = path.with_name(f".deleting-{path.name}")
+    try:
+        path.rename(going)
+        shutil.rmtree(going)
+    except OSError as e:
+        rest = going if going.exists() else path
+        raise StoreError(f"{rest} can't be removed whole: {e.strerror}. Remove the rest of it by hand.") from None

@@ -320,7 +320,7 @@ class Tables:
 
     def _imported(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            document = imports.kept(path)
+            document = imports.load(path)
         except StoreError as e:
             self.unreadable.append(str(e))
             return

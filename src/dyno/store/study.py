@@ -19,7 +19,7 @@ import msgspec
 from dyno import files
 from dyno.errors import StoreError
 from dyno.facts.study import PARTS, Place, Study, short
-from dyno.store.run import Run, make_folder, pretty, read, slug, write
+from dyno.store.run import Run, make_folder, pretty, read, read_optional, slug, write
 
 _BEGINNINGS = {".lock", "trials", "engines", "study.toml", "study.toml.partial", "study.json.partial"}
 
@@ -48,7 +48,7 @@ class StudyFolder:
 
     @property
     def blank(self) -> bool:
-        """Whether it is empty, or holds only what a dyno that was killed while it made this folder has left."""
+        """Whether it is empty, or holds only what a dyno killed while making it has left."""
         if not any(self.path.iterdir()):
             return True
         known = (path.relative_to(self.path).as_posix() in _BEGINNINGS for path in self.path.rglob("*"))
@@ -58,7 +58,7 @@ class StudyFolder:
         return read(self.json_path, Study)
 
     def text(self) -> str:
-        """Its file, as it was; nothing where it can't be read."""
+        """Its file; '' where that can't be read."""
         try:
             return files.read(self.toml_path, files.TEXT).decode(errors="replace")
         except OSError:
@@ -75,7 +75,7 @@ class StudyFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """By one dyno at a time: two would measure each other."""
+        """Lock it for one dyno at a time: two would measure each other."""
         try:
             make_folder(self.path)
             file = (self.path / ".lock").open("a+b")
@@ -103,7 +103,7 @@ class StudyFolder:
                         self.path.rmdir()
 
     def run(self, place: Place) -> Run:
-        """By its id: a trial keeps its folder where the file's words for it change."""
+        """The folder of a trial, by its id: it stays the same where the file's words for the trial change."""
         if self._names is None:
             self._names = {name.rpartition("-")[2]: name for name in self._listed()}
         return Run(self.trials_path / self._names.get(place.id, trial_name(place)))
@@ -112,7 +112,7 @@ class StudyFolder:
         return sorted(path.name for path in self.trials_path.iterdir()) if self.trials_path.is_dir() else []
 
     def fresh(self, place: Place) -> Run:
-        """Its folder, empty: what a cut or failed attempt has left is gone."""
+        """A trial's folder, empty: what a cut or failed attempt has left is deleted."""
         shutil.rmtree(self.run(place).path, ignore_errors=True)
         run = Run(self.trials_path / trial_name(place))
         try:
@@ -123,7 +123,7 @@ class StudyFolder:
         return run
 
     def engine_start(self, name: str) -> Path:
-        """A new folder for one start of an engine."""
+        """Make a new folder for one start of an engine."""
         taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []
         number = max((int(n) for n in taken if n.isdigit()), default=0) + 1
         path = self.engines_path / f"{number:03d}-{slug(name)}"
@@ -136,11 +136,11 @@ class StudyFolder:
         return {name.rpartition("-")[2] for name in names}
 
     def write_skipped(self, skipped: dict[str, str]) -> None:
-        """Trials that were left out, by id, and why. For those who list: what runs finds it out anew."""
+        """Write which trials were left out, by id, and why. For lists: a run of the study finds it out anew."""
         write(self.skipped_path, pretty(skipped))
 
     def skipped(self) -> dict[str, str]:
-        return read(self.skipped_path, dict[str, str]) if self.skipped_path.exists() else {}
+        return read_optional(self.skipped_path, dict[str, str]) or {}
 
 
 def write_failure(run: Run, failure: Failure) -> None:
@@ -148,8 +148,7 @@ def write_failure(run: Run, failure: Failure) -> None:
 
 
 def failure_of(run: Run) -> Failure | None:
-    path = run.path / "failed.json"
-    return read(path, Failure) if path.exists() else None
+    return read_optional(run.path / "failed.json", Failure)
 
 
 def trial_name(place: Place) -> str:

@@ -24,26 +24,26 @@ OWN_START_S = 3.0  # of what comes with dyno
 OUTPUT_TOKENS = 200  # of a dataset whose answers aren't known yet
 
 
-class Session(NamedTuple):
+class TrialGroup(NamedTuple):
     """Trials that share one start of an engine, in order."""
 
     name: str
     trials: list[PlannedTrial]
 
 
-def sessions(study: Study, wanted: Collection[str] | None = None) -> list[Session]:
+def sessions(study: Study, wanted: Collection[str] | None = None) -> list[TrialGroup]:
     """Group trials into sessions, in order. `wanted`: ids of the trials to run; None: all."""
-    planned_sessions: list[Session] = []
+    planned_sessions: list[TrialGroup] = []
     last = None
     for key, trials in _rounds(study):
         if key == last:
             planned_sessions[-1].trials.extend(trials)
         else:
-            planned_sessions.append(Session(trials[0].place.label.partition(",")[0], list(trials)))
+            planned_sessions.append(TrialGroup(trials[0].place.label.partition(",")[0], list(trials)))
         last = key
     if wanted is None:
         return planned_sessions
-    chosen = (Session(s.name, [p for p in s.trials if p.place.id in wanted]) for s in planned_sessions)
+    chosen = (TrialGroup(s.name, [p for p in s.trials if p.place.id in wanted]) for s in planned_sessions)
     return [session for session in chosen if session.trials]
 
 

@@ -11,8 +11,7 @@ import msgspec
 from dyno.errors import WorkloadError
 from dyno.facts.request import Request
 from dyno.facts.workload import Workload, WorkloadSpec
-from dyno.workload.custom import custom
-from dyno.workload.sharegpt import sharegpt
+from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
 
@@ -31,6 +30,7 @@ _BLOCK = 16
 
 
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
+    """Make the requests of a workload, counted by the tokenizer."""
     spec = _checked(spec)
     entries = DATASETS[spec.dataset](spec, tokenizer)
     requests = list(islice(entries, spec.num_prompts))
@@ -71,8 +71,8 @@ def _checked(spec: WorkloadSpec) -> WorkloadSpec:
 def _warmups(
     spec: WorkloadSpec, tokenizer: Tokenizer, requests: list[Request], spare: Iterator[Request]
 ) -> list[Request]:
-    """Entries that aren't measured, then prose as long as the measured ones. What they leave in a prefix
-    cache must not help a measured request."""
+    """Return entries that aren't measured, then prose as long as the measured ones. What they leave in a prefix cache
+    must not help a measured request."""
     if not spec.num_warmups:
         return []
     taken = {_start(r.prompt, _BLOCK) for r in requests}

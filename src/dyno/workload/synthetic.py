@@ -1,15 +1,17 @@
-"""Synthetic prompts: prose of exactly as many tokens as asked for, each with a start of its own."""
+"""Synthetic prompts: seeded, sentence-like English of exactly as many tokens as asked for, each with its own start."""
 
 import math
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
 from dyno.facts.request import Request
 from dyno.facts.workload import WorkloadSpec
-from dyno.workload.text import opening, prose
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 RANDOM_OUTPUT_LEN = 128  # vLLM's default
@@ -21,6 +23,9 @@ RANDOM_OUTPUT_LEN = 128  # vLLM's default
 _QUANTILES = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 _SHAREGPT_INPUT = (4, 10, 15, 24, 43, 83, 209, 315, 426, 621, 756, 782, 997)
 _SHAREGPT_OUTPUT = (4, 11, 24, 52, 113, 169, 216, 281, 331, 418, 516, 684, 780)
+
+# Words of grammar, an empty line, words of content; in each block the most frequent first.
+_WORDS_FILE = Path(__file__).with_name("words.txt")
 
 # What a prompt is lengthened with, one after the other, when cutting it left it short.
 _FILLERS = (" a", " the", ".", " I")
@@ -46,7 +51,7 @@ def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 
 
 def random_lengths(spec: WorkloadSpec) -> list[tuple[int, int]]:
-    """Of the prompts, without a shared prefix, and of the outputs."""
+    """Return the lengths of each prompt, without a shared prefix, and of its output."""
     # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
     rng = np.random.default_rng(spec.seed)
     inputs = _lengths(rng, spec.input_len, spec.range_ratio_input, spec.num_prompts, at_least=0)
@@ -75,7 +80,7 @@ def sharegpt_lengths(seed: int, count: int) -> list[tuple[int, int]]:
 
 
 def synthesize(tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix: str = "") -> tuple[str, int]:
-    """Prompt `index` of this seed, and its true count of tokens."""
+    """Return prompt `index` of this seed, and its true count of tokens."""
     # A generator for each: a prompt is the same however many come before it.
     rng = np.random.default_rng([seed, 1, index % 2**32])
     # A word is hardly ever less than a token, so as many words as tokens are enough.
@@ -84,7 +89,7 @@ def synthesize(tokenizer: Tokenizer, seed: int, index: int, tokens: int, prefix:
 
 
 def _fit(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
-    """The start of `text` that makes so many tokens, or the nearest that a few tries come to."""
+    """Return the start of `text` with this many tokens, or the nearest that a few tries come to."""
     # No white space at the ends: some servers put one in front when they decode, some chat templates trim.
     prompt = tokenizer.decode(tokenizer.encode(text)[:tokens]).strip()
     count = tokenizer.count(prompt)
@@ -101,3 +106,61 @@ def _fit(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
         if abs(count - tokens) < abs(best[1] - tokens):
             best = prompt, count
     return best
+
+
+class Block:
+    """Words drawn by Zipf's law: the n-th most frequent one in proportion to 1 / (n + 2.7)."""
+
+    def __init__(self, text: str) -> None:
+        self.words: NDArray[np.object_] = np.array(text.split(), dtype=object)
+        weights = 1 / (np.arange(1, len(self.words) + 1) + 2.7)
+        self._cumulative: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.object_]:
+        chosen = np.searchsorted(self._cumulative, rng.random(count))
+        return self.words[np.minimum(chosen, len(self.words) - 1)]
+
+
+@cache
+def _blocks() -> tuple[Block, Block]:
+    grammar, content = _WORDS_FILE.read_text(encoding="ascii").split("\n\n")
+    return Block(grammar), Block(content)
+
+
+def prose(rng: np.random.Generator, word_count: int) -> str:
+    """Return `word_count` words in sentences and paragraphs. ASCII: a cut between tokens splits no character."""
+    grammar, content = _blocks()
+    is_grammar = rng.random(word_count) < 0.6
+    is_grammar[1:] &= ~is_grammar[:-1]  # seldom 'the of the'
+    words: list[str] = np.where(is_grammar, grammar.draw(rng, word_count), content.draw(rng, word_count)).tolist()
+
+    for i in np.flatnonzero(rng.random(word_count) < 0.02):
+        words[i] = str(int(10 ** rng.uniform(0, 4)))
+    for i in np.flatnonzero(rng.random(word_count) < 0.07):
+        words[i] += ","
+    ends = np.cumsum(rng.integers(4, 25, size=word_count // 4 + 1))
+    marks = rng.choice([".", "?", "!", ".\n\n"], p=[0.8, 0.06, 0.03, 0.11], size=len(ends))
+    start = 0
+    for end, mark in zip(ends.tolist(), marks.tolist(), strict=True):
+        if start >= word_count:
+            break
+        words[start] = words[start].capitalize()
+        if end <= word_count:
+            words[end - 1] = words[end - 1].rstrip(",") + mark
+        start = end
+    return " ".join(words).replace("\n ", "\n")
+
+
+@cache
+def _opening_order(seed: int) -> list[str]:
+    words = _blocks()[1].words
+    order: list[str] = words[np.random.default_rng([seed, 0]).permutation(len(words))].tolist()
+    return order
+
+
+def opening(seed: int, index: int) -> str:
+    """Return the first two words of prompt `index`. No two indices share them, so that no prompt finds the start of
+    another in the server's prefix cache; the first thousand differ in the first word."""
+    order = _opening_order(seed)
+    round_, place = divmod(index, len(order))
+    return f"{order[place].capitalize()} {order[(place + 1 + round_) % len(order)]}"

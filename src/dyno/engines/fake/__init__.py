@@ -13,7 +13,8 @@ import msgspec
 
 from dyno.engines.engine import Engine
 from dyno.engines.fake.spec import FAULTS, FakeSpec
-from dyno.engines.process import EngineProcess, free_port
+from dyno.engines.port import free_port
+from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, TargetError
 from dyno.http import Client, Url
 

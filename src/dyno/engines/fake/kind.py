@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from dyno.engines.fake.spec import FakeSpec, changed
-from dyno.engines.kinds.base import Kind, Option
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import Kind, Option, Program
 from dyno.facts.engine import EngineSpec
 
 

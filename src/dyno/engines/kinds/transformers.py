@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.kinds.base import DTYPES, Kind, Option, flag, one_of, with_dtype
-from dyno.engines.program import Program
+from dyno.engines.kinds.base import DTYPES, Kind, Option, Program, flag, one_of, with_dtype
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape

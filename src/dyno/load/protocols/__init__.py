@@ -2,9 +2,8 @@
 
 from dyno.load.protocols.base import Asked, Reading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
-from dyno.load.protocols.openai import Chat, Completions
+from dyno.load.protocols.openai import Chat, Completions, TransformersCompletions
 from dyno.load.protocols.tgi import GenerateStream
-from dyno.load.protocols.transformers import TransformersCompletions
 
 PROTOCOLS: dict[str, WireProtocol] = {
     "openai": Completions(),

@@ -1,4 +1,4 @@
-"""What a protocol is: a path, a request body, and a way to read the events of its stream."""
+"""A protocol: a path, a request body, and a way to read the events of its stream."""
 
 from bisect import bisect_right
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What every request of a run asks for besides its prompt."""
+    """Fields of every request of a run besides its prompt."""
 
     model: str
     ignore_eos: bool = False
@@ -21,7 +21,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct):
-    """What a stream's events said. An event that can't be read ends it with an error."""
+    """A stream's events, read. An event that can't be read ends it with an error."""
 
     chunk_ends: list[int]  # where each chunk's event ends in the response
     texts: list[str]
@@ -52,7 +52,7 @@ _FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_se
 
 
 def in_openais_words(finish_reason: str | None) -> str | None:
-    """TGI has words of its own on every route, and "" with each token of its completions but the last."""
+    """Translate TGI's finish reasons. Its completions have "" with each token but the last."""
     return _FINISH.get(finish_reason, finish_reason)
 
 
@@ -70,7 +70,7 @@ def stream_error(reading: Reading, error: Any) -> Reading:
 
 
 def settle_silent(reading: Reading, silent: int, last_end: int | None) -> None:
-    """Which events without text were tokens, by the server's own count.
+    """Decide which events without text were tokens, by the server's own count.
 
     vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
     sends the finish reason in an event of its own. Where events and tokens don't add up, chunks carry several tokens,
@@ -82,10 +82,10 @@ def settle_silent(reading: Reading, silent: int, last_end: int | None) -> None:
     count = len(reading.chunk_ends)
     last = last_end is not None and count < tokens
     if not tokens - reading.empty_chunks <= count + last <= tokens:
-        kept = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
+        spoken = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
         reading.empty_chunks += silent
-        reading.chunk_ends, reading.texts = [end for end, _ in kept], [text for _, text in kept]
+        reading.chunk_ends, reading.texts = [end for end, _ in spoken], [text for _, text in spoken]
     elif last and last_end is not None:
-        at = bisect_right(reading.chunk_ends, last_end)
-        reading.chunk_ends.insert(at, last_end)
-        reading.texts.insert(at, "")
+        position = bisect_right(reading.chunk_ends, last_end)
+        reading.chunk_ends.insert(position, last_end)
+        reading.texts.insert(position, "")

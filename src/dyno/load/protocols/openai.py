@@ -1,5 +1,6 @@
 """OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
+_OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")  # that `transformers serve` takes by these names
 
 
 def _read(events: list[tuple[int, bytes]]) -> Reading:
@@ -101,7 +103,7 @@ def _read(events: list[tuple[int, bytes]]) -> Reading:
 
 
 def _called(calls: list[Any]) -> str:
-    """What was written of tool calls: output too, though not text. Never empty."""
+    """Return the text of tool calls: output too, though no answer. Never empty."""
     functions = [call.get("function") for call in calls if isinstance(call, dict)]
     parts = [f.get(key) for f in functions if isinstance(f, dict) for key in ("name", "arguments")]
     return "".join(part for part in parts if isinstance(part, str)) or "\u200b"
@@ -149,3 +151,37 @@ class Chat:
         }
 
     read = staticmethod(_read)
+
+
+class TransformersCompletions:
+    """`transformers serve` refuses fields that OpenAI doesn't have; the rest goes into a generation_config."""
+
+    path = "/v1/completions"
+    takes_token_ids = False
+    fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself
+
+    def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        sampling = dict(asked.sampling)
+        config: dict[str, Any] = {}
+        if asked.ignore_eos:
+            config["eos_token_id"] = -1  # min_new_tokens doesn't act with continuous batching
+        if "temperature" in sampling:  # which alone turns sampling neither on nor off
+            config["do_sample"] = sampling["temperature"] > 0
+            if not sampling["temperature"]:
+                del sampling["temperature"]
+        config |= {name: sampling.pop(name) for name in list(sampling) if name not in _OPENAI}
+        return {
+            "model": asked.model,
+            "stream": True,
+            "prompt": request.prompt,
+            "max_tokens": request.output_tokens,
+            **sampling,
+            "generation_config": json.dumps(config),
+            **asked.extra_body,
+        }
+
+    def read(self, events: list[tuple[int, bytes]]) -> Reading:
+        reading = _read(events)
+        if reading.model is not None:
+            reading.model = reading.model.partition("@")[0]  # it adds the revision: NAME@main
+        return reading

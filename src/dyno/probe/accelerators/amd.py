@@ -1,20 +1,21 @@
-"""AMD's accelerators by the kernel's own files, which can't crash and are there without ROCm.
+"""AMD's accelerators by the kernel's own files, which AMD's tools read too: they can't crash and need no ROCm.
 
 The display driver (/sys/class/drm) knows each device on the PCI bus. The compute driver (/sys/class/kfd) knows each
 partition of one, in the order in which HIP counts them: an MI300X in CPX mode is one of the former and eight of the
-latter. AMD's own tools fill what these leave open.
+latter.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
-from dyno.probe.accelerators import amd_metrics, amd_smi, rocm_smi
-from dyno.probe.accelerators.base import Found, Meter, Process, Reading, missing, pcie, process_name
+from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Process, missing, numa_node, pcie, process_name
 
 VENDOR = "0x1002"
 LINKS = {"2": "PCIE", "11": "XGMI"}  # the kernel's CRAT_IOLINK_TYPE
@@ -33,22 +34,10 @@ class Node(msgspec.Struct):
 
 
 class Amd:
-    def __init__(self, tools: Sequence[amd_smi.Tool] = (amd_smi.look, rocm_smi.look)) -> None:
-        self._tools = tools  # the first that answers counts
-
-    def look(self, root: Path) -> Found:
+    def look(self, root: Path) -> Inventory:
         nodes = _nodes(root)
-        if not nodes:
-            return Found()
         used = self.memory_used(root)
-        found = Found([_accelerator(root, i, n, used[i]) for i, n in enumerate(nodes)], _topology(nodes))
-        for tool in self._tools:
-            told, failed = tool()
-            if failed:
-                found.unknown.append(failed)
-            if told:
-                return _filled(found, told)
-        return found
+        return Inventory([_accelerator(root, i, n, used[i]) for i, n in enumerate(nodes)], _topology(nodes))
 
     def memory_used(self, root: Path) -> list[int | None]:
         nodes = _nodes(root)
@@ -71,48 +60,37 @@ class Amd:
 
         return [[p for f in folders for p in on(n, f)] for n in _nodes(root)]
 
-    def meter(self, root: Path) -> Meter | None:
+    def meter(self, root: Path) -> "AmdMeter | None":
         nodes = _nodes(root)
         return AmdMeter(root, nodes) if nodes else None
 
 
-TOLD = {
-    "use_percent": "use",
-    "memory_used_bytes": "memory",
-    "power_w": "power",
-    "clock_mhz": "clocks",
-    "temperature_c": "temperature",
-}
-
-
 class AmdMeter:
-    """The kernel's files, kept open. Energy and throttling come from the driver's table of metrics, as in AMD's tools.
+    """The kernel's files, kept open. Energy and throttling come from the driver's table of metrics.
 
-    Power, energy and use are a card's. Of a card in parts they are told at its first part, so that a sum is right.
+    Power, energy and use are a card's. A card in parts has them at its first part, so that a sum is right.
     """
 
     def __init__(self, root: Path, nodes: list[Node]) -> None:
-        self._root = root
-        self._nodes = nodes
+        self._root, self._nodes = root, nodes
         self._integrated = [n.card is not None and _integrated(n.card) for n in nodes]
-        self._tables: dict[int, amd_metrics.Table] = {}
-        self._throttle: dict[int, list[str]] = {}  # as last told
-        self._files: list[dict[str, tuple[sysfs.Kept, float]]] = []  # name → file, and what its number counts in
+        self._tables: dict[int, GpuMetrics] = {}
+        self._throttle: dict[int, list[str]] = {}  # as last read
+        self._files: list[dict[str, tuple[sysfs.OpenFile, float]]] = []  # name → file, and the unit of its number
         for i, node in enumerate(nodes):
             first = all(node.bus != n.bus for n in nodes[:i])
-            self._files.append(_files(node) if first else {})
-            table = sysfs.Kept.open(node.card / "gpu_metrics") if node.card and first else None
+            self._files.append(_files(node.card) if node.card and first else {})
+            table = sysfs.OpenFile.open(node.card / "gpu_metrics") if node.card and first else None
             if table:
-                self._tables[i] = amd_metrics.Table(table)
+                self._tables[i] = GpuMetrics(table)
         readings = self.read(full=True)
-        whole = [r for r, n in zip(readings, nodes, strict=True) if n.parts == 1]
-        self.absent = missing(whole, TOLD)
-        silent = [str(i) for i, r in enumerate(readings) if nodes[i].parts == 1 and "energy_j" not in r.values]
+        self.absent = missing([r for r, n in zip(readings, nodes, strict=True) if n.parts == 1], but="energy_j")
+        uncounted = [str(i) for i, r in enumerate(readings) if nodes[i].parts == 1 and "energy_j" not in r.values]
+        if uncounted:
+            self.absent.append(f"accelerator {', '.join(uncounted)}: no energy counter that is known here")
+        silent = [str(i) for i in range(len(nodes)) if i not in self._tables or not self._tables[i].has_limits]
         if silent:
-            self.absent.append(f"accelerator {', '.join(silent)}: no energy counter that is known here")
-        deaf = [str(i) for i in range(len(nodes)) if i not in self._tables or not self._tables[i].tells_throttling]
-        if deaf:
-            self.absent.append(f"accelerator {', '.join(deaf)}: reasons of throttling not told in a form known here")
+            self.absent.append(f"accelerator {', '.join(silent)}: reasons of throttling not told in a form known here")
         self.notes = []
         if any("power_w" in r.values for r in readings):
             self.notes.append("power is the amdgpu driver's, averaged by the firmware")
@@ -121,15 +99,15 @@ class AmdMeter:
         if any(n.parts > 1 for n in nodes):
             self.notes.append("power, energy and use of a card in parts stand at its first part")
 
-    def read(self, full: bool) -> list[Reading]:
+    def read(self, full: bool) -> list[AcceleratorReading]:
         parts: list[int | None] = []
         if full and any(n.parts > 1 for n in self._nodes):
-            parts = Amd(tools=()).memory_used(self._root)
-        return [self._one(i, node, parts[i] if parts else None, full) for i, node in enumerate(self._nodes)]
+            parts = Amd().memory_used(self._root)
+        return [self._read(i, node, parts[i] if parts else None, full) for i, node in enumerate(self._nodes)]
 
-    def _one(self, index: int, node: Node, held: int | None, full: bool) -> Reading:
-        read = {name: file.number() for name, (file, _) in self._files[index].items()}
-        values = {k: v * self._files[index][k][1] for k, v in read.items() if v is not None}
+    def _read(self, index: int, node: Node, held: int | None, full: bool) -> AcceleratorReading:
+        numbers = {name: (file.number(), unit) for name, (file, unit) in self._files[index].items()}
+        values = {name: number * unit for name, (number, unit) in numbers.items() if number is not None}
         if node.parts > 1:
             values.pop("memory_used_bytes", None)  # the card's is that of all parts
             if held is not None:
@@ -140,17 +118,14 @@ class AmdMeter:
             energy_j, self._throttle[index] = self._tables[index].read()
             if energy_j is not None:
                 values["energy_j"] = energy_j
-        return Reading(values, self._throttle.get(index, []))
+        return AcceleratorReading(values, self._throttle.get(index, []))
 
     def close(self) -> None:
         """The kernel takes the files back when the sampler ends."""
 
 
-def _files(node: Node) -> dict[str, tuple[sysfs.Kept, float]]:
-    card = node.card
-    if card is None:
-        return {}
-    hwmon = next(iter(sysfs.numbered(card / "hwmon", "hwmon")), card)
+def _files(card: Path) -> dict[str, tuple[sysfs.OpenFile, float]]:
+    hwmon = _hwmon(card)
     labels = {sysfs.text(hwmon / f"temp{n}_label"): hwmon / f"temp{n}_input" for n in (3, 2, 1)}
     wanted: dict[str, tuple[list[Path], float]] = {
         "use_percent": ([card / "gpu_busy_percent"], 1.0),
@@ -159,15 +134,78 @@ def _files(node: Node) -> dict[str, tuple[sysfs.Kept, float]]:
         "power_w": ([hwmon / "power1_average", hwmon / "power1_input"], 1e-6),
         "clock_mhz": ([hwmon / "freq1_input"], 1e-6),
         "memory_clock_mhz": ([hwmon / "freq2_input"], 1e-6),
-        # The hottest place where it is told, else the edge.
+        # The hottest place where it is known, else the edge.
         "temperature_c": ([p for p in (labels.get("junction"), hwmon / "temp1_input") if p], 1e-3),
     }
-    found = {}
-    for name, (paths, unit) in wanted.items():
-        kept = next((k for p in paths if (k := sysfs.Kept.open(p)) is not None), None)
-        if kept is not None:
-            found[name] = (kept, unit)
-    return found
+    opened = {
+        name: (next((file for p in paths if (file := sysfs.OpenFile.open(p)) is not None), None), unit)
+        for name, (paths, unit) in wanted.items()
+    }
+    return {name: (file, unit) for name, (file, unit) in opened.items() if file is not None}
+
+
+def _hwmon(card: Path) -> Path:
+    return next(iter(sysfs.numbered(card / "hwmon", "hwmon")), card)
+
+
+class Layout(NamedTuple):
+    """Offsets in one revision of the driver's table of metrics."""
+
+    energy: int | None = None
+    bits: int | None = None  # limits at work now, 64 bits that mean the same for all chips
+    residency: int | None = None  # six counts of cycles: all, and those under each limit
+
+
+# By format and content revision, where the kernel's kgd_pp_interface.h tells the units; others are left out.
+LAYOUTS = {
+    (1, 3): Layout(bits=112),
+    (1, 4): Layout(energy=24),
+    (1, 5): Layout(energy=88),
+    (1, 6): Layout(energy=16, residency=32),
+    (1, 7): Layout(energy=24, residency=40),
+    (1, 8): Layout(energy=24, residency=40),
+}
+ENERGY_J = 2**-16  # 15.259 µJ a count, in the tables for Instinct from 1.4 on
+BITS = ((0, 16, "power cap"), (16, 32, "current"), (32, 56, "heat"))  # first, behind the last, in words
+LIMITS = ("prochot", "power cap", "heat (socket)", "heat (voltage regulator)", "heat (memory)")
+CYCLES = 0.1  # of those since the reading before: a limit that was at work for less is let pass
+
+
+class GpuMetrics:
+    """The driver's binary table (`gpu_metrics`): energy, and what holds clocks down. Little-endian."""
+
+    def __init__(self, file: sysfs.OpenFile) -> None:
+        self._file = file
+        head = file.bytes(4)
+        self._layout = LAYOUTS.get((head[2], head[3]) if len(head) == 4 else (0, 0), Layout())
+        self._counts: tuple[int, ...] = ()
+
+    @property
+    def has_limits(self) -> bool:
+        return self._layout.bits is not None or self._layout.residency is not None
+
+    def read(self) -> tuple[float | None, list[str]]:
+        """Joules since the driver was loaded, and what holds clocks down."""
+        data, layout = self._file.bytes(), self._layout
+        energy = _unpack("<Q", data, layout.energy)
+        joules = energy[0] * ENERGY_J if energy and energy[0] not in (0, 2**64 - 1) else None  # not filled in
+        bits = _unpack("<Q", data, layout.bits)
+        if bits and bits[0] != 2**64 - 1:
+            return joules, [word for low, high, word in BITS if bits[0] >> low & (1 << high - low) - 1]
+        return joules, self._limits(_unpack("<6I", data, layout.residency))
+
+    def _limits(self, counts: tuple[int, ...]) -> list[str]:
+        before, self._counts = self._counts, counts
+        if not counts or not before:
+            return []
+        all_, *under = ((now - then) % 2**32 for now, then in zip(counts, before, strict=True))
+        return [word for word, n in zip(LIMITS, under, strict=True) if all_ and n > CYCLES * all_]
+
+
+def _unpack(shape: str, data: bytes, offset: int | None) -> tuple[int, ...]:
+    if offset is None or len(data) < offset + struct.calcsize(shape):
+        return ()
+    return struct.unpack_from(shape, data, offset)
 
 
 def _nodes(root: Path) -> list[Node]:
@@ -189,20 +227,19 @@ def _nodes(root: Path) -> list[Node]:
 
 def _cards(root: Path) -> dict[str, Path]:
     """By PCI address, in its order."""
-    found = {}
+    cards = {}
     for card in sysfs.numbered(root / "sys/class/drm", "card"):
         device = card / "device"
         if sysfs.text(device / "vendor") == VENDOR:
-            found[sysfs.fields(device / "uevent", "=").get("PCI_SLOT_NAME") or device.resolve().name] = device
-    return dict(sorted(found.items()))
+            cards[sysfs.fields(device / "uevent", "=").get("PCI_SLOT_NAME") or device.resolve().name] = device
+    return dict(sorted(cards.items()))
 
 
 def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accelerator:
     card = node.card or root / "nowhere"
-    hwmon = next(iter(sysfs.numbered(card / "hwmon", "hwmon")), card)
+    hwmon = _hwmon(card)
     cap, default = (sysfs.number(hwmon / name) for name in ("power1_cap", "power1_cap_default"))  # microwatts
     modes = [sysfs.text(card / f"current_{kind}_partition") for kind in ("compute", "memory")]
-    numa = sysfs.number(card / "numa_node")
     version = sysfs.whole(node.properties.get("gfx_target_version"))
     module = root / "sys/module/amdgpu"
     return Accelerator(
@@ -211,7 +248,7 @@ def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accele
         vendor="amd",
         memory_bytes=_local_memory(node) if node.parts > 1 else _memory(node, "total"),
         memory_used_bytes=used,
-        driver=sysfs.text(module / "version") or ("amdgpu of the kernel" if sysfs.there(module) else None),
+        driver=sysfs.text(module / "version") or ("amdgpu of the kernel" if sysfs.exists(module) else None),
         uuid=sysfs.text(card / "unique_id"),
         bus=node.bus,
         power_cap_w=cap / 1e6 if cap else None,
@@ -220,7 +257,7 @@ def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accele
         memory_clock_max_mhz=_highest(card / "pp_dpm_mclk"),
         partition="/".join(m for m in modes if m) or None,
         link=_link(card),
-        numa_node=None if numa is None or numa < 0 else numa,
+        numa_node=numa_node(card),
         integrated=_integrated(card),
         architecture=_architecture(version) if version else None,
         gtt_bytes=sysfs.number(card / "mem_info_gtt_total"),
@@ -230,9 +267,8 @@ def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accele
 @functools.cache  # the list of PCI numbers is long, and a card may have eight parts
 def _name(root: Path, card: Path) -> str | None:
     """As the board says, or as libdrm's or the PCI list knows its number."""
-    told = sysfs.text(card / "product_name")
-    if told:
-        return told
+    if board := sysfs.text(card / "product_name"):
+        return board
     device = (sysfs.text(card / "device") or "0x").removeprefix("0x").upper()
     revision = (sysfs.text(card / "revision") or "0x").removeprefix("0x").upper()
     for path in ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids"):
@@ -306,35 +342,7 @@ def _topology(nodes: list[Node]) -> list[list[str]]:
     kinds: dict[tuple[str, str], str] = {}
     for folder in folders:
         for link in (*sysfs.numbered(folder / "p2p_links"), *sysfs.numbered(folder / "io_links")):
-            told = sysfs.fields(link / "properties")
-            kinds[told.get("node_from", ""), told.get("node_to", "")] = LINKS.get(told.get("type", ""), "?")
+            ends = sysfs.fields(link / "properties")
+            kinds[ends.get("node_from", ""), ends.get("node_to", "")] = LINKS.get(ends.get("type", ""), "?")
     names = [f.name for f in folders]
     return [["X" if a == b else kinds.get((a, b), "-") for b in names] for a in names]
-
-
-def _filled(found: Found, told: Found) -> Found:
-    """What the kernel left open, from a tool. Partitions of one card come in the same order in both."""
-    more: dict[tuple[str, int], Accelerator] = {}
-    for a in told.accelerators:
-        key = (a.bus or "")[:-2]
-        more[key, sum(k == key for k, _ in more)] = a
-    filled: list[Accelerator] = []
-    for a in found.accelerators:
-        key = (a.bus or "")[:-2]
-        other = more.get((key, sum((f.bus or "")[:-2] == key for f in filled)))
-        filled.append(a if other is None else _joined(a, other))
-    topology = found.topology
-    same = [f.bus for f in found.accelerators] == [t.bus for t in told.accelerators]
-    if not topology and same:
-        topology = told.topology
-    return Found(filled, topology, found.unknown)
-
-
-def _joined(a: Accelerator, other: Accelerator) -> Accelerator:
-    values = msgspec.structs.asdict(other)
-    gaps = {k: v for k, v in values.items() if v is not None and getattr(a, k) is None}
-    if a.name.startswith("AMD 0x") or a.name == "AMD device":
-        gaps["name"] = other.name
-    if a.driver == "amdgpu of the kernel" and other.driver:
-        gaps["driver"] = other.driver
-    return msgspec.structs.replace(a, **gaps)

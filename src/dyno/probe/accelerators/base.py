@@ -1,4 +1,4 @@
-"""What a source of facts about accelerators gives. An accelerator's place in a list is its index there."""
+"""What each vendor's module tells about accelerators. An accelerator's place in a list is its index there."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,39 +12,39 @@ from dyno.probe import sysfs
 class Process(NamedTuple):
     pid: int
     name: str
-    memory_bytes: int | None = None  # that it holds on the accelerator
+    memory_bytes: int | None = None  # on the accelerator
 
 
-class Found(msgspec.Struct):
+class Inventory(msgspec.Struct):
     accelerators: list[Accelerator] = []
     topology: list[list[str]] = []
-    unknown: list[str] = []  # what was there and didn't answer
+    unknown: list[str] = []  # what is there and doesn't answer
 
 
-class Reading(NamedTuple):
-    """Of one accelerator, at one moment. The names are those of a telemetry sample."""
+class AcceleratorReading(NamedTuple):
+    """One accelerator at one moment. The names are those of a telemetry sample."""
 
     values: dict[str, float]
     throttle: list[str]  # why clocks are held down
 
 
 class Meter(Protocol):
-    """A source kept open while a load runs. A reading never raises: what isn't told is left out."""
+    """A vendor's accelerators, open while a load runs. Reading never raises: unknown values are left out."""
 
     absent: list[str]  # what can't be read and why
     notes: list[str]  # how a figure is meant
 
-    def read(self, full: bool) -> list[Reading]:
-        """One for each accelerator, empty where there is nothing new. `full`: also what is dear to read."""
+    def read(self, full: bool) -> list[AcceleratorReading]:
+        """One for each accelerator. `full`: also what is expensive to read."""
         ...
 
     def close(self) -> None: ...
 
 
-class Source(Protocol):
-    """Reads what is there; never raises for what isn't."""
+class Vendor(Protocol):
+    """Never raises for what isn't there."""
 
-    def look(self, root: Path) -> Found: ...
+    def look(self, root: Path) -> Inventory: ...
 
     def memory_used(self, root: Path) -> list[int | None]: ...
 
@@ -55,13 +55,24 @@ class Source(Protocol):
         ...
 
 
-def missing(readings: list[Reading], wanted: dict[str, str]) -> list[str]:
-    """What accelerators don't tell, in words: `wanted` has a word for each name."""
-    which: dict[str, list[str]] = {}
+_WORDS = {
+    "use_percent": "use",
+    "memory_used_bytes": "memory",
+    "power_w": "power",
+    "energy_j": "energy counter",
+    "clock_mhz": "clocks",
+    "temperature_c": "temperature",
+}
+
+
+def missing(readings: list[AcceleratorReading], but: str = "") -> list[str]:
+    """Say which values accelerators don't report; all but the one named `but`."""
+    indices: dict[str, list[str]] = {}
     for i, reading in enumerate(readings):
-        if not_told := ", ".join(word for name, word in wanted.items() if name not in reading.values):
-            which.setdefault(not_told, []).append(str(i))
-    return [f"accelerator {', '.join(indices)}: {what} not told" for what, indices in which.items()]
+        words = [word for name, word in _WORDS.items() if name not in reading.values and name != but]
+        if words:
+            indices.setdefault(", ".join(words), []).append(str(i))
+    return [f"accelerator {', '.join(which)}: {words} not told" for words, which in indices.items()]
 
 
 def process_name(root: Path, pid: int) -> str:
@@ -69,17 +80,13 @@ def process_name(root: Path, pid: int) -> str:
     return sysfs.text(root / f"proc/{pid}/comm") or "?"
 
 
-def pci_device(root: Path, bus: str) -> Path:
-    return root / "sys/bus/pci/devices" / bus
-
-
-def numa_node(root: Path, bus: str | None) -> int | None:
-    node = sysfs.number(pci_device(root, bus) / "numa_node") if bus else None
+def numa_node(device: Path) -> int | None:
+    node = sysfs.number(device / "numa_node")
     return None if node is None or node < 0 else node
 
 
 def pcie(generation: int | None, width: int | None, width_max: int | None) -> str | None:
-    """The highest generation, since it drops at rest, and the width it runs at."""
+    """The highest generation, since it drops at rest, and the width in use."""
     if not width and not width_max:
         return None
     narrow = f" of x{width_max}" if width and width_max and width < width_max else ""

@@ -1,153 +1,165 @@
-"""NVIDIA's accelerators, by NVML; by nvidia-smi where its Python package is missing or too old for the driver."""
+"""NVIDIA's accelerators, by NVML."""
 
 import importlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from dyno.facts.rig import Accelerator
 from dyno.probe import sysfs
-from dyno.probe.accelerators import nvidia_smi
-from dyno.probe.accelerators.base import Found, Meter, Process, Reading, missing, numa_node, pcie, process_name
+from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Process, missing, numa_node, pcie, process_name
 
 # Any of these, or there is no driver to ask: importing pynvml takes a tenth of a second. The last two: WSL, Jetson.
 DRIVER = ("dev/nvidiactl", "proc/driver/nvidia", "usr/lib/wsl/lib/libnvidia-ml.so.1", "etc/nv_tegra_release")
 NO_DRIVER = "an NVIDIA device is on the PCI bus, and no NVIDIA driver is loaded"
+NO_LIBRARY = (
+    "install the driver's libnvidia-ml.so.1; in a container, use NVIDIA's runtime with "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
+# By NVML's numbers. Idle, clocks set by an application or for a display, and limits of voltage are no throttling.
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
+LEVELS = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # between two, as `nvidia-smi topo -m` says
+
+
+class Device:
+    """One accelerator. A question that NVML doesn't answer here has the answer None."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self.nvml, self.index = nvml, index
+        self.handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", index)
+
+    def ask(self, name: str, *args: Any) -> Any:
+        return _ask(self.nvml, f"nvmlDeviceGet{name}", self.handle, *args)
+
+    @property
+    def memory(self) -> Any:
+        """The second version leaves out what the driver reserves for itself, as nvidia-smi does."""
+        version = getattr(self.nvml, "nvmlMemory_v2", None)
+        second = self.ask("MemoryInfo", version) if version else None
+        return second or self.ask("MemoryInfo")
+
+    @property
+    def bus(self) -> str | None:
+        return _bus(self.ask("PciInfo"))
 
 
 class Nvidia:
-    def __init__(self, nvml: Any = None, smi: str = "nvidia-smi") -> None:
+    def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
-        self._smi = smi
 
-    def look(self, root: Path) -> Found:
+    def look(self, root: Path) -> Inventory:
         if not _driver(root):
-            return Found(unknown=[NO_DRIVER] if _on_the_bus(root) else [])
-        with self._open() as nvml:
-            if nvml is None:
-                return nvidia_smi.look(self._smi, root)
-            handles = _handles(nvml)
-            driver = _text(_ask(nvml, "nvmlSystemGetDriverVersion"))
-            found = [_accelerator(nvml, i, h, driver, root) for i, h in enumerate(handles)]
-            return Found(found, _topology(nvml, handles) if len(handles) > 1 else [])
+            return Inventory(unknown=[NO_DRIVER] if _on_the_bus(root) else [])
+        with self._open() as (devices, failure):
+            accelerators = [_accelerator(device, root) for device in devices]
+            topology = _topology(devices) if len(devices) > 1 else []
+            return Inventory(accelerators, topology, [failure] if failure else [])
 
     def memory_used(self, root: Path) -> list[int | None]:
         if not _driver(root):
             return []
-        with self._open() as nvml:
-            if nvml is None:
-                return [a.memory_used_bytes for a in nvidia_smi.look(self._smi, root, topology=False).accelerators]
-            return [getattr(_memory(nvml, h), "used", None) for h in _handles(nvml)]
+        with self._open() as (devices, _):
+            return [getattr(device.memory, "used", None) for device in devices]
 
     def processes(self, root: Path) -> list[list[Process]]:
         if not _driver(root):
             return []
-        with self._open() as nvml:
-            if nvml is None:
-                return nvidia_smi.processes(self._smi, root)
-            return [_processes(nvml, h, root) for h in _handles(nvml)]
+        with self._open() as (devices, _):
+            running = [device.ask("ComputeRunningProcesses") or [] for device in devices]
+            return [[Process(p.pid, process_name(root, p.pid), p.usedGpuMemory) for p in on] for on in running]
 
-    def meter(self, root: Path) -> Meter | None:
+    def meter(self, root: Path) -> "NvmlMeter | None":
         if not _driver(root):
             return None
-        nvml = self._nvml or _package()
-        try:
-            nvml.nvmlInit()
-        except Exception:  # as below
-            return nvidia_smi.SmiMeter(self._smi)
-        return NvmlMeter(nvml)
+        return NvmlMeter(self._open())
 
     @contextmanager
-    def _open(self) -> Iterator[Any]:
-        """NVML, started; None where it can't be."""
-        nvml = self._nvml or _package()
+    def _open(self) -> Iterator[tuple[list[Device], str | None]]:
+        """The devices, as long as NVML is open; or why it can't be used, and what to do."""
+        nvml = self._nvml or importlib.import_module("pynvml")
         try:
             nvml.nvmlInit()
-        except Exception:  # of many kinds over its versions: no library, no driver, no permission, not installed
-            yield None
+        except Exception as e:  # of many kinds over its versions: no library, no permission, another driver's
+            yield [], f"an NVIDIA driver is loaded, and NVML can't be used ({e}): {NO_LIBRARY}"
             return
         try:
-            yield nvml
+            yield [Device(nvml, i) for i in range(_ask(nvml, "nvmlDeviceGetCount") or 0)], None
         finally:
             _ask(nvml, "nvmlShutdown")
 
 
 class NvmlMeter:
-    """NVML kept open. A call that fails the first time isn't made again."""
+    """NVML, open while a load runs. A question that fails the first time isn't asked again."""
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self._handles = _handles(nvml)
+    def __init__(self, opening: AbstractContextManager[tuple[list[Device], str | None]]) -> None:
+        self._stack = ExitStack()
+        self._devices, failure = self._stack.enter_context(opening)
         self._unsupported: set[tuple[Any, ...]] = set()
         self._first = True
         first = self.read(full=True)
         self._first = False
-        self.absent = missing(first, nvidia_smi.TOLD)
+        self.absent = [f"accelerators: {failure}"] if failure else missing(first)
         self.notes = [self._power_note()] if any("power_w" in r.values for r in first) else []
 
     def _power_note(self) -> str:
         """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
-        instant = [
-            str(i)
-            for i, h in enumerate(self._handles)
-            if (_ask(self._nvml, "nvmlDeviceGetCudaComputeCapability", h) or (9, 0)) <= (8, 0)
-        ]
+        instant = [str(d.index) for d in self._devices if (d.ask("CudaComputeCapability") or (9, 0)) <= (8, 0)]
         if not instant:
             return "power is NVML's average over a second, as nvidia-smi's power.draw"
         return f"power is NVML's, of the moment on {', '.join(instant)}, else averaged over a second"
 
-    def read(self, full: bool) -> list[Reading]:
-        return [self._one(i, handle, full) for i, handle in enumerate(self._handles)]
+    def read(self, full: bool) -> list[AcceleratorReading]:
+        return [self._read(device, full) for device in self._devices]
 
-    def _one(self, index: int, handle: Any, full: bool) -> Reading:
-        nvml = self._nvml
-
+    def _read(self, device: Device, full: bool) -> AcceleratorReading:
         def ask(name: str, *args: Any) -> Any:
-            if (index, name, *args) in self._unsupported:
+            if (device.index, name, *args) in self._unsupported:
                 return None
-            answer = _ask(nvml, name, handle, *args)
+            answer = device.ask(name, *args)
             if answer is None and self._first:
-                self._unsupported.add((index, name, *args))
+                self._unsupported.add((device.index, name, *args))
             return answer
 
-        found = {
-            "use_percent": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
-            "memory_used_bytes": getattr(_memory(nvml, handle), "used", None),
-            "power_w": _thousandth(ask("nvmlDeviceGetPowerUsage")),
-            "energy_j": _thousandth(ask("nvmlDeviceGetTotalEnergyConsumption")) if full else None,
-            "clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
-            "temperature_c": ask("nvmlDeviceGetTemperature", 0),  # of the chip
+        values = {
+            "use_percent": getattr(ask("UtilizationRates"), "gpu", None),
+            "memory_used_bytes": getattr(device.memory, "used", None),
+            "power_w": _thousandth(ask("PowerUsage")),
+            "energy_j": _thousandth(ask("TotalEnergyConsumption")) if full else None,
+            "clock_mhz": ask("ClockInfo", device.nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": ask("ClockInfo", device.nvml.NVML_CLOCK_MEM),
+            "temperature_c": ask("Temperature", 0),  # of the chip
         }
-        # Named anew with driver 535; the bits are the same.
-        bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:
-            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        return Reading({k: float(v) for k, v in found.items() if v is not None}, nvidia_smi.reasons(bits))
+        bits = ask("CurrentClocksEventReasons")
+        if bits is None:  # named anew with driver 535; the bits are the same
+            bits = ask("CurrentClocksThrottleReasons") or 0
+        return AcceleratorReading(
+            {name: float(value) for name, value in values.items() if value is not None},
+            [word for bit, word in REASONS.items() if bits & bit],
+        )
 
     def close(self) -> None:
-        _ask(self._nvml, "nvmlShutdown")
+        self._stack.close()
 
 
 def _thousandth(value: Any) -> float | None:
     return None if value is None else value / 1000
 
 
-def _package() -> Any:
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        return None
-
-
 def _driver(root: Path) -> bool:
-    return any(sysfs.there(root / path) for path in DRIVER)
+    return any(sysfs.exists(root / path) for path in DRIVER)
 
 
 def _on_the_bus(root: Path) -> bool:
-    """A display or compute device of NVIDIA's."""
+    """Whether a display or compute device of NVIDIA's is there."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return any(
         sysfs.text(d / "vendor") == "0x10de" and (sysfs.text(d / "class") or "").startswith("0x03") for d in devices
@@ -165,79 +177,54 @@ def _text(value: Any) -> str | None:
     return value.decode() if isinstance(value, bytes) else value  # old packages give bytes
 
 
-def _handles(nvml: Any) -> list[Any]:
-    return [_ask(nvml, "nvmlDeviceGetHandleByIndex", i) for i in range(_ask(nvml, "nvmlDeviceGetCount") or 0)]
-
-
-def _memory(nvml: Any, handle: Any) -> Any:
-    """The second version leaves out what the driver reserves for itself, as nvidia-smi does."""
-    version = getattr(nvml, "nvmlMemory_v2", None)
-    second = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version else None
-    return second or _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
-
-
-def _accelerator(nvml: Any, index: int, handle: Any, driver: str | None, root: Path) -> Accelerator:
-    memory = _memory(nvml, handle)
-    bus = _bus(_ask(nvml, "nvmlDeviceGetPciInfo", handle))
-    cap, default = (
-        _ask(nvml, f"nvmlDeviceGetPowerManagement{which}Limit", handle) for which in ("", "Default")
-    )  # milliwatts
-    capability = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    mig = _mig(nvml, handle)
-    return Accelerator(
-        index=index,
-        name=_text(_ask(nvml, "nvmlDeviceGetName", handle)) or "NVIDIA device",
-        vendor="nvidia",
-        memory_bytes=getattr(memory, "total", None),
-        memory_used_bytes=getattr(memory, "used", None),
-        driver=driver,
-        uuid=_text(_ask(nvml, "nvmlDeviceGetUUID", handle)),
-        bus=bus,
-        power_cap_w=None if cap is None else cap / 1000,
-        power_cap_default_w=None if default is None else default / 1000,
-        clock_max_mhz=_ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
-        memory_clock_max_mhz=_ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM),
-        partition=mig,
-        link=pcie(
-            _ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            _ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
-            _ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
-        ),
-        numa_node=numa_node(root, bus),
-        # A device without memory of its own (GB10, Jetson) has no figure for it; one in parts may refuse to tell.
-        integrated=memory is None and mig is None,
-        architecture=f"sm_{capability[0]}{capability[1]}" if capability else None,
-    )
-
-
 def _bus(info: Any) -> str | None:
     """NVML writes eight digits of domain and capitals, the kernel four and small letters."""
     bus = _text(getattr(info, "busId", None))
     return bus.lower()[-12:] if bus else None
 
 
-def _mig(nvml: Any, handle: Any) -> str | None:
-    mode = _ask(nvml, "nvmlDeviceGetMigMode", handle)  # now, and after the next reset
+def _accelerator(device: Device, root: Path) -> Accelerator:
+    ask, clocks = device.ask, (device.nvml.NVML_CLOCK_SM, device.nvml.NVML_CLOCK_MEM)
+    memory, bus, mig = device.memory, device.bus, _mig(device)
+    capability = ask("CudaComputeCapability")
+    return Accelerator(
+        index=device.index,
+        name=_text(ask("Name")) or "NVIDIA device",
+        vendor="nvidia",
+        memory_bytes=getattr(memory, "total", None),
+        memory_used_bytes=getattr(memory, "used", None),
+        driver=_text(_ask(device.nvml, "nvmlSystemGetDriverVersion")),
+        uuid=_text(ask("UUID")),
+        bus=bus,
+        power_cap_w=_thousandth(ask("PowerManagementLimit")),
+        power_cap_default_w=_thousandth(ask("PowerManagementDefaultLimit")),
+        clock_max_mhz=ask("MaxClockInfo", clocks[0]),
+        memory_clock_max_mhz=ask("MaxClockInfo", clocks[1]),
+        partition=mig,
+        link=pcie(*(ask(name) for name in ("MaxPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth"))),
+        numa_node=numa_node(root / "sys/bus/pci/devices" / bus) if bus else None,
+        # A device without memory of its own (GB10, Jetson) has no figure for it; one in parts may refuse to tell.
+        integrated=memory is None and mig is None,
+        architecture=f"sm_{capability[0]}{capability[1]}" if capability else None,
+    )
+
+
+def _mig(device: Device) -> str | None:
+    mode = device.ask("MigMode")  # now, and after the next reset
     if not mode or not mode[0]:
         return None
     names: Counter[str] = Counter()
-    for i in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        part = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, i)
+    for i in range(device.ask("MaxMigDeviceCount") or 0):
+        part = device.ask("MigDeviceHandleByIndex", i)
         if part is not None:
             # NVIDIA H100 80GB HBM3 MIG 1g.10gb
-            names[(_text(_ask(nvml, "nvmlDeviceGetName", part)) or "?").rpartition("MIG ")[2]] += 1
+            names[(_text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?").rpartition("MIG ")[2]] += 1
     return "MIG " + (", ".join(f"{n}×{name}" for name, n in names.items()) or "without instances")
 
 
-def _processes(nvml: Any, handle: Any, root: Path) -> list[Process]:
-    found = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
-    return [Process(p.pid, process_name(root, p.pid), p.usedGpuMemory) for p in found]
-
-
-def _topology(nvml: Any, handles: list[Any]) -> list[list[str]]:
+def _topology(devices: list[Device]) -> list[list[str]]:
     """As `nvidia-smi topo -m` writes it."""
-    links = [_nvlinks(nvml, h) for h in handles]
-    buses = [_bus(_ask(nvml, "nvmlDeviceGetPciInfo", h)) for h in handles]
+    links, buses = [_nvlinks(d) for d in devices], [d.bus for d in devices]
 
     def between(i: int, j: int) -> str:
         if i == j:
@@ -246,21 +233,20 @@ def _topology(nvml: Any, handles: list[Any]) -> list[list[str]]:
         lanes = links[i][buses[j] or "-"] or min(links[i]["switch"], links[j]["switch"])
         if lanes:
             return f"NV{lanes}"
-        level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[i], handles[j])
-        return {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}.get(level, "?")
+        return LEVELS.get(devices[i].ask("TopologyCommonAncestor", devices[j].handle), "?")
 
-    return [[between(i, j) for j in range(len(handles))] for i in range(len(handles))]
+    return [[between(i, j) for j in range(len(devices))] for i in range(len(devices))]
 
 
-def _nvlinks(nvml: Any, handle: Any) -> Counter[str]:
+def _nvlinks(device: Device) -> Counter[str]:
     """How many lead to which PCI address, or to a switch."""
-    found: Counter[str] = Counter()
-    for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
-        state = _ask(nvml, "nvmlDeviceGetNvLinkState", handle, link)
+    links: Counter[str] = Counter()
+    for link in range(getattr(device.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+        state = device.ask("NvLinkState", link)
         if state is None:
             break  # it has no more
         if state:
-            switch = _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == 2
-            remote = "switch" if switch else _bus(_ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link))
-            found[remote or "?"] += 1
-    return found
+            switch = device.ask("NvLinkRemoteDeviceType", link) == 2
+            remote = "switch" if switch else _bus(device.ask("NvLinkRemotePciInfo", link))
+            links[remote or "?"] += 1
+    return links

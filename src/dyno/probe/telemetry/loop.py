@@ -1,10 +1,9 @@
-"""The sampler's own process: reads the machine and the engine at absolute times, and writes what they say.
+"""The sampler's own process: reads machine and engine at absolute times, and writes the samples.
 
-Told by its standard input: a spec, then `begin`, then `end`. When that closes, dyno is gone and it ends too.
+On its standard input come a spec, then `begin`, then `end`. When that closes, dyno is gone and it ends too.
 """
 
 import os
-import resource
 import select
 import sys
 import threading
@@ -19,17 +18,111 @@ from dyno.clock import now_ns
 from dyno.errors import DynoError
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
 from dyno.http import Client, Url
-from dyno.probe import accelerators
+from dyno.probe import accelerators, sysfs
 from dyno.probe.telemetry import metrics
-from dyno.probe.telemetry.host import HostMeter
 from dyno.units import NS_PER_S, ns, seconds
 
 # Of a core, for the machine and for the metrics of all engines: together under 1 %.
 _MACHINE_SHARE, _ENGINE_SHARE = 0.006, 0.003
-_RENDERING = 0.01  # of the server's time, at most, goes into telling its metrics
+_RENDERING = 0.01  # of the server's time, at most, goes into rendering its metrics
 _LONGEST_S = 10.0
 _ANSWER_S = 5.0
 _FULL_EVERY_NS = NS_PER_S
+
+
+class HostMeter:
+    """The host's own counters: processors, memory, network, and the processors' energy where it may be read."""
+
+    def __init__(self, root: Path) -> None:
+        self.absent: list[str] = []
+        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        self._stat, self._memory, self._network = (
+            sysfs.OpenFile.open(root / f"proc/{name}") for name in ("stat", "meminfo", "net/dev")
+        )
+        for file, what in ((self._stat, "CPU"), (self._memory, "memory"), (self._network, "network")):
+            if file is None:
+                self.absent.append(f"host: {what} can't be read here")
+        self._packages = _packages(root, self.absent)
+        self._before: tuple[int, float] | None = None  # when, and CPU seconds then
+
+    def read(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if self._stat:
+            now, busy_s = now_ns(), self._busy_s(self._stat.bytes(512))
+            values["cpu_busy_s"] = busy_s
+            if self._before and now > self._before[0]:
+                values["cpu_busy_cores"] = round((busy_s - self._before[1]) / seconds(now - self._before[0]), 3)
+            self._before = now, busy_s
+        if self._memory:
+            values |= _memory_used(self._memory.bytes(512))
+        if self._network:
+            values |= _traffic(self._network.bytes())
+        if self._packages:
+            values["package_energy_j"] = sum(p.energy_j() for p in self._packages)
+        return values
+
+    def _busy_s(self, stat: bytes) -> float:
+        """`cpu  user nice system idle iowait irq softirq …`, in ticks."""
+        words = stat.split(b"\n", 1)[0].split()[1:8]
+        user, nice, system, _, _, irq, softirq = (int(w) for w in words)
+        return round((user + nice + system + irq + softirq) * self._tick_s, 3)
+
+
+def _memory_used(meminfo: bytes) -> dict[str, float]:
+    values = {line.split(b":")[0]: line.split()[1] for line in meminfo.split(b"\n")[:3] if b":" in line}
+    total, free = values.get(b"MemTotal"), values.get(b"MemAvailable")
+    return {} if total is None or free is None else {"memory_used_bytes": (int(total) - int(free)) * 1024.0}
+
+
+def _traffic(table: bytes) -> dict[str, float]:
+    """`eth0: bytes packets …` received in the first eight columns, sent in the next."""
+    received = sent = loopback = 0
+    for line in table.split(b"\n")[2:]:
+        name, colon, numbers = line.partition(b":")
+        if colon:
+            words = numbers.split()
+            if name.strip() == b"lo":
+                loopback += int(words[0])
+            else:
+                received += int(words[0])
+                sent += int(words[8])
+    return {
+        "network_received_bytes": float(received),
+        "network_sent_bytes": float(sent),
+        "loopback_bytes": float(loopback),
+    }
+
+
+class _Package:
+    """A processor's energy by RAPL, whose counter goes round after minutes to hours."""
+
+    def __init__(self, file: sysfs.OpenFile, range_uj: int) -> None:
+        self._file = file
+        self._range = range_uj
+        self._last = file.number() or 0
+        self._total = 0
+
+    def energy_j(self) -> float:
+        now = self._file.number()
+        if now is not None:
+            self._total += now - self._last if now >= self._last else now - self._last + self._range
+            self._last = now
+        return self._total / 1e6
+
+
+def _packages(root: Path, absent: list[str]) -> list[_Package]:
+    zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")  # AMD's processors have this name too
+    zones = [z for z in zones if (sysfs.text(z / "name") or "").startswith("package")]
+    packages = []
+    for zone in zones:
+        file = sysfs.OpenFile.open(zone / "energy_uj")
+        if file is not None and file.number() is not None:
+            packages.append(_Package(file, sysfs.number(zone / "max_energy_range_uj") or 0))
+    if not zones:
+        absent.append("host: energy of the processors is not told (no RAPL)")
+    elif len(packages) < len(zones):
+        absent.append("host: energy of the processors may be read by root only (RAPL)")
+    return packages if len(packages) == len(zones) else []
 
 
 class EngineWatch(threading.Thread):
@@ -50,7 +143,7 @@ class EngineWatch(threading.Thread):
         self._ending = threading.Event()
 
     def why_not(self) -> str | None:
-        """Asked once before anything begins: what stands against sampling it."""
+        """Ask once before anything begins: why it can't be sampled."""
         where = f"engine: {self.url}/metrics"
         try:
             status, text = self._client.call("/metrics")
@@ -80,7 +173,7 @@ class EngineWatch(threading.Thread):
 
     def _take(self) -> None:
         # The time of asking: what was counted before it is in the answer, which may come late.
-        at = now_ns()
+        asked = now_ns()
         try:
             status, text = self._client.call("/metrics")
             values = metrics.read(text) if status == 200 and isinstance(text, str) else {}
@@ -88,10 +181,10 @@ class EngineWatch(threading.Thread):
             values = {}
         finally:
             self._client.close()  # llama.cpp keeps a thread for each open connection, of which it has few
-        self._took.append(seconds(now_ns() - at))
+        self._took.append(seconds(now_ns() - asked))
         if values:
             self.taken += 1
-            self._write([Sample(at, "engine", self.index, values)])
+            self._write([Sample(asked, "engine", self.index, values)])
         else:
             self.failures += 1
 
@@ -136,26 +229,16 @@ class Loop:
     def _facts(self, ended: bool = False) -> SamplerFacts:
         elapsed_s = seconds(now_ns() - self._start_ns)
         used_s = time.process_time() - self._start_cpu_s
-        if ended:  # nvidia-smi, where that is what is sampled by
-            children = resource.getrusage(resource.RUSAGE_CHILDREN)
-            used_s += children.ru_utime + children.ru_stime
+        engine_interval_s = max((e.interval_s for e in self._engines), default=self._spec.engine_interval_s)
+        silent = [e for e in self._engines if ended and not e.taken]
         return SamplerFacts(
             at_ns=now_ns(),
             interval_s=round(self._interval_s, 4),
-            engine_interval_s=round(
-                max((e.interval_s for e in self._engines), default=self._spec.engine_interval_s), 4
-            ),
+            engine_interval_s=round(engine_interval_s, 4),
             cost=round(used_s / elapsed_s, 6) if self._ticks else 0.0,
             ticks=self._ticks,
             ended=ended,
-            absent=[
-                *self._absent,
-                *(
-                    f"engine: {e.url}/metrics didn't answer under the load"
-                    for e in self._engines
-                    if ended and not e.taken
-                ),
-            ],
+            absent=[*self._absent, *(f"engine: {e.url}/metrics didn't answer under the load" for e in silent)],
             notes=[note for m in self._meters for note in m.notes],
         )
 
@@ -163,10 +246,10 @@ class Loop:
         out = [Sample(now_ns(), "host", 0, self._host.read())]
         index = 0
         for meter in self._meters:
-            at = now_ns()
+            now = now_ns()
             for reading in meter.read(full):
                 if reading.values:
-                    out.append(Sample(at, "accelerator", index, reading.values, reading.throttle))
+                    out.append(Sample(now, "accelerator", index, reading.values, reading.throttle))
                 index += 1
         return [s for s in out if s.values]
 
@@ -246,5 +329,9 @@ def main() -> None:
 def _say(word: str) -> None:
     try:
         print(word, flush=True)
-    except BrokenPipeError:  # dyno is gone, which the standard input tells too
+    except BrokenPipeError:  # dyno is gone, which the standard input shows too
         sys.stdout = None  # else Python complains of it at its end
+
+
+if __name__ == "__main__":
+    main()

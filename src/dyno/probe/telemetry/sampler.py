@@ -1,4 +1,4 @@
-"""The sampler as dyno holds it: started before the warm-up, begun and ended around the load. It fails no trial."""
+"""The sampler as dyno uses it: started before the warm-up, begun and ended around the load. It fails no trial."""
 
 import contextlib
 import os
@@ -33,27 +33,27 @@ class Sampler:
         self._latest: dict[tuple[str, int], Sample] = {}
         self._child: subprocess.Popen[bytes] | None = None
         try:
-            # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where the user stands is not this package.
+            # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dyno.probe.telemetry"],
+                [sys.executable, "-P", "-m", "dyno.probe.telemetry.loop"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
                 start_new_session=True,
             )  # fmt: skip
         except OSError as e:
             self._trouble = f"the sampler could not be started ({e.strerror})"
-        self._tell(msgspec.json.encode(spec))
+        self._send(msgspec.json.encode(spec))
 
     def begin(self) -> None:
         """Returns when the first full sample is taken, or it is clear that there will be none."""
         if self._heard(b"ready", _READY_S):
-            self._tell(b"begin")
+            self._send(b"begin")
             self._heard(b"begun", _BEGUN_S)
 
     def end(self) -> None:
         """A last full sample. Never hangs: a sampler that doesn't end is killed."""
         child = self._child
         if child is not None:
-            self._tell(b"end")
+            self._send(b"end")
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Sampler:
         if self._tail is not None:
             self._tail.close()
         if self._trouble:
-            self._confess(self._trouble)
+            self._record(self._trouble)
         self._child = self._trouble = None
 
     def latest(self) -> list[Sample]:
@@ -86,16 +86,16 @@ class Sampler:
                 self._tail = FileIO(self._spec.path)
             *lines, self._rest = (self._rest + (self._tail.read(1 << 20) or b"")).split(b"\n")
             for line in lines:
-                found = _decode(line)
-                if isinstance(found, Sample):
-                    self._latest[found.source, found.index] = found
+                value = _decode(line)
+                if isinstance(value, Sample):
+                    self._latest[value.source, value.index] = value
         except (OSError, ValueError, msgspec.MsgspecError):  # not there yet, or closed
             pass
         return list(self._latest.values())
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         if self._child is not None and self._child.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is dead: its end is told later
+            with contextlib.suppress(OSError, ValueError):  # it is dead: `end` says so
                 self._child.stdin.write(line + b"\n")
 
     def _heard(self, word: bytes, timeout_s: float) -> bool:
@@ -109,32 +109,32 @@ class Sampler:
                 return False
             more = os.read(out, 4096)
             if not more:
-                return False  # it is dead: `end` tells how
+                return False  # it is dead: `end` says how
             self._said += more
         return True
 
-    def _confess(self, trouble: str) -> None:
-        """Into the file, where whoever sums up finds it."""
+    def _record(self, trouble: str) -> None:
+        """Write it into the file, for the summary."""
         facts = SamplerFacts(now_ns(), self._spec.interval_s, self._spec.engine_interval_s, absent=[trouble])
         with contextlib.suppress(OSError), Path(self._spec.path).open("ab") as file:
             file.write(b"\n" + msgspec.json.encode(facts) + b"\n")
 
 
 def read(path: Path) -> tuple[list[Sample], SamplerFacts | None]:
-    """What a sampler has written, and its last word. A line that was cut off by its death is passed over."""
+    """A sampler's samples, and its last facts. A line that was cut off by its death is skipped."""
     samples, facts, absent, notes = [], None, [], []
     try:
         for line in files.lines(path):
             try:
-                found = _decode(line)
+                value = _decode(line)
             except files.BROKEN:
                 continue
-            if isinstance(found, Sample):
-                samples.append(found)
+            if isinstance(value, Sample):
+                samples.append(value)
             else:
-                facts = found
-                absent += [a for a in found.absent if a not in absent]
-                notes += [n for n in found.notes if n not in notes]
+                facts = value
+                absent += [a for a in value.absent if a not in absent]
+                notes += [n for n in value.notes if n not in notes]
     except OSError as e:
         raise StoreError(f"{path} can't be read: {e.strerror}.") from None
     return samples, facts and msgspec.structs.replace(facts, absent=absent, notes=notes)

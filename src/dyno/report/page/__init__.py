@@ -21,16 +21,16 @@ from dyno.facts.report import Report
 from dyno.report import per, tables
 from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
-from dyno.report.plain import plain
+from dyno.visible import plain
 
 _OPEN = 30  # trials, up to which their list is unfolded
 
 
-def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
+def page(report: Report, charts: list[Chart], cache_folder: Path | None = None) -> str:
     """`kept`: a folder in which the scripts of charts are kept from one page to the next."""
     series = list(dict.fromkeys(e.series for e in report.entries))
     groups = _groups(charts)
-    scripts = [_text("script.js"), *([bundle(kept)] if charts else [])]
+    scripts = [_text("script.js"), *([bundle(cache_folder)] if charts else [])]
     return _template().render(
         report=report,
         policy=_policy(scripts),
@@ -56,9 +56,9 @@ def page(report: Report, charts: list[Chart], kept: Path | None = None) -> str:
 
 
 @cache
-def bundle(kept: Path | None = None) -> str:
+def bundle(cache_folder: Path | None = None) -> str:
     """Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
-    path = None if kept is None else kept / f"vega-embed-{version('vl-convert-python')}.js"
+    path = None if cache_folder is None else cache_folder / f"vega-embed-{version('vl-convert-python')}.js"
     if path is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             mark, _, script = path.read_text(encoding="utf-8").partition("\n")

@@ -6,7 +6,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.load import whole
 from dyno.facts.metric import STEMS
-from dyno.report.printed import count, currency, interval, money, printed, scalar, significant
+from dyno.report.numbers import count, currency, interval, money, printed, scalar, significant
 from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.units import human_bytes
 
@@ -70,8 +70,8 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
-    told = {stat for row in held.values() for stat in row}
-    stats = [*(s for s in _STATS if s in told), *sorted(told.difference(_STATS))]
+    known = {stat for row in held.values() for stat in row}
+    stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
     lines = [
         (latency.words, [held[stem].get(s, Figure("")) for s in stats])
         for stem, latency in STEMS.items()
@@ -81,9 +81,9 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]
 
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
-    told = [("completed", entry.completed), ("failed", entry.failed)]
+    counts = [("completed", entry.completed), ("failed", entry.failed)]
     lines = [("load", whole(entry.load))] if entry.load else []
-    lines += [(name, count(value)) for name, value in told if value is not None]
+    lines += [(name, count(value)) for name, value in counts if value is not None]
     return [*lines, ("repeats", str(entry.repeats))] if entry.repeats > 1 else lines
 
 
@@ -100,11 +100,11 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
     lines = []
     if entry.accelerator or entry.accelerators:
         used = f"{count(entry.accelerators)} × " if entry.accelerators else ""
-        of = f", of {count(entry.machine)} in the machine" if entry.machine else ""
-        lines.append(("accelerators", f"{used}{entry.accelerator or 'not told'}{of}"))
+        whole_machine = f", of {count(entry.machine)} in the machine" if entry.machine else ""
+        lines.append(("accelerators", f"{used}{entry.accelerator or 'not told'}{whole_machine}"))
     if entry.memory is not None:
-        told = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
-        words = ", ".join(f"{human_bytes(n)} {when}" for when, n in told if n is not None)
+        sizes = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
+        words = ", ".join(f"{human_bytes(n)} {when}" for when, n in sizes if n is not None)
         lines.append((f"memory of {entry.memory.basis}", words))
     if entry.power_w is not None:
         lines.append(("power", f"{significant(entry.power_w)} W"))
@@ -121,12 +121,12 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
     if cost is None:
         return []
     sign = currency(cost.currency)
-    told = [
+    prices = [
         ("an hour", cost.hour), ("M input tokens", cost.per_million_input),
         ("M output tokens", cost.per_million_output), ("M tokens", cost.per_million_total),
         ("1000 requests", cost.per_thousand_requests), ("energy, M output", cost.energy_per_million_output),
     ]  # fmt: skip
-    lines = [(what, f"{sign} {money(value)}") for what, value in told if value is not None]
+    lines = [(what, f"{sign} {money(value)}") for what, value in prices if value is not None]
     return [*lines, ("price", cost.source)] if cost.source else lines
 
 

@@ -1,1 +1,0 @@
-"""Sentences that claim something about rows: who, in what, under which load."""

@@ -1,0 +1,149 @@
+"""Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dyno import secrets, workload
+from dyno.conduct.session import Session, Watcher
+from dyno.engines.launch import public_spec, spec_secrets
+from dyno.errors import UsageError
+from dyno.facts.load import LoadSpec
+from dyno.facts.request import Request
+from dyno.facts.study import Place
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Workload
+from dyno.http import Client, Route, Url
+from dyno.load import http1, plan
+from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.wire import Traffic
+from dyno.workload.tokenizer import Tokenizer, choose
+
+
+class Prompts(NamedTuple):
+    workload: Workload
+    counter: Tokenizer | None = None  # the tokenizer, where it is one that also counts answers
+
+    @property
+    def lengths(self) -> list[int]:
+        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+
+
+class Prepared(NamedTuple):
+    """A trial that is ready to be measured."""
+
+    trial: TrialSpec  # aimed at the server that runs
+    prompts: Prompts
+    sent_before: str | None = None  # the run that has sent these prompts to this server before
+    place: Place | None = None  # in a study
+
+
+def prepare(
+    trial: TrialSpec,
+    session: Session,
+    prompts: Prompts | None = None,
+    *,
+    sent_before: str | None = None,
+    place: Place | None = None,
+) -> Prepared:
+    """Aim the trial at the server, make its prompts unless they are there, and check that the server takes them."""
+    if session.fleet:
+        session.fleet.check_ports()
+        trial = session.fleet.aim(trial)
+    if prompts is None:
+        check_context([longest(trial)], session.target)  # before any time goes into making them
+        client = Client(Url(trial.target.base_url), session.headers, trial.target)
+        try:
+            prompts = make_prompts(trial, session.watcher, client, session.target.model)
+        finally:
+            client.close()
+    check_context(prompts.lengths, session.target)
+    return Prepared(trial, prompts, sent_before, place)
+
+
+def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
+    """Make them by the tokenizer that the trial names, else by the server's own."""
+    tokenizer = choose(trial.tokenizer, client, model)
+    watcher.phase(f"Making {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
+    work = workload.make(trial.workload, tokenizer)
+    if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
+        raise UsageError(
+            f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
+            "vllm or llama.cpp, or a dataset of texts."
+        )
+    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None)
+
+
+def longest(trial: TrialSpec) -> int:
+    """The tokens that a random request may need; 0 for other datasets, whose lengths are known when they are read."""
+    w = trial.workload
+    if trial.offline and trial.offline.kind == "micro":
+        return (trial.offline.depth or 0) + w.input_len + (w.output_len or 0) + 1
+    if w.dataset != "random":
+        return 0
+    output = int((w.output_len or 1) * (1 + w.range_ratio_output))
+    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
+
+
+def check_context(lengths: list[int], target: TargetFacts) -> None:
+    limit = target.max_model_len
+    if limit is None:
+        return
+    over = sum(n > limit for n in lengths)
+    if over:
+        raise UsageError(
+            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), and the server's "
+            f"context is {limit}. Ask for shorter ones, or start the server with a longer context."
+        )
+
+
+def warmup(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
+    """All of these at the trial's concurrency, whatever its rate."""
+    load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
+    return _traffic(trial, session, requests, load, len(requests))
+
+
+def traffic(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
+    """The trial's own load. A closed loop with a duration goes round the prompts until time is up."""
+    rounds = trial.load.duration_s is not None and trial.load.closed_loop
+    count = 2**31 if rounds else plan.prompts_needed(trial.load) or len(requests)
+    return _traffic(trial, session, requests, trial.load, count)
+
+
+def _traffic(trial: TrialSpec, session: Session, requests: Sequence[Request], load: LoadSpec, count: int) -> Traffic:
+    spec, headers = trial.target, session.headers
+    protocol = PROTOCOLS[spec.backend]
+    asked = Asked(session.target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
+    routes = [Route(Url(url), spec, headers) for url in spec.urls]
+    host = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
+    head |= {name: value for name, value in routes[0].headers.items() if name.lower() != "host"}
+    encode = msgspec.json.Encoder().encode
+    # Far more than answers of this length take, with everything that can be asked for beside the text.
+    response_max = (1 << 20) + 8192 * max((r.output_tokens for r in requests), default=0)
+    return Traffic(
+        routes=routes,
+        fronts=[http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes],
+        payloads=(http1.payload(head, encode(protocol.body(r, asked))) for r in requests),
+        plan=plan.make(load, count),
+        timeout_s=load.request_timeout_s,
+        response_max=trial.load.response_bytes_max or response_max,
+    )
+
+
+def public(trial: TrialSpec) -> TrialSpec:
+    """Return the trial as it is stored: a key that is sent in each request's body reaches no file."""
+    return msgspec.structs.replace(
+        trial,
+        extra_body=secrets.public(trial.extra_body),
+        metadata=secrets.public(trial.metadata),
+        engine=trial.engine and public_spec(trial.engine),
+    )
+
+
+def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
+    """The secrets that a trial's requests and its engine are given."""
+    engine = spec_secrets(trial.engine) if trial.engine else []
+    return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]

@@ -1,0 +1,158 @@
+"""A session: what holds while trials run on one server, and who watches them."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from dyno.conduct.fleet import Fleet
+from dyno.conduct.lifecycle import room
+from dyno.engines.kinds import kind_of
+from dyno.errors import TargetError
+from dyno.facts.request import Request
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.http import Client, Url
+from dyno.load.progress import Progress, Stop
+from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.probe import host, server
+from dyno.probe.telemetry import metrics
+from dyno.probe.telemetry.sampler import Sampler
+
+IDLE_WITHIN_S = 60.0
+_LOOK_S = 0.2
+_IDLE_CORES = 0.1
+
+
+class Watcher:
+    """Hears of progress; a silent one by default. Measuring never prints."""
+
+    def phase(self, text: str) -> None: ...
+
+    def sampling(self, sampler: Sampler) -> None:
+        """The load begins; `sampler.latest()` may be called at any time until it is over."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        """One more iteration of an offline trial is done, warm-ups first."""
+
+    def within(self, done: int, count: int) -> None:
+        """`done` of `count` requests of the current iteration are done, where the engine reports that."""
+
+    def over(self) -> None: ...
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One start of an engine by dyno, or a server that runs already."""
+
+    target: TargetFacts
+    headers: dict[str, str]  # sent with each request; their values reach no file
+    watcher: Watcher = msgspec.field(default_factory=Watcher)
+    stop: Stop = msgspec.field(default_factory=Stop)
+    fleet: Fleet | None = None  # None: somebody else has started the server
+
+    @property
+    def core(self) -> int | None:
+        """The core that the engine leaves to the wire."""
+        return room(self.fleet.plan).client_core if self.fleet else None
+
+    def cpu_s(self) -> float | None:
+        """CPU seconds of the engine so far. None: not dyno's own process."""
+        return self.fleet.cpu_s() if self.fleet else None
+
+    def empty_cache(self, spec: TargetSpec) -> bool:
+        """Empty the prefix caches of all copies of the server; False where one can't."""
+        name = self.fleet.plan.kind.name if self.fleet else self.target.kind
+        if name is None:
+            return False
+        done = True
+        with _clients(spec, self.headers, timeout_s=60) as clients:
+            for client in clients:
+                try:
+                    done = kind_of(name).reset_cache(client) and done
+                except TargetError:
+                    done = False
+        return done
+
+    def wait_idle(self, spec: TargetSpec, within_s: float = IDLE_WITHIN_S) -> None:
+        """Wait until the engine rests: what an earlier load has left to do would be measured with the next one.
+
+        By the engine's own metrics; by the CPU time of its processes where it has none and they are ours. Where neither
+        is known, don't wait. Raise TargetError if it never rests.
+        """
+        deadline = time.monotonic() + within_s
+        with _clients(spec, self.headers, timeout_s=10) as clients:
+            while busy := self._busy(clients):
+                if time.monotonic() > deadline:
+                    raise TargetError(
+                        f"{spec.base_url} is not idle: {busy}, {within_s:g} s after the last of dyno's requests was "
+                        "answered. Does somebody else use it?"
+                    )
+                time.sleep(_LOOK_S)
+
+    def _busy(self, clients: Sequence[Client]) -> str:
+        """What the engine does, in words; empty: nothing."""
+        counts = [count for client in clients if (count := _requests(client)) is not None]
+        if counts:
+            return f"it works on {sum(counts):g} requests" if sum(counts) else ""
+        before = self.cpu_s()
+        if before is None:
+            return ""
+        time.sleep(_LOOK_S)
+        cores = ((self.cpu_s() or before) - before) / _LOOK_S
+        return f"its processes use {cores:.1f} cores" if cores > _IDLE_CORES else ""
+
+
+def _requests(client: Client) -> float | None:
+    """Running and waiting requests, by the server's metrics; None: unknown."""
+    try:
+        status, answer = client.call("/metrics")
+    except TargetError:
+        return None
+    values = metrics.read(answer) if status == 200 and isinstance(answer, str) else {}
+    if "running_requests" not in values:
+        return None
+    return values["running_requests"] + values.get("waiting_requests", 0.0)
+
+
+@contextlib.contextmanager
+def _clients(spec: TargetSpec, headers: dict[str, str], timeout_s: float = 30) -> Iterator[list[Client]]:
+    """One for each copy of the server."""
+    with contextlib.ExitStack() as closing:
+        opened = [Client(Url(url), headers, spec, timeout_s=timeout_s) for url in spec.urls]
+        for client in opened:
+            closing.callback(client.close)
+        yield opened
+
+
+def attach(trial: TrialSpec, headers: dict[str, str], watcher: Watcher, stop: Stop) -> Session:
+    """Wait for a running server where that is asked for, and ask it what it serves."""
+    if trial.ready_check_timeout_s:
+        watcher.phase("Waiting for the server")
+        for url in trial.target.urls:
+            _wait_until_ready(trial, Url(url), headers)
+    with _clients(trial.target, headers) as clients:
+        return Session(server.look_at_all(clients, trial.target), headers, watcher, stop)
+
+
+def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:
+    protocol = PROTOCOLS[trial.target.backend]
+    model = trial.target.served_model_name or trial.target.model
+    if model is None:
+        client = Client(url, headers, trial.target)
+        with contextlib.suppress(TargetError):
+            model = server.look(client, trial.target).model
+        client.close()
+    body = protocol.body(Request("Are you ready?", 4, 1), Asked(model or "", sampling=trial.sampling))
+    server.wait_ready(
+        url, headers, trial.target.endpoint, {**body, **trial.extra_body}, trial.ready_check_timeout_s,
+        trial.target,
+    )  # fmt: skip
+
+
+def others_s(engine_cpu_s: Callable[[], float | None]) -> float | None:
+    """CPU seconds that neither dyno nor the engine that it started has used. None: unknown."""
+    busy, engine = host.busy_s(), engine_cpu_s()
+    return None if busy is None or engine is None else busy - engine - time.process_time()

@@ -1,0 +1,141 @@
+"""Engines' environments: each a virtual environment of its own, outside the project, kept between runs.
+
+$DYNO_HOME/engines/NAME/           NAME: vllm-0.32.0-cpu
+├── bin/, lib/, …                  the virtual environment
+├── install.log
+└── dyno.json                      its manifest, written last: without it, this is half an installation
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from dyno.errors import EngineError, UsageError
+
+Say = Callable[[str], None]
+_MANIFEST = "dyno.json"
+
+
+class Environment(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    version: str
+    variant: str  # cpu, cuda, rocm
+    source: str | None  # as given with --from; a password in it is left out
+    python: str  # its interpreter
+    python_version: str
+    made: str  # UTC, ISO 8601
+    packages: list[str]  # as `pip freeze` lists them
+    size_bytes: int
+    binary: str | None = None  # an engine that isn't a Python program, ready to run
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.python).parent.parent
+
+    @property
+    def whole(self) -> bool:
+        """False where it was moved, or where its base Python is gone."""
+        return all(Path(path).exists() for path in (self.python, self.binary) if path)
+
+
+def home() -> Path:
+    if given := os.environ.get("DYNO_HOME"):
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dyno"
+
+
+def engines_folder() -> Path:
+    return home() / "engines"
+
+
+def installed(kind: str | None = None) -> list[Environment]:
+    """Return the environments by kind, the newest version first."""
+    envs = [env for path in engines_folder().glob(f"*/{_MANIFEST}") if (env := read(path.parent))]
+    envs.sort(key=lambda env: (_order(env.version), env.made), reverse=True)
+    envs.sort(key=lambda env: env.kind)
+    return [env for env in envs if kind in (None, env.kind)]
+
+
+def find(kind: str, name: str | None = None, version: str | None = None) -> Environment | None:
+    """Return the newest version that matches and is whole; of several with that version, the latest installed."""
+    for env in installed(kind):
+        if env.whole and name in (None, env.name) and version in (None, env.version, env.version.partition("+")[0]):
+            return env
+    return None
+
+
+def remove(name: str) -> None:
+    engines = engines_folder()
+    known = [path.name for path in sorted(engines.glob("[!.]*/"))]
+    if name not in known:  # and so nothing outside the folder, whatever the name
+        raise UsageError(f"There is no environment {name!r}. There are: {', '.join(known) or 'none'}.")
+    with locked(name, None):
+        users = _users(engines / name)
+        if users:
+            raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop that first.")
+        sweep(engines / name)
+
+
+def read(folder: Path) -> Environment | None:
+    try:
+        return msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=Environment)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write(env: Environment) -> None:
+    part = env.folder / f"{_MANIFEST}.part"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(env), indent=2))
+    part.replace(env.folder / _MANIFEST)
+
+
+@contextlib.contextmanager
+def locked(name: str, say: Say | None) -> Iterator[None]:
+    """Hold one environment; `say` None: don't wait for it. The kernel unlocks it if dyno is killed."""
+    with (engines_folder() / f".{name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if say is None:
+                raise EngineError(f"{name} is being installed by another dyno.") from None
+            say(f"{name}: another dyno is installing it; waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sweep(folder: Path) -> None:
+    """Delete it, the manifest first. Retries for a while: the installer of a killed dyno may still be ending."""
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    deadline = time.monotonic() + 10
+    while folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _users(folder: Path) -> list[int]:
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        # An interpreter or its script.
+        if any(word.startswith(f"{folder}/") for word in (process.info["cmdline"] or [])[:2])
+    ]
+
+
+def _order(version: str) -> tuple[list[int], bool]:
+    """Return a sort key: the higher version is the newer, and a release comes after its candidates."""
+    release = re.match(r"[\d.]*", version.partition("+")[0])
+    numbers = [int(n) for n in re.findall(r"\d+", release[0] if release else "")]
+    return numbers, not re.search(r"(a|b|rc|dev)\d", version)

@@ -1,0 +1,151 @@
+"""An engine's log: its lines about a failure, what to do about each, and no secrets in it."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_PIECE_BYTES = 1 << 20  # a log may have gigabytes
+_PART_BYTES = 8 << 20
+_TROUBLE = re.compile(
+    r"error|fail|exception|abort|terminate|killed|out of memory|unable|cannot|not found|no such", re.I
+)
+_MERE_WARNING = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|^\S+ [WID] ")  # by level: an engine that starts well has many
+_NAMED = re.compile(r"\b\w*(?:Error|Exception)\b: \S")  # as Python ends a traceback
+
+# Patterns of a failure, and what to do about it. The first match counts: causes come before consequences.
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"gated repo|access to model .{1,200} is restricted|401 client error|you need to be authenticated|"
+        r"cannot access gated",
+        "The model is gated: ask for access on its page, and set HF_TOKEN in the environment of dyno.",
+    ),
+    (
+        r"no available memory for the cache blocks|can be stored in (?:the )?kv cache|kv cache is needed, which is",
+        "Weights and KV cache don't fit into its share of the memory: raise memory_fraction, lower max_model_len, take "
+        "a smaller quantization or more devices.",
+    ),
+    (
+        r"out of memory|outofmemoryerror|memoryerror|failed to allocate|unable to allocate|cudamalloc failed|"
+        r"less than desired (?:gpu|device) memory utilization|std::bad_alloc|not enough (?:gpu )?memory",
+        "It needs more memory than there is: lower max_model_len, max_num_seqs or memory_fraction, take a smaller "
+        "quantization or more devices, and see that nothing else holds the memory.",
+    ),
+    (
+        r"address already in use|couldn't bind|could not bind|failed to bind|errno 98|port \d+ is (?:already )?in use",
+        "Another program took the port meanwhile: run it again.",
+    ),
+    (
+        r"unknown quantization|quantization method .{0,80}(?:not supported|does not match|is not)|"
+        r"not supported for the current gpu|minimum capability|unsupported quantization|invalid quantization|"
+        r"unknown (?:file )?type|unsupported kv cache type|does not support .{0,40}quant",
+        "This engine or device can't run that quantization: choose another, or a build that has it.",
+    ),
+    (
+        r"no cuda gpus are available|failed to infer device type|no (?:hip|rocm|cuda)[- ]capable device|"
+        r"driver version is insufficient|invalid device ordinal|not compiled with cuda|libcuda\.so|no gpu was found|"
+        r"invalid device: |hipErrorNoDevice|/dev/kfd",
+        "It finds no device that it can use: look at `dyno doctor`, the driver, and devices; a container needs the "
+        "device options.",
+    ),
+    (
+        r"first request for one token.{0,60}\b40[13]\b",
+        "It wants the key that it was given: set OPENAI_API_KEY to it.",
+    ),
+    (
+        r"no space left on device",
+        "The disk is full: free some, or move HF_HOME and the engine's cache.",
+    ),
+    (
+        r"insufficient shared memory|bus error",
+        "Shared memory is too small: a container needs --ipc=host or a larger --shm-size.",
+    ),
+    (
+        r"unrecognized arguments|unexpected argument|invalid choice|error: argument|error: invalid argument|"
+        r"unknown argument|no such option|error while handling argument",
+        "It doesn't know one of these arguments: see the setting's args, and the flags that its version has.",
+    ),
+    (
+        r"unknown (?:model )?architecture|not supported for now|unsupported architecture|model type .{1,60} but",
+        "This version doesn't know the model's architecture: take a newer one.",
+    ),
+    (
+        r"corrupted or incomplete|not within the file bounds|incomplete metadata|failed to read (?:header|magic)|"
+        r"invalid magic|safetensorerror",
+        "The model's files are damaged or cut off: fetch them again.",
+    ),
+    (
+        r"is not a local folder|repository not found|repo id must|does not appear to have|no such file|"
+        r"failed to open gguf|localentrynotfound|can't load the configuration|"
+        r"couldn't connect to|not a valid model identifier|filenotfounderror|invalid repository id",
+        "The model isn't there: check its path or name; where the hub can't be reached, give a folder.",
+    ),
+    (
+        r"no module named|cannot import name|undefined symbol|libtorch|image not found",
+        "Its installation is broken: make it anew with `dyno engines install`.",
+    ),
+    (
+        r"cannot execute|exec format error|permission denied|no such command",
+        "The program can't be run here: check binary or python, and its rights.",
+    ),
+)
+
+
+def advice(lines: Iterable[str]) -> str | None:
+    text = "\n".join(lines)
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text, re.I)), None)
+
+
+def last_lines(log: Path, start: int, count: int) -> list[str]:
+    """Return the lines after `start` that name a failure, or else the last ones."""
+    lines = [line.strip() for line in tail(log, start, 65_536).splitlines()]
+    lines = [line for line in lines if re.search(r"\w", line)]  # not a row of progress dots
+    trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
+    named = [line for line in trouble if _NAMED.search(line)]
+    if named:  # the first are the cause; later ones say that something below them failed
+        return list(dict.fromkeys([trouble[0], *named[:2], named[-1]]))
+    if len(trouble) <= count:
+        return trouble or lines[-count:]
+    return trouble[:2] + trouble[2 - count :]  # the cause comes first, its consequences last
+
+
+def last_line(log: Path, start: int) -> str:
+    lines = tail(log, start, 4096).replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def tail(log: Path, start: int, most: int) -> str:
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - most))
+        return file.read().decode("utf-8", "replace")
+
+
+def private(path: str, flags: int) -> int:
+    """Open a log for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
+    """Return the log from `start` to `end`: only the first and the last part of a very long one."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(start)
+        if (left_out := end - start - 2 * _PART_BYTES) <= 0:
+            return file.read(max(end - start, 0)).decode("utf-8", "replace")
+        first = file.read(_PART_BYTES).decode("utf-8", "replace")
+        file.seek(end - _PART_BYTES)
+        return f"{first}\n… {left_out:,} bytes are left out …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
+
+
+def scrub(log: Path, secrets: Sequence[str]) -> None:
+    """Overwrite secrets with as many stars, in place: an engine may go on writing behind them."""
+    if not secrets or not log.exists():
+        return
+    overlap = max(len(secret.encode(errors="surrogateescape")) for secret in secrets)
+    with log.open("r+b") as file:
+        start = 0
+        while data := os.pread(file.fileno(), _PIECE_BYTES + overlap, start):
+            for secret in (s.encode(errors="surrogateescape") for s in secrets):
+                for hit in re.finditer(re.escape(secret), data):
+                    os.pwrite(file.fileno(), b"*" * len(secret), start + hit.start())
+            start += _PIECE_BYTES

@@ -1,0 +1,129 @@
+"""vLLM by its `LLM` class. The flags are those of `vllm serve`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from typing import Any
+
+from . import Answer, Job, WorkerEngine, iteration, now_ns
+
+
+class VllmWorker(WorkerEngine):
+    def __init__(self, flags: list[str]) -> None:
+        from vllm import LLM
+        from vllm.engine.arg_utils import EngineArgs
+
+        parser = EngineArgs.add_cli_args(_flexible_parser())
+        parser.usage = argparse.SUPPRESS  # hundreds of flags before the line that says which one is wrong
+        arguments = dict(vars(EngineArgs.from_cli_args(parser.parse_args(flags))))
+        arguments["disable_log_stats"] = False  # else no request has the time of its first token
+        self.llm = LLM(**arguments)
+
+    def facts(self) -> dict[str, Any]:
+        import vllm
+
+        engine = self.llm.llm_engine
+        config = getattr(engine, "vllm_config", engine)
+        model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+        blocks = getattr(cache, "num_gpu_blocks", None)
+        special: list[int] = []
+        with contextlib.suppress(Exception):  # some models have no tokenizer here: then no id is special
+            special = list(self.llm.get_tokenizer().all_special_ids)
+        caching = getattr(cache, "enable_prefix_caching", None)
+        return {
+            "version": vllm.__version__,
+            "vocab": model.get_vocab_size(),
+            "special": special,
+            "target": {
+                "max_model_len": model.max_model_len,
+                "dtype": str(model.dtype).replace("torch.", ""),
+                "quantization": getattr(model, "quantization", None) or "",
+                "kv_cache_dtype": cache.cache_dtype,
+                "kv_cache_tokens": blocks * cache.block_size if blocks else None,
+                "prefix_caching": None if caching is None else bool(caching),
+                "slots": scheduler.max_num_seqs,
+                "tensor_parallel": config.parallel_config.tensor_parallel_size,
+            },
+        }
+
+    def generate(self, job: Job) -> dict[str, Any]:
+        from vllm import SamplingParams
+
+        prompts = [{"prompt_token_ids": p} if isinstance(p, list) else {"prompt": p} for p in job["prompts"]]
+        sampling = [
+            SamplingParams(
+                max_tokens=wanted, ignore_eos=job["ignore_eos"], detokenize=job.get("detokenize", True),
+                **job.get("sampling", {}),
+            )
+            for wanted in job["wanted"]
+        ]  # fmt: skip
+        if job.get("reset"):
+            self.llm.reset_prefix_cache()
+        before = self._speculation()
+        wall = time.time_ns() - now_ns()
+        start = now_ns()
+        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        end = now_ns()
+        after = self._speculation()
+        counts = {name: after[name] - before.get(name, 0) for name in after}
+        answers = [self._answer(o, w, start, wall) for o, w in zip(outputs, job["wanted"])]
+        return iteration(start, end, answers, counts)
+
+    def _answer(self, output: Any, wanted: int, start: int, wall: int) -> Answer:
+        tokens = len(output.outputs[0].token_ids)
+        return {
+            "prompt_tokens": len(output.prompt_token_ids or []),
+            "output_tokens": tokens,
+            "wanted_tokens": wanted,
+            "cached_tokens": getattr(output, "num_cached_tokens", None),
+            "decoded_tokens": max(tokens - 1, 0),
+            "finish_reason": output.outputs[0].finish_reason,
+            **_times(getattr(output, "metrics", None), start, wall),
+        }
+
+    def _speculation(self) -> dict[str, int]:
+        """Return its counters so far; none where nothing is drafted."""
+        names = {"num_drafts": "drafts", "num_draft_tokens": "drafted_tokens", "num_accepted_tokens": "accepted_tokens"}
+        counts: dict[str, int] = {}
+        with contextlib.suppress(Exception):  # versions before 0.10 have none
+            for metric in self.llm.get_metrics():
+                name = names.get(metric.name.replace("vllm:spec_decode_", ""))
+                if name:
+                    counts[name] = counts.get(name, 0) + int(metric.value)
+        return counts
+
+    def micro(self, job: Job) -> dict[str, Any]:
+        depth, prompt, wanted = job["depth"], job["prompt"], job["generate"]
+        if depth and prompt:  # the context before the test stays in the prefix cache
+            self.generate(_single(depth, 1, reset=True))
+        # The prompt yields the first token, so there is one more than are decoded.
+        return self.generate(_single(depth + prompt or job["start"], wanted + 1, reset=not (depth and prompt)))
+
+
+def _single(ids: list[int], wanted: int, reset: bool) -> Job:
+    return {
+        "prompts": [ids], "wanted": [wanted], "ignore_eos": True, "detokenize": False, "reset": reset,
+        "sampling": {"temperature": 0.0},
+    }  # fmt: skip
+
+
+def _flexible_parser() -> Any:
+    for module in ("vllm.utils.argparse_utils", "vllm.utils"):  # it has moved
+        with contextlib.suppress(ImportError, AttributeError):
+            return __import__(module, fromlist=["x"]).FlexibleArgumentParser(prog="vllm")
+    return argparse.ArgumentParser(prog="vllm")
+
+
+def _times(metrics: Any, start: int, wall: int) -> dict[str, int]:
+    """Return its own stamps, from the begin of the iteration."""
+    for names, offset in (
+        (("scheduled_ts", "first_token_ts", "last_token_ts"), 0),  # its engine core's monotonic clock
+        (("first_scheduled_time", "first_token_time", "last_token_time"), wall),  # before 0.9: wall time
+    ):
+        stamps: list[Any] = [getattr(metrics, name, None) for name in names]
+        if all(stamps):
+            times = [int(s * 1e9) - offset - start for s in stamps]
+            return dict(zip(("start_ns", "first_ns", "end_ns"), times))
+    return {}

@@ -1,3 +1,0 @@
-from dyno.probe.telemetry.loop import main
-
-main()

@@ -1,0 +1,148 @@
+"""The heads of files of weights, GGUF and safetensors: which tensors they hold. The weights themselves aren't read."""
+
+import math
+import os
+import struct
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+import msgspec
+
+from dyno import files
+
+_HEAD_MAX = 100_000_000  # bytes; safetensors itself takes no longer one
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_SMALL = 4096  # arrays up to this length are kept: head counts by layer are, vocabularies aren't
+_TEXT_MAX = 1 << 26  # bytes of all texts that are kept; a chat template is some kilobytes
+_MANY = 10_000_000  # entries, tensors or words: no vocabulary has as many
+_DIMENSIONS_MAX = 8  # ggml has 4
+# ggml's types: values in a block, and its bytes (ggml-org/llama.cpp, gguf-py/gguf/constants.py).
+_TYPES = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+}  # fmt: skip
+
+
+class Tensor(NamedTuple):
+    name: str
+    kind: str  # BF16, F8_E4M3, Q4_K, …
+    shape: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    """A tensor in the head of a safetensors file."""
+
+    dtype: str
+    shape: tuple[_Count, ...]
+    data_offsets: tuple[_Count, _Count]
+
+
+def read_safetensors(path: Path) -> list[Tensor]:
+    """ValueError where the file isn't one, or is cut."""
+    with files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= min(_HEAD_MAX, size - 8):
+            raise ValueError(f"{path} has no head of a safetensors file")
+        text = file.read(length)
+    try:
+        head = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
+        head.pop("__metadata__", None)
+        entries = msgspec.convert(head, dict[str, _Entry])
+    except files.BROKEN:
+        raise ValueError(f"{path} has a head that can't be read") from None
+    if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
+        raise ValueError(f"{path} is shorter than its head says")
+    return [Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0]) for n, e in entries.items()]
+
+
+def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
+    """Metadata and tensors. ValueError where the file is no GGUF, or is cut."""
+    try:
+        with files.opened(path) as file:
+            return _Gguf(file).head()
+    except (struct.error, OverflowError, MemoryError, RecursionError):
+        raise ValueError(f"{path} ends before its metadata does") from None
+
+
+class _Gguf:
+    """The `gguf` package's reader builds an array for every token of the vocabulary (seconds for 8,000, minutes for
+    128,000); here they are stepped over.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._texts, self._counted = file, 0, 0
+
+    def head(self) -> tuple[dict[str, Any], list[Tensor]]:
+        if self._file.read(4) != b"GGUF":
+            raise ValueError("no GGUF file")
+        version, tensors, entries = self._take("IQQ")
+        if version not in (2, 3):
+            raise ValueError(f"GGUF version {version}")
+        self._check(entries, tensors)
+        metadata = {self._string(): self._value(self._take("I")[0]) for _ in range(entries)}
+        return metadata, [self._tensor() for _ in range(tensors)]
+
+    def _check(self, *counts: int) -> None:
+        """A file may claim anything, and be as long as that without holding it."""
+        self._counted += sum(counts)
+        if self._counted > _MANY:
+            raise ValueError(f"{self._counted} entries in the head")
+
+    def _tensor(self) -> Tensor:
+        name, dimensions = self._string(), self._take("I")[0]
+        if dimensions > _DIMENSIONS_MAX:
+            raise ValueError(f"the tensor {name} has {dimensions} dimensions")
+        shape = self._take(f"{dimensions}Q")
+        number, _ = self._take("IQ")
+        # Of a type that came after this list, the values are known and the bytes aren't.
+        kind, block, size = _TYPES.get(number, (f"type {number}", 1, 0))
+        return Tensor(name, kind, shape, math.prod(shape) * size // block)
+
+    def _take(self, form: str) -> tuple[Any, ...]:
+        form = "<" + form
+        return struct.unpack(form, self._file.read(struct.calcsize(form)))
+
+    def _string(self) -> str:
+        length = self._take("Q")[0]
+        self._texts += length
+        if self._texts > _TEXT_MAX:
+            raise ValueError(f"a text of {length} bytes in the metadata")
+        return self._file.read(length).decode("utf-8", "replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array(*self._take("IQ"))
+        return self._take(_SCALARS[kind])[0]
+
+    def _array(self, kind: int, length: int) -> list[Any] | None:
+        if scalar := _SCALARS.get(kind):
+            if length <= _SMALL:
+                return list(self._take(f"{length}{scalar}"))
+            self._file.seek(struct.calcsize("<" + scalar) * length, 1)
+            return None
+        self._check(length)
+        for _ in range(length):
+            if kind == _STRING:
+                self._file.seek(self._take("Q")[0], 1)
+            else:
+                self._value(kind)
+        return None

@@ -1,0 +1,120 @@
+"""Datasets read from a file: recorded conversations (ShareGPT), and prompts of the user's own as JSON lines."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import msgspec
+
+from dyno import files
+from dyno.errors import WorkloadError
+from dyno.facts.request import Request
+from dyno.facts.workload import WorkloadSpec
+from dyno.workload.tokenizer import Tokenizer
+
+MIN_TOKENS = 4
+MAX_PROMPT_TOKENS = 1024
+MAX_TOTAL_TOKENS = 2048
+
+
+class Turn(msgspec.Struct):
+    value: str = ""
+
+
+class Conversation(msgspec.Struct):
+    conversations: list[Turn] = []
+
+
+def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield the first two turns of recorded conversations, chosen as vLLM chooses them."""
+    if spec.path is None:
+        raise WorkloadError(
+            "The dataset sharegpt needs its file. Fetch ShareGPT_V3_unfiltered_cleaned_split.json from "
+            "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered and give it with "
+            "--dataset-path. --dataset-name sharegpt-shaped has about the same lengths and needs no file."
+        )
+    try:
+        entries = msgspec.json.decode(_read(spec.path), type=list[Conversation])
+    except files.BROKEN as e:
+        raise WorkloadError(
+            f"{spec.path} is not ShareGPT's JSON, a list of "
+            f'{{"conversations": [{{"value": "…"}}, …]}}: {e}. '
+            "Fetch it again, or use --dataset-name custom for JSON lines of your own."
+        ) from None
+    pairs = [entry.conversations[:2] for entry in entries if len(entry.conversations) >= 2]
+    if spec.shuffle:
+        Random(spec.seed).shuffle(pairs)  # vLLM's generator: the same seed gives the same order
+    none = True
+    for prompt, completion in pairs:
+        prompt_tokens = tokenizer.count(prompt.value)
+        if not MIN_TOKENS <= prompt_tokens <= MAX_PROMPT_TOKENS:
+            continue
+        output_tokens = spec.output_len or tokenizer.count(completion.value)
+        if output_tokens < MIN_TOKENS and not spec.output_len:
+            continue
+        if prompt_tokens + output_tokens > MAX_TOTAL_TOKENS:
+            continue
+        none = False
+        yield Request(prompt.value, prompt_tokens, output_tokens)
+    if none:
+        raise WorkloadError(
+            f"None of the {len(entries)} conversations in {spec.path} can be used: {len(pairs)} have two "
+            f"turns, and of these none has a prompt of {MIN_TOKENS} to {MAX_PROMPT_TOKENS} tokens, an answer "
+            f"of at least {MIN_TOKENS}, and at most {MAX_TOTAL_TOKENS} together. Check --dataset-path and "
+            "--sharegpt-output-len."
+        )
+
+
+class Line(msgspec.Struct):
+    prompt: str | list[Annotated[int, msgspec.Meta(ge=0)]]
+    output_tokens: int | None = None
+
+
+def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield prompts of the user's own: {"prompt": text or ids, "output_tokens": number} a line."""
+    if spec.path is None:
+        raise WorkloadError(
+            'The dataset custom needs its file, one {"prompt": "…"} a line: give it with --dataset-path.'
+        )
+    lines = [
+        _decode(raw, f"{spec.path}, line {number}", spec.output_len)
+        for number, raw in enumerate(_read(spec.path).splitlines(), 1)
+        if raw.strip()
+    ]
+    if spec.shuffle:
+        Random(spec.seed).shuffle(lines)  # vLLM's generator: the same seed gives the same order
+    for prompt, output_tokens in lines:
+        count = tokenizer.count(prompt) if isinstance(prompt, str) else len(prompt)
+        yield Request(prompt, count, output_tokens)
+
+
+def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[int], int]:
+    try:
+        line = msgspec.json.decode(raw, type=Line, strict=False)
+    except files.BROKEN as e:
+        raise WorkloadError(
+            f'{where}: {e}. Each line must be an object like {{"prompt": "text or list of ids", "output_tokens": 128}}.'
+        ) from None
+    if not line.prompt:
+        raise WorkloadError(f"{where}: the prompt is empty. Fill it in or delete the line.")
+    output_tokens = output_len or line.output_tokens
+    if output_tokens is None:
+        raise WorkloadError(f'{where}: no "output_tokens". Add it, or set one number for all with --custom-output-len.')
+    if output_tokens < 1:
+        raise WorkloadError(f'{where}: "output_tokens" is {output_tokens}; it must be at least 1.')
+    return line.prompt, output_tokens
+
+
+def _read(path: str) -> bytes:
+    try:
+        data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
+    except FileNotFoundError:
+        raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
+    except IsADirectoryError:
+        raise WorkloadError(f"{path} is a folder. Give the file in it with --dataset-path.") from None
+    except OSError as e:
+        raise WorkloadError(f"{path} can't be read: {e.strerror}. Check --dataset-path.") from None
+    if not data or data.isspace():
+        raise WorkloadError(f"{path} is empty. Was its download cut off?")
+    return data.removeprefix(b"\xef\xbb\xbf")  # the mark that some Windows editors put first
