@@ -22,7 +22,7 @@ from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
+    from dyno.conduct.trial import Outcome
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
@@ -160,27 +160,27 @@ def dry_run(trials: list[TrialSpec]) -> int:
     return UsageError.exit_code if problems else 0
 
 
-def printed(outcome: "OfflineOutcome") -> str:
+def printed(outcome: "Outcome") -> str:
     from dyno.report.block import offline_block as block
 
     return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
-def result_file(outcome: "OfflineOutcome") -> dict[str, Any]:
+def result_file(outcome: "Outcome") -> dict[str, Any]:
     from dyno.report import result_json
 
     run = outcome.run
     return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
-def exit_code(outcome: "OfflineOutcome") -> int:
+def exit_code(outcome: "Outcome") -> int:
     assert outcome.result.offline is not None
     if outcome.interrupted:
         return Interrupted.exit_code
     return 0 if outcome.result.offline.completed else 1
 
 
-def _save(path: Path, outcome: "OfflineOutcome") -> None:
+def _save(path: Path, outcome: "Outcome") -> None:
     try:
         path.write_text(json.dumps(result_file(outcome), indent=4))
     except OSError as e:
