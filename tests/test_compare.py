@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dyno.checks.pairing import things_changed
+from dyno.checks.comparability import things_changed
 from dyno.compare import gate
 from dyno.compare.compare import compare, differ
 from dyno.errors import UsageError

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dyno.audit.normal import normal
+from dyno.audit.printed import normal
 from dyno.facts.price import Price, PriceRule
 from dyno.measure.cost import Rates, choose, cost, fits, hour, rates, stated
 from rows import micro, row

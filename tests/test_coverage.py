@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dyno.audit.coverage import coverage
+from dyno.audit.audit import coverage
 from dyno.audit.document import read_text
 from dyno.cli.main import main
 from dyno.facts.imported import Document

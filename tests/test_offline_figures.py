@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import offlines
-from dyno.checks import OFFLINE, examine_offline, offline
+from dyno.checks import CHECKS, client, engine, examine, load, requests, statistics, tokens
 from dyno.checks.evidence import OfflineEvidence
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, Speculation
@@ -124,49 +124,59 @@ def deep(depth: int = 512) -> TrialSpec:
 GPU = Accelerator(0, "NVIDIA H200", "nvidia")
 SLOW = [150.0, 100.0, 101.0, 99.0, 100.0, 100.5]
 CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidence, str | None, str | None]] = [
-    (offline.failed, evidence(), None, None),
-    (offline.failed, evidence({"failed": 1}), "requests.failed", "doubt"),
-    (offline.failed, evidence({"failed": 60, "completed": 6}), "requests.failed", "void"),
-    (offline.cut_short, evidence(), None, None),
-    (offline.cut_short, evidence(wanted_iterations=30), "requests.cut_short", "doubt"),
-    (offline.output_length, evidence(), None, None),
-    (offline.output_length, evidence({"output_tokens": 20}), "tokens.output_short", "doubt"),
+    (requests.failed_offline, evidence(), None, None),
+    (requests.failed_offline, evidence({"failed": 1}), "requests.failed", "doubt"),
+    (requests.failed_offline, evidence({"failed": 60, "completed": 6}), "requests.failed", "void"),
+    (requests.cut_short_offline, evidence(), None, None),
+    (requests.cut_short_offline, evidence(wanted_iterations=30), "requests.cut_short", "doubt"),
+    (tokens.output_short_offline, evidence(), None, None),
+    (tokens.output_short_offline, evidence({"output_tokens": 20}), "tokens.output_short", "doubt"),
     (
-        offline.output_length,
+        tokens.output_short_offline,
         evidence({"output_tokens": 20}, trial=msgspec.structs.replace(offlines.trial("latency"), ignore_eos=False)),
         "tokens.output_short",
         "note",
     ),
-    (offline.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=8)), None, None),
-    (offline.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=4)), "load.slots", "doubt"),
-    (offline.slots, evidence({"requests": 8, "kind": "throughput"}, target=TargetFacts("m", slots=4)), None, None),
-    (offline.no_drafts, evidence({"speculation": Speculation(9, 27, 3)}), None, None),
-    (offline.no_drafts, evidence({"speculation": Speculation(0, 0, 0)}), "engine.no_drafts", "doubt"),
-    (offline.cached, evidence({"cached_input_tokens": 5}), None, None),
-    (offline.cached, evidence({"cached_input_tokens": 300}), "cache.prefix_hits", "doubt"),
-    (offline.cached, evidence({"cached_input_tokens": 300}, trial=deep()), None, None),
-    (offline.depth_missed, evidence({"cached_input_tokens": 3072, "input_tokens": 3672}, trial=deep()), None, None),
+    (load.slots_offline, evidence({"requests": 8}, target=TargetFacts("m", slots=8)), None, None),
+    (load.slots_offline, evidence({"requests": 8}, target=TargetFacts("m", slots=4)), "load.slots", "doubt"),
+    (load.slots_offline, evidence({"requests": 8, "kind": "throughput"}, target=TargetFacts("m", slots=4)), None, None),
+    (engine.no_drafts, evidence({"speculation": Speculation(9, 27, 3)}), None, None),
+    (engine.no_drafts, evidence({"speculation": Speculation(0, 0, 0)}), "engine.no_drafts", "doubt"),
+    (tokens.cached_offline, evidence({"cached_input_tokens": 5}), None, None),
+    (tokens.cached_offline, evidence({"cached_input_tokens": 300}), "cache.prefix_hits", "doubt"),
+    (tokens.cached_offline, evidence({"cached_input_tokens": 300}, trial=deep()), None, None),
+    (tokens.depth_missed, evidence({"cached_input_tokens": 3072, "input_tokens": 3672}, trial=deep()), None, None),
     (
-        offline.depth_missed,
+        tokens.depth_missed,
         evidence({"cached_input_tokens": 0, "input_tokens": 3672}, trial=deep()),
         "cache.depth_missed",
         "void",
     ),
-    (offline.few_iterations, evidence(), None, None),
-    (offline.few_iterations, evidence({"iterations": 1}), "statistics.few_iterations", "note"),
-    (offline.first_slow, evidence(), None, None),
-    (offline.first_slow, evidence(latencies_ms=SLOW), "statistics.first_iteration", "doubt"),
-    (offline.first_slow, evidence(latencies_ms=[103.0, 100, 100, 100.1, 100]), "statistics.first_iteration", "note"),
-    (offline.first_slow, evidence(latencies_ms=[101.0, 100, 100, 100.1, 100]), None, None),
-    (offline.first_slow, evidence(latencies_ms=SLOW[:4]), None, None),  # too few others to know their deviation
-    (offline.unsteady, evidence(), None, None),
-    (offline.unsteady, evidence(latencies_ms=[100.0, 150.0, 80.0]), "statistics.unsteady", "doubt"),
-    (offline.unsteady, evidence(latencies_ms=[100.0, 150.0]), None, None),
-    (offline.others, evidence(rig=rig(), others_cpu=0.5), None, None),
-    (offline.others, evidence({"duration_s": 5.0}, rig=rig(), others_cpu=4.0), "client.others_cpu", "doubt"),
-    (offline.others, evidence({"duration_s": 5.0}, rig=rig(GPU), others_cpu=4.0), "client.others_cpu", "note"),
-    (offline.others, evidence({"duration_s": 0.2}, rig=rig(), others_cpu=4.0), None, None),  # too short to be sure
-    (offline.others, evidence({"duration_s": 0.2}, rig=rig(), others_cpu=8.0), "client.others_cpu", "doubt"),
+    (statistics.few_iterations, evidence(), None, None),
+    (statistics.few_iterations, evidence({"iterations": 1}), "statistics.few_iterations", "note"),
+    (statistics.first_iteration, evidence(), None, None),
+    (statistics.first_iteration, evidence(latencies_ms=SLOW), "statistics.first_iteration", "doubt"),
+    (
+        statistics.first_iteration,
+        evidence(latencies_ms=[103.0, 100, 100, 100.1, 100]),
+        "statistics.first_iteration",
+        "note",
+    ),
+    (statistics.first_iteration, evidence(latencies_ms=[101.0, 100, 100, 100.1, 100]), None, None),
+    (statistics.first_iteration, evidence(latencies_ms=SLOW[:4]), None, None),  # too few others to know their deviation
+    (statistics.unsteady, evidence(), None, None),
+    (statistics.unsteady, evidence(latencies_ms=[100.0, 150.0, 80.0]), "statistics.unsteady", "doubt"),
+    (statistics.unsteady, evidence(latencies_ms=[100.0, 150.0]), None, None),
+    (client.others_offline, evidence(rig=rig(), others_cpu=0.5), None, None),
+    (client.others_offline, evidence({"duration_s": 5.0}, rig=rig(), others_cpu=4.0), "client.others_cpu", "doubt"),
+    (client.others_offline, evidence({"duration_s": 5.0}, rig=rig(GPU), others_cpu=4.0), "client.others_cpu", "note"),
+    (
+        client.others_offline,
+        evidence({"duration_s": 0.2}, rig=rig(), others_cpu=4.0),
+        None,
+        None,
+    ),  # too short to be sure
+    (client.others_offline, evidence({"duration_s": 0.2}, rig=rig(), others_cpu=8.0), "client.others_cpu", "doubt"),
 ]
 
 
@@ -180,8 +190,9 @@ def test_a_check_speaks_when_it_should_and_is_silent_otherwise(
 
 
 def test_every_check_of_an_offline_trial_is_tested_speaking_and_silent() -> None:
-    assert {c for c, _, code, _ in CASES if code} == {c for c, _, code, _ in CASES if code is None} == set(OFFLINE)
+    every = {check.judges["offline"] for check in CHECKS if "offline" in check.judges}
+    assert {c for c, _, code, _ in CASES if code} == {c for c, _, code, _ in CASES if code is None} == every
 
 
 def test_a_measurement_without_blemish_has_no_findings() -> None:
-    assert examine_offline(evidence(rig=rig(GPU))) == []
+    assert examine(evidence(rig=rig(GPU))) == []

@@ -88,18 +88,18 @@ def rig_of(*found: Accelerator) -> Rig:
 
 def test_the_peaks_are_those_of_all_devices_of_all_copies() -> None:
     eight = rig_of(*(accelerator("NVIDIA H200", i, bus=f"0000:{i:02x}:00.0") for i in range(8)))
-    found = peaks.of(eight, list(range(8)), EngineSpec("vllm", tensor_parallel=2, replicas=2)).peaks
+    found = peaks.of_engine(eight, list(range(8)), EngineSpec("vllm", tensor_parallel=2, replicas=2)).peaks
     assert found is not None and (found.count, found.bandwidth) == (4, pytest.approx(4 * 4.8e12))
     assert found.flops["bf16"] == pytest.approx(4 * 989.4e12) and found.cache_bytes == 4 * 60 << 20
-    spread = peaks.of(eight, list(range(8)), EngineSpec("llamacpp"), spreads=True).peaks
+    spread = peaks.of_engine(eight, list(range(8)), EngineSpec("llamacpp"), spreads=True).peaks
     assert spread is not None and spread.count == 8
-    assert peaks.of(eight, [9], EngineSpec("vllm")).peaks is None
+    assert peaks.of_engine(eight, [9], EngineSpec("vllm")).peaks is None
 
 
 def test_of_unlike_accelerators_it_must_be_said_which_are_used() -> None:
     mixed = rig_of(accelerator("NVIDIA L4"), accelerator("NVIDIA H200", 1))
-    assert "isn't said which" in peaks.of(mixed, [0, 1], EngineSpec("vllm")).unknown
-    found = peaks.of(mixed, [1], EngineSpec("vllm", devices=[1])).peaks
+    assert "isn't said which" in peaks.of_engine(mixed, [0, 1], EngineSpec("vllm")).unknown
+    found = peaks.of_engine(mixed, [1], EngineSpec("vllm", devices=[1])).peaks
     assert found is not None and found.name == "NVIDIA H200"
 
 
@@ -227,7 +227,7 @@ def test_the_kernels_names_of_features_are_read(tmp_path: Path) -> None:
 
 def test_apples_processors_come_from_the_sheet(tmp_path: Path) -> None:
     mac = msgspec.structs.replace(RIG, cpu="Apple M3 Max")
-    found = peaks.of(mac, [], EngineSpec("llamacpp"), cache=tmp_path / "none.json").peaks
+    found = peaks.of_engine(mac, [], EngineSpec("llamacpp"), cache=tmp_path / "none.json").peaks
     assert found is not None and not found.measured and found.bandwidth == pytest.approx(4e11)
 
 
@@ -252,13 +252,13 @@ def test_an_accelerator_without_a_data_sheet_is_measured_once_by_the_engines_own
     here = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=two)
     spec = EngineSpec("vllm", model="m", tensor_parallel=2)
     cache = tmp_path / "peaks.json"
-    assert peaks.of(here, [0, 1], spec, cache=cache).peaks is None, "without an interpreter there is no test"
+    assert peaks.of_engine(here, [0, 1], spec, cache=cache).peaks is None, "without an interpreter there is no test"
     monkeypatch.setenv("NO_GPU", "1")
-    failed = peaks.of(here, [0, 1], spec, python=str(python), cache=cache)
+    failed = peaks.of_engine(here, [0, 1], spec, python=str(python), cache=cache)
     assert failed.peaks is None and "couldn't be measured" in failed.unknown and not cache.exists()
     monkeypatch.delenv("NO_GPU")
     for _ in range(2):
-        found = peaks.of(here, [0, 1], spec, python=str(python), cache=cache).peaks
+        found = peaks.of_engine(here, [0, 1], spec, python=str(python), cache=cache).peaks
         assert found and found.measured and (found.count, found.bandwidth) == (2, 2e12)
         assert found.flops == {
             "fp32": 2e13, "fp16": 1.8e14, "bf16": 1.6e14, "fp8": 7.2e14, "int8": 7.2e14, "fp4": 1.44e15,

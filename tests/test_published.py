@@ -11,7 +11,7 @@ import pytest
 
 from dyno.audit.audit import Audit, audit
 from dyno.audit.document import read
-from dyno.audit.normal import normal
+from dyno.audit.printed import normal
 from dyno.facts.imported import Document
 from dyno.measure.cost import choose
 from dyno.probe.peaks import of_name

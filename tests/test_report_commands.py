@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from dyno.audit import described as commands
+from dyno.audit import wording as commands
 from dyno.audit.document import read_text
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document

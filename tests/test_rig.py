@@ -13,7 +13,7 @@ from dyno.engines.port import free_port
 from dyno.facts.rig import Rig
 from dyno.probe import host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
-from dyno.report.rig import lines
+from dyno.report.machine import rig_lines as lines
 from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 # ---- the machine ----

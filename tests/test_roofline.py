@@ -21,7 +21,7 @@ from dyno.facts.telemetry import EngineTelemetry, TelemetrySummary
 from dyno.measure import roofline
 from dyno.measure.roofline import Loaded, as_loaded
 from dyno.probe import model, peaks
-from dyno.report import roofline as printed
+from dyno.report.machine import roofline_pairs
 
 VLLM = EngineSpec("vllm")
 TARGET = TargetFacts("m", dtype="bf16")
@@ -327,11 +327,11 @@ def test_blocks_of_four_bits_are_multiplied_as_integers() -> None:
 def test_the_shares_are_printed_with_the_peaks(llama: ModelShape) -> None:
     result = roofline.of_served(served(4.906), llama, VLLM, TARGET, H200)
     assert result is not None
-    told = dict(printed.lines(result))
+    told = dict(roofline_pairs(result))
     assert told["Share of memory bandwidth (decode):"] == "64.1 %"
     assert told["  Peaks:"] == "NVIDIA H200: 4,800 GB/s, 989.4 T/s in bf16"
     assert "Share of memory bandwidth (prefill):" not in told
-    assert printed.lines(msgspec.structs.replace(result, shares=[])) == []
+    assert roofline_pairs(msgspec.structs.replace(result, shares=[])) == []
 
 
 def test_a_roofline_is_read_back_as_it_was_written(llama: ModelShape) -> None:

@@ -6,18 +6,7 @@ from typing import Any
 import pytest
 
 from dyno.audit import audit
-from dyno.checks.rows import (
-    ROW,
-    ROWS,
-    answers,
-    cache,
-    comparability,
-    consistency,
-    load,
-    physics,
-    repetition,
-    statistics,
-)
+from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
 from dyno.facts.roofline import Peaks
@@ -29,6 +18,7 @@ RATE = {"rate": 16, "concurrency": None}
 LENGTHS = [100] * 620 + [0] * 380
 FIRST = [2400.0] * 620 + [0.0] * 380
 
+NONE = ("requests.none_completed", "void")
 ZEROS, ERRORS = ("requests.zeros_in_mean", "void"), ("requests.errors_counted", "doubt")
 SHORT, ORDER = ("tokens.output_short", "doubt"), ("consistency.percentiles", "void")
 WORK, LESS_WORK = ("comparability.work_differs", "void"), ("comparability.work_differs", "doubt")
@@ -39,35 +29,35 @@ BATCH = {"input_len": 2048, "output_len": 2048}
 
 # (check, row, code and level of what it says; None: nothing)
 SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | None]] = [
-    (answers.failed, row(), None),
-    (answers.failed, row({"completed": 990, "failed": 10}), ("requests.failed", "doubt")),
-    (answers.failed, row({"completed": 640, "failed": None}), ("requests.failed", "doubt")),
-    (answers.failed, row({"completed": 198, "failed": None}, {"num_prompts": 900}), ("requests.failed", "void")),
-    (answers.failed, row({"completed": 0, "failed": 1000}), ("requests.none_completed", "void")),
-    (answers.failed, row({"failed": None}, {"num_prompts": None}), None),
-    (answers.failed, row({"completed": 0, "failed": None}, {"num_prompts": None}), ("requests.none_completed", "void")),
-    (answers.more_than_asked, row(), None),
-    (answers.more_than_asked, row({}, {"num_prompts": 500}), ("consistency.command", "doubt")),
-    (answers.empty, row(samples=Samples(output_lens=[100] * 1000)), None),
-    (answers.empty, row(samples=Samples(output_lens=LENGTHS)), ("requests.empty", "void")),
-    (answers.empty, row(samples=Samples(output_lens=[100] * 995 + [0] * 5)), ("requests.empty", "note")),
+    (requests.failed_row, row(), None),
+    (requests.failed_row, row({"completed": 990, "failed": 10}), ("requests.failed", "doubt")),
+    (requests.failed_row, row({"completed": 640, "failed": None}), ("requests.failed", "doubt")),
+    (requests.failed_row, row({"completed": 198, "failed": None}, {"num_prompts": 900}), ("requests.failed", "void")),
+    (requests.failed_row, row({"completed": 0, "failed": 1000}), ("requests.none_completed", "void")),
+    (requests.failed_row, row({"failed": None}, {"num_prompts": None}), None),
+    (requests.failed_row, row({"completed": 0, "failed": None}, {"num_prompts": None}), NONE),
+    (requests.more_than_asked, row(), None),
+    (requests.more_than_asked, row({}, {"num_prompts": 500}), ("consistency.command", "doubt")),
+    (requests.empty, row(samples=Samples(output_lens=[100] * 1000)), None),
+    (requests.empty, row(samples=Samples(output_lens=LENGTHS)), ("requests.empty", "void")),
+    (requests.empty, row(samples=Samples(output_lens=[100] * 995 + [0] * 5)), ("requests.empty", "note")),
     # Failed ones have no tokens, and don't count as successes.
-    (answers.empty, row({"completed": 620}, samples=Samples(output_lens=LENGTHS)), None),
-    (answers.zeros_in_mean, row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)), ZEROS),
-    (answers.zeros_in_mean, row({"mean_ttft_ms": 2400.0}, samples=Samples(ttfts_ms=FIRST)), None),
-    (answers.zeros_in_mean, row(samples=Samples(ttfts_ms=[230.0] * 1000)), None),
-    (answers.errors_among_successes, row(samples=Samples(errors=[""] * 1000)), None),
-    (answers.errors_among_successes, row(samples=Samples(errors=[""] * 990 + ["boom"] * 10)), ERRORS),
-    (answers.errors_among_successes, row({"completed": 990}, samples=Samples(errors=[""] * 990 + ["boom"] * 10)),
+    (requests.empty, row({"completed": 620}, samples=Samples(output_lens=LENGTHS)), None),
+    (requests.zeros_in_mean, row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)), ZEROS),
+    (requests.zeros_in_mean, row({"mean_ttft_ms": 2400.0}, samples=Samples(ttfts_ms=FIRST)), None),
+    (requests.zeros_in_mean, row(samples=Samples(ttfts_ms=[230.0] * 1000)), None),
+    (requests.errors_among_successes, row(samples=Samples(errors=[""] * 1000)), None),
+    (requests.errors_among_successes, row(samples=Samples(errors=[""] * 990 + ["boom"] * 10)), ERRORS),
+    (requests.errors_among_successes, row({"completed": 990}, samples=Samples(errors=[""] * 990 + ["boom"] * 10)),
      None),
-    (answers.lengths, row({}, {"input_len": 200, "output_len": 100}), None),
-    (answers.lengths, row({}, {"output_len": 512}), SHORT),
-    (answers.lengths, row({}, {"input_len": 1024}), ("tokens.input_length", "doubt")),
-    (answers.lengths, row({}, {"input_len": 220}), None),  # a chat template
-    (answers.lengths, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless told not to
-    (answers.lengths, row({}, {"output_len": 200, "random_range_ratio": 1.0}, tool="sglang"), SHORT),
-    (answers.counted_again, row({"retokenized_output_tokens": 99_000}), None),
-    (answers.counted_again, row({"retokenized_output_tokens": 48_000}), ("tokens.text_differs", "doubt")),
+    (tokens.output_short_row, row({}, {"input_len": 200, "output_len": 100}), None),
+    (tokens.output_short_row, row({}, {"output_len": 512}), SHORT),
+    (tokens.input_length_row, row({}, {"input_len": 1024}), ("tokens.input_length", "doubt")),
+    (tokens.input_length_row, row({}, {"input_len": 220}), None),  # a chat template
+    (tokens.output_short_row, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless told not to
+    (tokens.output_short_row, row({}, {"output_len": 200, "random_range_ratio": 1.0}, tool="sglang"), SHORT),
+    (tokens.counted_again, row({"retokenized_output_tokens": 99_000}), None),
+    (tokens.counted_again, row({"retokenized_output_tokens": 48_000}), ("tokens.text_differs", "doubt")),
     (consistency.sums, row(), None),
     (consistency.sums, row({"output_throughput": 1004.3}), ("consistency.sums", "doubt")),
     (consistency.sums, row({"output_throughput": 1100.0}), ("consistency.sums", "void")),
@@ -122,32 +112,32 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
                                    kind="throughput"), None),
     (consistency.batch_counts, row({"completed": 4, "total_tokens": 22_000}, BATCH, base={}, load={},
                                    kind="throughput"), ("consistency.tokens", "doubt")),
-    (load.rate, row({}, {"rate": 10, "concurrency": None}), None),
-    (load.rate, row({}, {**RATE, "rate": 32}), ("load.rate_not_reached", "doubt")),
-    (load.rate, row({}, {"rate": 32}), ("load.rate_not_reached", "note")),  # a closed loop, whatever its rate says
-    (load.rate, row({}, {"rate": 1e9, "concurrency": None}), None),  # infinity
-    (load.rate, row({"completed": 50, "duration_s": 8.2}, {"rate": 10, "num_prompts": 50, "concurrency": None}),
+    (load.rate_row, row({}, {"rate": 10, "concurrency": None}), None),
+    (load.rate_row, row({}, {**RATE, "rate": 32}), ("load.rate_not_reached", "doubt")),
+    (load.rate_row, row({}, {"rate": 32}), ("load.rate_not_reached", "note")),  # a closed loop, whatever its rate says
+    (load.rate_row, row({}, {"rate": 1e9, "concurrency": None}), None),  # infinity
+    (load.rate_row, row({"completed": 50, "duration_s": 8.2}, {"rate": 10, "num_prompts": 50, "concurrency": None}),
      None),  # drain
     (load.not_sent, row({"sent_rate": 9.9}, {"rate": 10}), None),
     (load.not_sent, row({"sent_rate": 5.0, "max_queue_ms": 55_000.0}, {"rate": 10}), ("load.not_sent", "doubt")),
     (load.queue, row(), None),
     (load.queue, row({"mean_ttft_ms": 30_000.0}), ("load.queue", "note")),
-    (load.slots, row({}, {"max_num_seqs": 64}), None),
-    (load.slots, row({}, {"max_num_seqs": 16}), ("load.slots", "doubt")),
-    (load.slots, row({}, {"max_num_seqs": 16, "replicas": 2}), None),
-    (statistics.few_samples, row(), None),
-    (statistics.few_samples, row({"completed": 64}), ("statistics.few_samples", "note")),
-    (statistics.ramp, row(), None),
-    (statistics.ramp, row({"mean_e2el_ms": 2000.0}), ("statistics.ramp_and_drain", "note")),
+    (load.slots_row, row({}, {"max_num_seqs": 64}), None),
+    (load.slots_row, row({}, {"max_num_seqs": 16}), ("load.slots", "doubt")),
+    (load.slots_row, row({}, {"max_num_seqs": 16, "replicas": 2}), None),
+    (statistics.few_samples_row, row(), None),
+    (statistics.few_samples_row, row({"completed": 64}), ("statistics.few_samples", "note")),
+    (statistics.ramp_row, row(), None),
+    (statistics.ramp_row, row({"mean_e2el_ms": 2000.0}), ("statistics.ramp_and_drain", "note")),
     (statistics.drift, row(samples=Samples(ttfts_ms=[200.0] * 1000)), None),
     (statistics.drift, row(samples=Samples(ttfts_ms=[400.0] * 500 + [200.0] * 500)), ("statistics.drift", "note")),
     (statistics.drift, row({}, RATE, samples=Samples(ttfts_ms=[200.0] * 500 + [900.0] * 500)), None),
-    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[100.0, 99.0, 101.0])), None),
-    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[150.0, 99.0, 101.0])),
+    (statistics.first_iteration_row, row(kind="latency", samples=Samples(latencies_ms=[100.0, 99.0, 101.0])), None),
+    (statistics.first_iteration_row, row(kind="latency", samples=Samples(latencies_ms=[150.0, 99.0, 101.0])),
      ("statistics.first_iteration", "note")),
-    (statistics.unsteady, micro("tg128", 40.0), None),
-    (statistics.unsteady, micro("pp512", 25_232.0, deviation=17_263.0), ("statistics.unsteady", "doubt")),
-    (statistics.unsteady, micro("pp512", 1000.0, deviation=80.0), ("statistics.unsteady", "note")),
+    (statistics.unsteady_row, micro("tg128", 40.0), None),
+    (statistics.unsteady_row, micro("pp512", 25_232.0, deviation=17_263.0), ("statistics.unsteady", "doubt")),
+    (statistics.unsteady_row, micro("pp512", 1000.0, deviation=80.0), ("statistics.unsteady", "note")),
 ]  # fmt: skip
 
 OTHER = {"model": "mistralai/Mistral-7B-Instruct-v0.3"}
@@ -176,63 +166,63 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
      "dataset": None})], None),
     (comparability.success, [row(), row({}, OTHER)], None),
     (comparability.success, [row(), row({"completed": 563, "failed": None}, OTHER)], SURVIVORS),
-    (comparability.dropped, [row({"completed": n}, {"num_prompts": None}, form="csv", file=f)
+    (requests.dropped, [row({"completed": n}, {"num_prompts": None}, form="csv", file=f)
                              for f in "ab" for n in (300, 600, 900)], None),
-    (comparability.dropped, [row({"completed": n, "failed": None}, {"num_prompts": None}, form="csv", file=f)
+    (requests.dropped, [row({"completed": n, "failed": None}, {"num_prompts": None}, form="csv", file=f)
                              for f, last in (("a", 198), ("b", 900)) for n in (300, 600, last)],
                              ("requests.failed", "void")),
     (comparability.models, [row(), row({}, OTHER)], None),
     (comparability.models, [row(), row({}, BASE)], ("comparability.model_differs", "doubt")),
     (comparability.models, [row(), row({}, {"model": "amd/Llama-3.1-8B-Instruct-FP8-KV"})], None),
-    (comparability.accelerators, [row({}, {"accelerators": 8}), row({}, {**OTHER, "accelerators": 8})], None),
-    (comparability.accelerators, [row({}, {"accelerators": 8}), row({}, {**OTHER, "accelerators": 4})],
+    (comparability.parts_of_a_node, [row({}, {"accelerators": 8}), row({}, {**OTHER, "accelerators": 8})], None),
+    (comparability.parts_of_a_node, [row({}, {"accelerators": 8}), row({}, {**OTHER, "accelerators": 4})],
      ("comparability.parts_of_a_node", "note")),
-    (comparability.definitions, [row(), row(tool="dyno")], None),
-    (comparability.definitions, [row(), row(tool="guidellm")], ("comparability.definitions", "note")),
+    (comparability.definitions_rows, [row(), row(tool="dyno")], None),
+    (comparability.definitions_rows, [row(), row(tool="guidellm")], ("comparability.definitions", "note")),
     (comparability.loads, [row({}, {"concurrency": c}, form="csv", series=s) for s in "ab" for c in (1, 2, 4)], None),
     (comparability.loads, [row({}, {"concurrency": c}, form="csv", series=s) for s, cs in (("a", (1, 2)), ("b",
      (1, 2, 4)))
                            for c in cs], ("comparability.loads_differ", "note")),
-    (load.overload, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
+    (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
                      for o, r in ((4, 3.9), (8, 7.8), (12, 11.5))], None),
-    (load.overload, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
+    (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
                      for o, r in ((16, 9.93), (32, 10.19))], ("load.rate_not_reached", "doubt")),
     (load.saturated, [row(), row({"output_throughput": 1800.0}, {"concurrency": 64})], None),
     (load.saturated, [row(), row(KNEE, {"concurrency": 64})], ("load.saturated", "note")),
     (load.saturated, [row(), row({**KNEE, "output_throughput": 900.0}, {"concurrency": 64})], ("load.fell", "note")),
     (load.saturated, [row({}, {"max_num_seqs": 32}), row(KNEE, {"concurrency": 64, "max_num_seqs": 32})],
      ("load.slots", "doubt")),
-    (statistics.single_run, [row()], ("statistics.single_run", "note")),
-    (statistics.single_run, [row(), row({"duration_s": 101.0})], None),
+    (statistics.single_run_rows, [row()], ("statistics.single_run", "note")),
+    (statistics.single_run_rows, [row(), row({"duration_s": 101.0})], None),
     (statistics.repeats, [row(), row({"duration_s": 101.0})], None),
     (statistics.repeats, [row(), row({"duration_s": 101.0, "p99_tpot_ms": 70.0})], ("statistics.repeats_differ",
      "note")),
     (statistics.within_error, [score(0.8466, 0.0135), score(0.848, 0.0134)], ("statistics.within_error", "note")),
     (statistics.within_error, [score(0.60, 0.0135), score(0.848, 0.0134)], None),
     (statistics.within_error, [score(0.8466, 0.0135), score(0.848, 0.0134, task="law")], None),
-    (repetition.copies, [row(), row(line=60)], ("consistency.copies", "note")),
-    (repetition.copies, [row(), row({"duration_s": 100.01}, line=60)], None),
-    (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4)], TWINS),
-    (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4), *TG], SURELY),
-    (repetition.twins, [row({}, Q8), row({"duration_s": 100.03, "mean_tpot_ms": 31.0}, Q4)], None),
-    (repetition.twins, [row({}, Q8), row({"duration_s": 100.03}, Q8)], None),
-    (repetition.twins, [row(), row({}, {"concurrency": 64})], SURELY),
-    (repetition.multiples, [offline(4, 92.42484198, 94.17381532, "4x"), offline(4, 2 * 92.42484198, 94.17381532,
+    (consistency.copies, [row(), row(line=60)], ("consistency.copies", "note")),
+    (consistency.copies, [row(), row({"duration_s": 100.01}, line=60)], None),
+    (consistency.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4)], TWINS),
+    (consistency.twins, [row({}, Q8), row({"duration_s": 100.03, "p99_ttft_ms": 611.0}, Q4), *TG], SURELY),
+    (consistency.twins, [row({}, Q8), row({"duration_s": 100.03, "mean_tpot_ms": 31.0}, Q4)], None),
+    (consistency.twins, [row({}, Q8), row({"duration_s": 100.03}, Q8)], None),
+    (consistency.twins, [row(), row({}, {"concurrency": 64})], SURELY),
+    (consistency.multiples, [offline(4, 92.42484198, 94.17381532, "4x"), offline(4, 2 * 92.42484198, 94.17381532,
      "8x")],
      ("comparability.multiplied", "void")),
-    (repetition.multiples, [offline(4, 92.42484198, 94.17381532, "4x"), offline(4, 180.1, 95.2, "8x")], None),
-    (repetition.multiples, [offline(4, 92.4, 94.2, "4x"), offline(4, 184.8, 94.2, "8x")],
+    (consistency.multiples, [offline(4, 92.42484198, 94.17381532, "4x"), offline(4, 180.1, 95.2, "8x")], None),
+    (consistency.multiples, [offline(4, 92.4, 94.2, "4x"), offline(4, 184.8, 94.2, "8x")],
      None),  # by chance, with few digits
-    (cache.warm, [row(FLAT, ALONE)], ("cache.warm", "note")),
-    (cache.warm, [row(FLAT, ALONE), PP], ("cache.warm", "doubt")),
-    (cache.warm, [row({**FLAT, "p99_ttft_ms": 400.0}, ALONE)], None),
-    (cache.warm, [row(FLAT, {**ALONE, "dataset": "random"})], None),  # all prompts have one length
-    (cache.warm, [row(FLAT, {**ALONE, "concurrency": 8})], None),
-    (cache.hits, [row({"cached_input_tokens": 150_000}, {"dataset": "random"})], ("cache.hits", "doubt")),
-    (cache.hits, [row({"cached_input_tokens": 150_000})], ("cache.hits", "note")),
-    (cache.hits, [row({"cached_input_tokens": 500})], None),
-    (cache.later_faster, [row(), row({"mean_ttft_ms": 80.0, "duration_s": 99.0})], ("cache.later_faster", "doubt")),
-    (cache.later_faster, [row(), row({"mean_ttft_ms": 80.0}, {"concurrency": 64})], None),
+    (tokens.warm, [row(FLAT, ALONE)], ("cache.warm", "note")),
+    (tokens.warm, [row(FLAT, ALONE), PP], ("cache.warm", "doubt")),
+    (tokens.warm, [row({**FLAT, "p99_ttft_ms": 400.0}, ALONE)], None),
+    (tokens.warm, [row(FLAT, {**ALONE, "dataset": "random"})], None),  # all prompts have one length
+    (tokens.warm, [row(FLAT, {**ALONE, "concurrency": 8})], None),
+    (tokens.cached_rows, [row({"cached_input_tokens": 150_000}, {"dataset": "random"})], ("cache.hits", "doubt")),
+    (tokens.cached_rows, [row({"cached_input_tokens": 150_000})], ("cache.hits", "note")),
+    (tokens.cached_rows, [row({"cached_input_tokens": 500})], None),
+    (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0, "duration_s": 99.0})], ("cache.later_faster", "doubt")),
+    (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0}, {"concurrency": 64})], None),
 ]  # fmt: skip
 
 
@@ -256,7 +246,8 @@ def test_rows_beside_each_other(
 
 def test_every_check_of_rows_has_a_speaking_and_a_silent_case() -> None:
     cases = [(c, said) for c, _, said in [*SINGLE, *ACROSS]]
-    every = {*ROW, *ROWS}
+    needs = ("row", "any_row", "rows")
+    every = {judge for check in CHECKS for need, judge in check.judges.items() if need in needs}
     assert {c for c, said in cases if said} == every
     assert {c for c, said in cases if not said} == every
 
@@ -283,12 +274,12 @@ FAST = {"median_tpot_ms": 2.0, "mean_tpot_ms": 2.0, "total_token_throughput": 30
     ],
 )  # fmt: skip
 def test_what_no_machine_can_do_is_void(one: Row, said: str | None) -> None:
-    found = list(physics.roofline([one], lambda name, count: H100))
+    found = list(physics.roofline_rows(physics.Machines([one], lambda name, count: H100)))
     assert [f.level for f in found if f.code == "physics.above_roofline"] == ([said] if said else [])
 
 
 def test_a_finding_has_the_numbers_and_the_lines() -> None:
-    (f,) = answers.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)))
+    (f,) = requests.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)))
     assert "380 of 1,000" in f.text and "1,488 ms is 2,400 ms" in f.text and f.locations == ["r.md:9", "r.md:10"]
     (f,) = statistics.within_error([score(0.8466, 0.0135), score(0.848, 0.0134)])
     assert "607 and 608 right answers of 717, 1 apart" in f.text
@@ -309,9 +300,9 @@ def test_a_result_told_again_in_a_table_is_one_result() -> None:
 
 def test_many_alike_are_told_once_with_all_lines() -> None:
     rows = [row({"completed": 640, "failed": None}, line=1 + 30 * i) for i in range(9)]
-    found = [f for r in rows for f in answers.failed(r)]
+    found = [f for r in rows for f in requests.failed_row(r)]
     (told,) = audit.gathered(found)
     assert len(told.locations) == 9
-    different = [f for i, r in enumerate(rows) for f in answers.failed(row({"completed": 600 + i}, line=r.line))]
+    different = [f for i, r in enumerate(rows) for f in requests.failed_row(row({"completed": 600 + i}, line=r.line))]
     (told,) = audit.gathered(different)
     assert told.text.endswith("8 more like it.") and len(told.locations) == 18

@@ -36,7 +36,8 @@ from dyno.probe.accelerators.amd import Amd, GpuMetrics
 from dyno.probe.telemetry import loop, metrics, sampler
 from dyno.probe.telemetry.loop import HostMeter
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.report import result_json, telemetry
+from dyno.report import result_json
+from dyno.report.machine import telemetry_pairs
 from dyno.units import NS_PER_S
 from machines import GiB, Nvml, lay, mi300x_in_cpx, strix_halo, xeon
 
@@ -691,7 +692,7 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     m = outcome.manifest
     told = result_json.build(outcome.result, m, outcome.run.path)
     assert json.loads(msgspec.json.encode(told))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
-    labels = [label for label, _ in telemetry.lines(t)]
+    labels = [label for label, _ in telemetry_pairs(t)]
     assert "Engine: KV cache used, peak (%):" in labels and "Accelerators:" not in labels
 
     again = trial.finish(outcome.run)  # from what lies in the folder

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.checks import rig as checks
+from dyno import checks
+from dyno.checks import machine
 from dyno.facts.rig import Rig
 from machines import GiB, gpu
 
@@ -42,7 +43,7 @@ def all_with(**changes: Any) -> Rig:
     ],
 )
 def test_what_differs_between_two_rigs_is_told_once(other: Rig, code: str, level: str, words: str) -> None:
-    [f] = checks.differences(RIG, other)
+    [f] = machine.differences(RIG, other)
     assert (f.code, f.level) == (code, level)
     assert words in f.text
     assert f.text.endswith(".") and f.advice.endswith(".")
@@ -50,11 +51,11 @@ def test_what_differs_between_two_rigs_is_told_once(other: Rig, code: str, level
 
 def test_what_changes_from_hour_to_hour_makes_no_other_rig() -> None:
     later = with_(memory_free_bytes=1, load_average_1min=9.0, swap_used_bytes=GiB, python="3.13")
-    assert list(checks.differences(RIG, RIG)) == list(checks.differences(RIG, later)) == []
+    assert list(machine.differences(RIG, RIG)) == list(machine.differences(RIG, later)) == []
 
 
 def test_the_doctor_examines_a_rig_without_a_run() -> None:
-    assert checks.examine(RIG) == []
-    [f] = checks.examine(all_with(power_cap_default_w=1000.0))
+    assert list(checks.run(rig=RIG)) == []
+    [f] = checks.run(rig=all_with(power_cap_default_w=1000.0))
     assert f.code == "rig.power_capped"
     assert "700 W of 1000 W on 0, 1, 2, 3, 4, 5, 6, 7." in f.text

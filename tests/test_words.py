@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dyno.audit import arithmetic, bold, claims, percent, sections
-from dyno.audit.reports import REPORTS
+from dyno.audit import claims, numbers, wording
+from dyno.audit.audit import REPORTS
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
 from dyno.facts.metric import better, leads
@@ -53,12 +53,12 @@ def said(check: Check, *documents: Document) -> list[Finding]:
     ],
 )
 def test_a_sum_that_does_not_come_out_is_told(text: str) -> None:
-    (finding,) = said(arithmetic.sums, doc(text))
+    (finding,) = said(numbers.sums, doc(text))
     assert (finding.code, finding.level, finding.locations) == ("consistency.arithmetic", "doubt", ["r.md:10"])
 
 
 def test_a_wrong_sum_is_told_with_what_it_is() -> None:
-    (finding,) = said(arithmetic.sums, doc("2011.33*4 = 8011.33", listing=True))
+    (finding,) = said(numbers.sums, doc("2011.33*4 = 8011.33", listing=True))
     assert "8045.32" in finding.text
 
 
@@ -112,8 +112,8 @@ def test_a_wrong_sum_is_told_with_what_it_is() -> None:
     ],
 )
 def test_right_sums_and_things_that_are_no_sums_are_not_spoken_of(text: str) -> None:
-    assert said(arithmetic.sums, doc(text)) == []
-    assert said(arithmetic.sums, doc(text, listing=True)) == []
+    assert said(numbers.sums, doc(text)) == []
+    assert said(numbers.sums, doc(text, listing=True)) == []
 
 
 def test_a_python_session_is_held_against_its_answer() -> None:
@@ -122,9 +122,9 @@ def test_a_python_session_is_held_against_its_answer() -> None:
             "r.md", "markdown", passages=[Passage(5, ">>> 1559*8", listing=True), Passage(6, answer, listing=True)]
         )
 
-    assert said(arithmetic.sums, session("12472")) == []
-    assert said(arithmetic.sums, session("12473"))[0].locations == ["r.md:5"]
-    assert said(arithmetic.sums, session("Traceback")) == []
+    assert said(numbers.sums, session("12472")) == []
+    assert said(numbers.sums, session("12473"))[0].locations == ["r.md:5"]
+    assert said(numbers.sums, session("Traceback")) == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_python_session_is_held_against_its_answer() -> None:
 )
 def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
     measured = [row(output_throughput=2011.33, line=3), row(output_throughput=1559.19, line=4)]
-    (finding,) = said(arithmetic.extrapolated, doc(text, rows=measured, listing=True))
+    (finding,) = said(numbers.extrapolated, doc(text, rows=measured, listing=True))
     assert (finding.code, finding.level) == ("comparability.extrapolated", "doubt")
     assert finding.locations[0] == "r.md:10" and finding.locations[1] in ("r.md:3", "r.md:4")
 
@@ -151,7 +151,7 @@ def test_a_measured_speed_times_a_number_was_not_run(text: str) -> None:
 )
 def test_other_products_are_no_extrapolation(text: str) -> None:
     measured = [row(output_throughput=v) for v in (2011.33, 1559.19, 1024.2)]
-    assert said(arithmetic.extrapolated, doc(text, rows=measured)) == []
+    assert said(numbers.extrapolated, doc(text, rows=measured)) == []
 
 
 # Bold
@@ -164,7 +164,7 @@ def table(*rows: Row) -> Document:
 def test_a_bold_value_that_is_not_the_best_is_told() -> None:
     a = row("a", 1, duration_s=155.97, request_throughput=0.41, output_throughput=-72.17, mean_tpot_ms=162.64)
     b = row("b", 2, duration_s=-79.95, request_throughput=-0.45, output_throughput=66.85, mean_tpot_ms=-175.86)
-    (finding,) = said(bold.bold, table(a, b))
+    (finding,) = said(numbers.bold, table(a, b))
     assert (finding.code, finding.level, finding.locations) == ("consistency.bold", "doubt", ["r.md:2"])
     assert "175.86 is bold, 162.64 is lower" in finding.text
 
@@ -175,7 +175,7 @@ def test_two_bold_values_of_which_one_is_better_are_told() -> None:
         row("b", 2, request_throughput=0.09, mean_ttft_ms=200.52, mean_tpot_ms=-76.32),
         row("c", 3, request_throughput=-0.15, mean_ttft_ms=-145.18, mean_tpot_ms=-39.09),
     ]
-    (finding,) = said(bold.bold, table(*rows))
+    (finding,) = said(numbers.bold, table(*rows))
     assert finding.locations == ["r.md:2", "r.md:3"] and "2 of 3 columns" in finding.text
 
 
@@ -183,7 +183,7 @@ def test_the_best_in_bold_and_ties_in_bold_are_right() -> None:
     a = row("a", 1, request_throughput=-0.15, output_throughput=-24.74, mean_ttft_ms=146.13)
     b = row("b", 2, request_throughput=-0.15, output_throughput=-24.75, mean_ttft_ms=-145.18)
     c = row("c", 3, request_throughput=0.05, output_throughput=8.6, mean_ttft_ms=300.0)
-    assert said(bold.bold, table(a, b, c)) == []
+    assert said(numbers.bold, table(a, b, c)) == []
 
 
 def test_the_best_of_each_block_of_one_load_may_be_bold() -> None:
@@ -193,23 +193,23 @@ def test_the_best_of_each_block_of_one_load_may_be_bold() -> None:
         row("a", 3, concurrency=16, output_throughput=160.0, mean_tpot_ms=90.0),
         row("b", 4, concurrency=16, output_throughput=-170.0, mean_tpot_ms=-85.0),
     ]
-    assert said(bold.bold, table(*rows)) == []
+    assert said(numbers.bold, table(*rows)) == []
 
 
 def test_a_row_in_bold_is_a_favourite_and_a_column_in_bold_is_style() -> None:
     mine = row("mine", 1, output_throughput=-90.0, mean_tpot_ms=-10.0, mean_ttft_ms=-10.0)
     other = row("other", 2, output_throughput=100.0, mean_tpot_ms=11.0, mean_ttft_ms=12.0)
-    assert said(bold.bold, table(mine, other)) == []
+    assert said(numbers.bold, table(mine, other)) == []
     all_ = [row(s, i, output_throughput=-90.0 - i, mean_tpot_ms=5.0 + i) for i, s in enumerate("ab")]
-    assert said(bold.bold, table(*all_)) == []
+    assert said(numbers.bold, table(*all_)) == []
 
 
 def test_bold_that_does_not_mark_the_best_elsewhere_means_something_else() -> None:
     a = row("a", 1, output_throughput=-90.0, mean_tpot_ms=10.0)
     b = row("b", 2, output_throughput=100.0, mean_tpot_ms=-11.0)
-    assert said(bold.bold, table(a, b)) == []
+    assert said(numbers.bold, table(a, b)) == []
     counts = [row("a", 1, completed=-10.0), row("b", 2, completed=12.0)]
-    assert said(bold.bold, table(*counts)) == []
+    assert said(numbers.bold, table(*counts)) == []
 
 
 def test_bold_within_the_printed_deviation_is_a_tie() -> None:
@@ -219,7 +219,7 @@ def test_bold_within_the_printed_deviation_is_a_tie() -> None:
         return Row("quality", "", "table", "r.md", line, line, figures, table=0)
 
     plain = Row("quality", "", "table", "r.md", 3, 3, {"score": Figure(0.5, 3, deviation=0.01)}, table=0)
-    assert said(bold.bold, table(score(1, 0.848, 2.0, 3.0), score(2, 0.8466, -3.0, -2.0), plain)) == []
+    assert said(numbers.bold, table(score(1, 0.848, 2.0, 3.0), score(2, 0.8466, -3.0, -2.0), plain)) == []
 
 
 def test_which_way_a_figure_is_better() -> None:
@@ -243,7 +243,7 @@ def test_an_empty_section_is_doubtful_where_its_heading_promises_figures() -> No
         Heading(13, 2, "Setting"),
         Heading(15, 2, "Runs"),
     ]
-    found = said(sections.empty, Document("r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings))
+    found = said(wording.empty, Document("r.md", "markdown", [row("a", 99, output_throughput=1.0)], headings=headings))
     assert [(f.code, f.level, f.locations) for f in found] == [
         ("consistency.empty_section", "doubt", ["r.md:5"]),
         ("consistency.empty_section", "note", ["r.md:7"]),
@@ -255,10 +255,10 @@ def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_ha
         Heading(1, 1, "Report"), Heading(3, 2, "Set-up"), Heading(5, 3, "Platform comparison", empty=True),
         Heading(7, 3, "Tab"), Heading(20, 2, "End"),
     ]  # fmt: skip
-    (finding,) = said(sections.empty, Document("r.md", "markdown", headings=headings))
+    (finding,) = said(wording.empty, Document("r.md", "markdown", headings=headings))
     assert finding.level == "note"
     (finding,) = said(
-        sections.empty, Document("r.md", "markdown", [row("a", 9, output_throughput=1.0)], headings=headings)
+        wording.empty, Document("r.md", "markdown", [row("a", 9, output_throughput=1.0)], headings=headings)
     )
     assert finding.level == "note"
 
@@ -266,19 +266,19 @@ def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_ha
 def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
     cells = [[Cell("Long prompts"), Cell("Total TPS: 8424.86"), Cell("Total TPS: 7787.17x2 (+84.9%)")]]
     table = Table(3, ["Case", "Baseline", "Optimized"], cells, [5])
-    (finding,) = said(arithmetic.extrapolated, Document("r.md", "markdown", tables=[table]))
+    (finding,) = said(numbers.extrapolated, Document("r.md", "markdown", tables=[table]))
     assert (
         finding.code == "comparability.extrapolated"
         and finding.locations == ["r.md:5"]
         and "7787.17 is multiplied by 2" in finding.text
     )
     shapes = Table(3, ["GPU", "Size"], [[Cell("8x7B"), Cell("2 x 80 GB, 1.5x faster, v1.2x")]], [5])
-    assert said(arithmetic.extrapolated, Document("r.md", "markdown", tables=[shapes])) == []
+    assert said(numbers.extrapolated, Document("r.md", "markdown", tables=[shapes])) == []
 
 
 def percentages(*rows: tuple[str, str, str]) -> list[str]:
     table = Table(1, ["Case", "Before", "After"], [[Cell(c) for c in r] for r in rows], list(range(3, 3 + len(rows))))
-    return [f.locations[0] for f in said(percent.percentages, Document("r.md", "markdown", tables=[table]))]
+    return [f.locations[0] for f in said(numbers.percentages, Document("r.md", "markdown", tables=[table]))]
 
 
 def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() -> None:
@@ -298,28 +298,28 @@ def test_a_percentage_that_its_numbers_contradict_is_found_among_right_ones() ->
 
 def test_comments_of_a_script_are_no_empty_sections() -> None:
     headings = [Heading(i, 1, "Licensed under results", empty=True) for i in range(9)]
-    assert said(sections.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
+    assert said(wording.empty, Document("CMakeLists.txt", "markdown", headings=headings)) == []
 
 
 def test_a_title_that_promises_figures_over_a_text_without_one() -> None:
     title = "Latency and throughput benchmarks of an engine"
-    (finding,) = said(sections.no_figures, doc("Run the script.", title=title))
+    (finding,) = said(wording.no_figures, doc("Run the script.", title=title))
     assert (finding.code, finding.level) == ("consistency.no_figures", "doubt")
-    (finding,) = said(sections.no_figures, doc("Run the script.", title="How to run the serving benchmarks"))
+    (finding,) = said(wording.no_figures, doc("Run the script.", title="How to run the serving benchmarks"))
     assert finding.level == "note"
 
 
 def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
     title = "Throughput benchmarks"
-    assert said(sections.no_figures, doc("It does 1200 tokens/s.", title=title)) == []
-    assert said(sections.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
-    assert said(sections.no_figures, doc("Install it.", title="An engine for everybody")) == []
-    assert said(sections.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
+    assert said(wording.no_figures, doc("It does 1200 tokens/s.", title=title)) == []
+    assert said(wording.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
+    assert said(wording.no_figures, doc("Install it.", title="An engine for everybody")) == []
+    assert said(wording.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
     cells = [[Cell("4090 24GB"), Cell("127.74"), Cell("OOM")], [Cell("H100"), Cell("144.49 ± 0.3"), Cell("67.79")]]
     unread = Document(
         "r.md", "markdown", headings=[Heading(1, 1, title)], tables=[Table(3, ["GPU", "8B", "70B"], cells, [5, 6])]
     )
-    assert said(sections.no_figures, unread) == []
+    assert said(wording.no_figures, unread) == []
 
 
 LONG = (
@@ -329,21 +329,21 @@ LONG = (
 
 def test_values_that_are_listed_below_and_are_not() -> None:
     promise = "Suggested values for various models are listed below."
-    (finding,) = said(sections.dangling, doc(promise, LONG))
+    (finding,) = said(wording.dangling, doc(promise, LONG))
     assert (finding.code, finding.level, finding.locations) == ("consistency.empty_section", "note", ["r.md:10"])
 
 
 def test_values_that_are_listed_below() -> None:
     promise = "Suggested values for various models are listed below."
-    assert said(sections.dangling, doc(promise, "8B: 256", "70B: 512")) == []
+    assert said(wording.dangling, doc(promise, "8B: 256", "70B: 512")) == []
     below = Table(13, ["model", "value"], [], [])
     passages = [Passage(10, promise)]
     headings = [Heading(1, 1, "R"), Heading(30, 1, "S")]
-    assert said(sections.dangling, Document("r.md", "markdown", [], headings, [below], passages)) == []
+    assert said(wording.dangling, Document("r.md", "markdown", [], headings, [below], passages)) == []
     far = Document("r.md", "markdown", headings=headings, passages=passages)  # lines that nobody read are between
-    assert said(sections.dangling, far) == []
-    assert said(sections.dangling, doc("The results are shown in the chart below.", LONG)) == []
-    assert said(sections.dangling, doc("Clocks were below.", LONG)) == []
+    assert said(wording.dangling, far) == []
+    assert said(wording.dangling, doc("The results are shown in the chart below.", LONG)) == []
+    assert said(wording.dangling, doc("Clocks were below.", LONG)) == []
 
 
 # Claims

@@ -1,11 +1,11 @@
-"""Command lines and dumps of arguments: what was asked for, in the words that rows share."""
+"""What a text says before its results: commands, dumps of arguments and environments, and how far each holds."""
 
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from dyno.facts.imported import By, Command, Scalar, Setting
+from dyno.facts.imported import By, Command, RowKind, Scalar, Setting
 from dyno.facts.setting import ENGINE, ENGINES, of_flag
 from dyno.secrets import HIDDEN, is_secret, shown
 
@@ -61,13 +61,13 @@ _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.D
 
 
 def program_in(text: str) -> tuple[str, Role, str, int] | None:
-    """Its name as written, its role, the tool, and where it stands in the line."""
+    """The name of a program as written, its role, its tool, and its position in the line."""
     if not any(hint in text for hint in _HINTS):
         return None
     text = text[:_LONGEST]
     for words, pattern, role, tool in _PROGRAMS:
-        if any(word in text for word in words) and (found := pattern.search(text)):
-            return " ".join(found[0].split()), role, tool, found.start()
+        if any(word in text for word in words) and (match := pattern.search(text)):
+            return " ".join(match[0].split()), role, tool, match.start()
     return None
 
 
@@ -79,57 +79,51 @@ def scalar(text: str) -> Scalar:
 
 
 def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
-    """Of a joined line of commands. None where it names no program that we know, or only speaks of one."""
-    found = program_in(text)
-    if found is None:
+    """Read a joined line of commands. None where it names no known program, or only speaks of one."""
+    known = program_in(text)
+    if known is None:
         return None
-    program, role, tool, at = found
+    program, role, tool, start = known
     words = _words(text[:_LONGEST])
-    env = {m[1]: m[2] for word in _words(text[:at]) if (m := _VARIABLE.fullmatch(word))}
+    env = {m[1]: m[2] for word in _words(text[:start]) if (m := _VARIABLE.fullmatch(word))}
     settings = dict(islice(_settings(words, line, tool, variables), _MOST))
-    if role == "server" and "model" not in settings and (name := _positional(text[at + len(program) :])):
+    if role == "server" and "model" not in settings and (name := _positional(text[start + len(program) :])):
         settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
     if role in ("server", "offline") and tool in _SERVERS:
         settings.setdefault("engine", Setting(tool, line, "command"))
     if role == "quality":  # --model says by which program
         settings.pop("model", None)
         settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
-    if role == "server":  # what it is told of a load is its own limit
+    if role == "server":  # a load in its flags is its own limit
         settings = {k: v for k, v in settings.items() if k not in _ABOUT_THE_LOAD}
-    return Command(
-        line=line,
-        role=role,
-        text=without_secrets(" ".join(_without_secrets(words))[:2000]),
-        settings=settings,
-        program=program,
-        env={k: shown(k, v) for k, v in env.items()},
-        section=section,
-    )
+    shown_text = without_secrets(" ".join(_without_secrets(words))[:2000])
+    return Command(line, role, shown_text, settings, program, {k: shown(k, v) for k, v in env.items()}, section)
 
 
 def _words(text: str) -> list[str]:
-    words, at = [], 0
-    for found in _WORD.finditer(text):
-        if text[at : found.start()].strip():
+    words, end = [], 0
+    for match in _WORD.finditer(text):
+        if text[end : match.start()].strip():
             return text.split()  # an open quote, as in a cut line
-        at = found.end()
-        word = found[0]
+        end, word = match.end(), match[0]
         words.append(_QUOTED.sub(_unquoted, word) if "'" in word or '"' in word or "\\" in word else word)
-    return words if not text[at:].strip() else text.split()
+    return words if not text[end:].strip() else text.split()
 
 
-def _unquoted(found: re.Match[str]) -> str:
-    if found[3] is not None:
-        return re.sub(r"\\([\\\"$`\n])", r"\1", found[3])
-    return found[1] or found[2] or ""
+def _unquoted(match: re.Match[str]) -> str:
+    if match[3] is not None:
+        return re.sub(r"\\([\\\"$`\n])", r"\1", match[3])
+    return match[1] or match[2] or ""
 
+
+# ---- secrets in words ----
 
 _SECRETIVE = re.compile(
     r"token|key|secret|pass|pwd|cred|auth|bearer|cookie|jwt|hf_|sk-|gh[po]_|_pat|akia|xox|eyj|@", re.I
 )
-_TOLD_BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
-_TOLD_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
-_TOLD_IN_WORDS = re.compile(
+_BY_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{1,60})(\s{1,3}|=)(?![\s=-])(\S+)")
+_BY_NAME = re.compile(r"(?<![\w-])([A-Za-z_][\w-]{1,60})=(?![\s=])(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
+_IN_WORDS_SECRET = re.compile(
     r"\b((?:\w{0,30}_)?(?:(?:api|secret|private|access)[_-]?key|passphrase|password|passwd|secret|access[_-]token|auth[_-]token|hf[_-]token))"
     r"([\"'`]{0,2}\s{0,3}[:=]\s{0,3})([^\s,;)]{3,})", re.I
 )  # fmt: skip
@@ -141,14 +135,10 @@ def without_secrets(text: str) -> str:
     if not _SECRETIVE.search(text):
         return text
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
-    text = _TOLD_BY_FLAG.sub(_hidden, text)
-    text = _TOLD_BY_NAME.sub(lambda m: f"{m[1]}={HIDDEN}" if _hides(m[1], m[2]) else m[0], text)
-    text = _TOLD_IN_WORDS.sub(lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text)
+    text = _BY_FLAG.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if _hides(m[1], m[3]) else m[0], text)
+    text = _BY_NAME.sub(lambda m: f"{m[1]}={HIDDEN}" if _hides(m[1], m[2]) else m[0], text)
+    text = _IN_WORDS_SECRET.sub(lambda m: m[0] if _NUMBER.fullmatch(m[3]) else f"{m[1]}{m[2]}{HIDDEN}", text)
     return shown("", text)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}{HIDDEN}" if _hides(found[1], found[3]) else found[0]
 
 
 def _hides(name: str, value: str) -> bool:
@@ -169,10 +159,13 @@ def _without_secrets(words: list[str]) -> list[str]:
     return out
 
 
+# ---- flags ----
+
+
 def _positional(text: str) -> str | None:
     """`vllm serve MODEL`, wherever among the flags it stands."""
-    skip = False
-    for word in _words(text):
+    words, skip = _words(text), False
+    for word in words:
         if skip:
             skip = False
         elif word.startswith("-"):
@@ -181,11 +174,6 @@ def _positional(text: str) -> str | None:
             return None
         elif "/" in word or re.search(r"\d+[bB]\b", word):
             return word
-    return _before_flags(text)
-
-
-def _before_flags(text: str) -> str | None:
-    words = _words(text)
     return words[0] if words and not words[0].startswith(("-", "\\", "<", "|", "&")) and "=" not in words[0] else None
 
 
@@ -196,11 +184,8 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
         flag, equals, value = word.partition("=")
         dashes = len(flag) - len(flag.lstrip("-"))
         bare = flag.lstrip("-").replace("_", "-")
-        if (
-            len(bare) > 100
-            or is_secret(bare.replace("-", "_"))
-            or (word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1]))
-        ):
+        module = word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1])
+        if len(bare) > 100 or is_secret(bare.replace("-", "_")) or module:
             continue
         if not equals:
             after = words[i + 1] if i + 1 < len(words) else ""
@@ -210,10 +195,10 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
             continue
         short = _SHORT.get(tool, {}) | _SHORT[""] if dashes == 1 else {}
         name = short.get(bare) or (of_flag(bare) if dashes == 2 or len(bare) > 2 else "")
-        told = scalar(without_secrets(shown(bare, resolved[:2000])))
+        setting = scalar(without_secrets(shown(bare, resolved[:2000])))
         if name.startswith("-"):
-            name, told = name[1:], False
-        yield name or f"{'-' * dashes}{bare}", Setting(told, line, "command")
+            name, setting = name[1:], False
+        yield name or f"{'-' * dashes}{bare}", Setting(setting, line, "command")
 
 
 def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
@@ -227,9 +212,9 @@ def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
 
 
 def without_prompt(text: str) -> str:
-    """A line of a terminal without what stands before the command."""
-    found = _PROMPT.match(text)
-    return text[found.end() :] if found and program_in(text[found.end() :]) else text
+    """A line of a terminal without the prompt before its command."""
+    match = _PROMPT.match(text)
+    return text[match.end() :] if match and program_in(text[match.end() :]) else text
 
 
 # ---- dumps of arguments ----
@@ -237,22 +222,26 @@ def without_prompt(text: str) -> str:
 _ARGUMENT = re.compile(
     r"(?<!\w)(\w{2,60}+)=(?:'([^']{0,500}+)'|\"([^\"]{0,500}+)\"|([^,()\[\]{}'\"\s]{1,200}+))(?=[,)\s]|$)"
 )
+_RANDOM = ("random", "random-ids", "random-image", "generated-shared-prefix")  # datasets whose lengths are set
 
 
 def namespace(text: str, line: int) -> dict[str, Setting]:
     """`Namespace(num_prompts=64, …)` as Python prints it."""
     out: dict[str, Setting] = {}
-    for found in _ARGUMENT.finditer(text):
-        key, told = found[1].replace("_", "-"), next(g for g in found.groups()[1:] if g is not None)
-        if told == "None" or is_secret(found[1]):
+    for match in _ARGUMENT.finditer(text):
+        key, value = match[1].replace("_", "-"), next(g for g in match.groups()[1:] if g is not None)
+        if value == "None" or is_secret(match[1]):
             continue
         name = of_flag(key)
-        # A length that is another dataset's says nothing of this one; see `settled`.
+        # A length that is another dataset's says nothing of this one; see below.
         if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
-            out[name] = Setting(scalar(shown(key, told)), line, "namespace")
+            out[name] = Setting(scalar(shown(key, value)), line, "namespace")
         elif key == "random-range-ratio":  # lengths are drawn around those that are asked for
-            out["--random-range-ratio"] = Setting(scalar(told), line, "namespace")
-    return settled(out)
+            out["--random-range-ratio"] = Setting(scalar(value), line, "namespace")
+    dataset = out.get("dataset")
+    if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are defaults that nobody used
+        return {k: v for k, v in out.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
+    return out
 
 
 def model_args(text: str, line: int) -> dict[str, Setting]:
@@ -265,22 +254,9 @@ def model_args(text: str, line: int) -> dict[str, Setting]:
     return out
 
 
-def settled(settings: dict[str, Setting]) -> dict[str, Setting]:
-    """Lengths are those of random prompts; of another dataset they are defaults that nobody used."""
-    dataset = settings.get("dataset")
-    if dataset is not None and str(dataset.value) not in (
-        "random",
-        "random-ids",
-        "random-image",
-        "generated-shared-prefix",
-    ):
-        return {k: v for k, v in settings.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
-    return settings
-
-
 # ---- words of a heading or a label ----
 
-_IN_WORDS: tuple[tuple[str, str], ...] = (
+_WORDED = tuple((re.compile(pattern, re.I), name) for pattern, name in (
     (r"(?:^|[\s,(\[_-])c\s?=\s?(\d{1,6})\b", "concurrency"),
     (r"\bconc(?:urrency)?\s*(?:of|[=:])?\s*(\d{1,6})\b(?!\s*(?:,|to|-|–|\.\.)\s*\d)", "concurrency"),
     (r"\b(\d{1,5}(?:\.\d+)?)\s*(?:qps|rps)\b", "rate"),
@@ -291,8 +267,7 @@ _IN_WORDS: tuple[tuple[str, str], ...] = (
     (r"\binput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "input_len"),
     (r"\boutput[_ -]len(?:gth)?\s*[=:]\s*(\d{1,7})\b(?!\s*,\s*\d)", "output_len"),
     (r"\bbatch[_ -]?size\s*[=:]\s*(\d{1,6})\b(?!\s*,\s*\d)", "batch_size"),
-)  # fmt: skip
-_WORDED = [(re.compile(pattern, re.IGNORECASE), name) for pattern, name in _IN_WORDS]
+))  # fmt: skip
 QUANTIZATION = re.compile(
     r"(?<![A-Za-z0-9])(IQ\d_\w{1,4}|Q\d_(?:K(?:_[SML])?|[01])|MXFP4|NVFP4|FP4|FP8|INT8|INT4|W8A8|W4A16|GPTQ|AWQ|BF16|FP16|F16"
     r"|FP32|F32)(?![A-Za-z0-9])",
@@ -305,9 +280,9 @@ def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
     text = text[:400]
     out: dict[str, Setting] = {}
     for pattern, name in _WORDED:
-        found = pattern.findall(text)
-        if len(set(found)) == 1:
-            out.setdefault(name, Setting(scalar(found[0]), line, by))
+        values = set(pattern.findall(text))
+        if len(values) == 1:
+            out.setdefault(name, Setting(scalar(values.pop()), line, by))
     quantizations = {q.upper() for q in QUANTIZATION.findall(text)}
     if len(quantizations) == 1:
         out["quantization"] = Setting(quantizations.pop(), line, by)
@@ -315,3 +290,102 @@ def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
     if len(engines) == 1:
         out["engine"] = Setting(engines.pop(), line, by)
     return out
+
+
+# ---- how far a statement holds: in a listing with results to its end, else under its heading until the next one ----
+
+# Whose settings a row of a kind gets; a later one takes precedence over an earlier.
+_ROLES: dict[RowKind, tuple[str, ...]] = {
+    "serve": ("server", "client", "namespace"), "throughput": ("offline", "namespace"),
+    "latency": ("offline", "namespace"), "quality": ("quality",), "micro": ("micro",),
+}  # fmt: skip
+# A client's command takes the place of what an earlier one has printed.
+_REPLACES = {"client": {"client", "namespace"}}
+
+
+class Statement(NamedTuple):
+    settings: dict[str, Setting]
+    role: str
+    tool: str  # whose command it is
+    level: int  # of the heading above it
+    listing: int  # 0: outside
+
+
+class Scope:
+    """The statements that hold for the next result."""
+
+    def __init__(self) -> None:
+        self._statements: list[Statement] = []
+
+    def add(self, statement: Statement) -> None:
+        replaced = _REPLACES.get(statement.role, {statement.role})
+        self._statements = [*(s for s in self._statements if s.role not in replaced), statement]
+
+    def end_listing(self, listing: int) -> None:
+        self._statements = [s for s in self._statements if s.listing != listing]
+
+    def end_sections(self, level: int) -> None:
+        """A heading ends those of its level and below."""
+        self._statements = [s for s in self._statements if s.level < level]
+
+    def settings(self, kind: RowKind) -> dict[str, Setting]:
+        return {k: v for s in self._statements if s.role in _ROLES[kind] for k, v in s.settings.items()}
+
+    def client(self) -> str | None:
+        """The tool that measured, where its command is known."""
+        return next((s.tool for s in reversed(self._statements) if s.role == "client"), None)
+
+
+# ---- dumps of versions and devices: PyTorch's collect_env, a package list, an engine's log ----
+
+_DUMPED = tuple((re.compile(pattern), name) for pattern, name in (
+    (r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)", "engine_version"),
+    (r"\bvLLM API server version\s+v?(\S+)", "engine_version"),
+    (r"Initializing a V\d LLM engine \(v([\w.+-]+)\)", "engine_version"),
+    (r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)", "engine_version"),
+    (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)", "engine_version"),
+    (r"(?i)^\W{0,8}PyTorch version\s*:\s*(\S+)", "torch"),
+    (r"^\W{0,8}\[(?:pip3|conda)\]\s*torch==(\S+)", "torch"),
+    (r"^\W{0,8}\[(?:pip3|conda)\]\s*transformers==(\S+)", "transformers"),
+    (r"(?i)^\W{0,8}ROCM? Version\s*:\s*(\d\S+)", "rocm"),
+    (r"^\W{0,8}HIP runtime version\s*:\s*(\d\S+)", "hip"),
+    (r"^\W{0,8}CUDA runtime version\s*:\s*(\d\S+)", "cuda"),
+    (r"(?i)^\W{0,8}Nvidia driver version\s*:\s*(\d\S+)", "driver"),
+    (r"^\W{0,8}GPU models and configuration\s*:\s*(\w.{3,80})$", "accelerator"),
+))  # fmt: skip
+_DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
+_CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
+_DUMP_HINTS = ("ersion", "==", "GPU", "Model name", "LLM engine", "SGLang")
+_MOST_DUMPS = 1_000  # of a document
+_BEGINS = re.compile(r"PyTorch version\s*:|Collecting environment information")
+
+
+class Environments:
+    """Collects the dumps of a document. A new one begins with its first line repeated."""
+
+    def __init__(self) -> None:
+        self.dumps: list[dict[str, Setting]] = []
+        self._devices: set[str] = set()
+
+    def take(self, number: int, text: str) -> bool:
+        if not any(hint in text for hint in _DUMP_HINTS):
+            return False
+        for pattern, name in _DUMPED:
+            if match := pattern.search(text):
+                self._put(name, match[1].rstrip(",;)'\""), number, fresh=bool(_BEGINS.search(text)))
+                return True
+        if match := _DEVICE.search(text):
+            self._put("accelerator", match[2].strip(), number)
+            self._devices.add(match[1])
+            self.dumps[-1]["accelerators"] = Setting(len(self._devices), number, "environment")
+            return True
+        if (match := _CPU.search(text)) and self.dumps:
+            self._put("cpu", match[1].strip(), number)
+            return True
+        return False
+
+    def _put(self, name: str, value: str, number: int, fresh: bool = False) -> None:
+        if not self.dumps or (fresh and self.dumps[-1] and len(self.dumps) < _MOST_DUMPS):
+            self.dumps.append({})
+            self._devices = set()
+        self.dumps[-1].setdefault(name, Setting(value[:200], number, "environment"))

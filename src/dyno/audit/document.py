@@ -1,4 +1,4 @@
-"""Opens a file and tells by its content what it is."""
+"""Opens a file and detects by its content what it is."""
 
 import mmap
 import os
@@ -28,19 +28,19 @@ _Bytes = mmap.mmap | bytes
 
 
 def read(path: Path) -> Document:
-    """What is in it; what couldn't be read is told in the document."""
+    """Read a file; the document lists what couldn't be read."""
     file = os.fsencode(path.name).decode("utf-8", "replace")  # it goes into files and pages
     try:
         with files.opened(path, pipes=True) as opened:
-            found = os.fstat(opened.fileno())
-            if stat.S_ISFIFO(found.st_mode):
+            status = os.fstat(opened.fileno())
+            if stat.S_ISFIFO(status.st_mode):
                 return read_bytes(file, files.taken(opened, files.DATA, path))
-            if found.st_size > files.DATA:
+            if status.st_size > files.DATA:
                 raise ImportFailed(
-                    f"{path} has {human_bytes(found.st_size)}; up to {human_bytes(files.DATA)} are read. "
+                    f"{path} has {human_bytes(status.st_size)}; up to {human_bytes(files.DATA)} are read. "
                     "Cut it in parts."
                 )
-            if found.st_size == 0:
+            if status.st_size == 0:
                 return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read(file, data)
@@ -61,10 +61,8 @@ def _read(file: str, data: _Bytes) -> Document:
     if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef", b"\xff", b"\xfe"):
         return _large(file, data)
     content = decoded(bytes(data))
-    found = structured.read(file, content)
-    if found is not None:
-        return found
-    return read_text(file, content)
+    document = structured.read(file, content)
+    return read_text(file, content) if document is None else document
 
 
 def read_text(file: str, content: bytes) -> Document:
@@ -99,7 +97,7 @@ def _is_markdown(file: str, content: bytes) -> bool:
 
 def _large(file: str, data: _Bytes) -> Document:
     """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
-    spots = sorted({spot for mark in _MARKS for spot in _found(data, mark)})
+    spots = sorted({spot for mark in _MARKS for spot in _spots(data, mark)})
     spans: list[list[int]] = []
     for spot in spots:
         first, last = max(0, spot - _AROUND), min(len(data), spot + _AFTER)
@@ -146,12 +144,12 @@ def _without_results(document: Document, content: bytes) -> list[Unread]:
     return [] if document.tables or document.headings or document.commands else [Unread(1, "no results found")]
 
 
-def _found(data: _Bytes, mark: bytes) -> list[int]:
-    """Where it stands, at most once in so many bytes: a mark that is everywhere shows nothing."""
-    out, at = [], data.find(mark)
-    while at >= 0:
-        out.append(at)
-        at = data.find(mark, at + len(mark) + 1024)
+def _spots(data: _Bytes, mark: bytes) -> list[int]:
+    """Positions of a mark, at most one per 1024 bytes: a mark that is everywhere shows nothing."""
+    out, spot = [], data.find(mark)
+    while spot >= 0:
+        out.append(spot)
+        spot = data.find(mark, spot + len(mark) + 1024)
     return out
 
 
@@ -168,4 +166,4 @@ def _pieces(data: _Bytes, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _newlines(data: _Bytes, start: int, stop: int) -> int:
-    return sum(data[at : min(at + (8 << 20), stop)].count(b"\n") for at in range(start, stop, 8 << 20))
+    return sum(data[first : min(first + (8 << 20), stop)].count(b"\n") for first in range(start, stop, 8 << 20))

@@ -1,6 +1,6 @@
-"""Settings that a file doesn't tell, from whoever imports it: the engine behind a bare table, its accelerators.
+"""Settings that a file lacks, from whoever imports it: the engine behind a bare table, its accelerators.
 
-They are kept with who told them, and never stand above what the file itself tells.
+They are marked as the user's, and never replace the file's own.
 """
 
 import re
@@ -19,7 +19,7 @@ from dyno.secrets import is_secret
 _FLAG = "--swap-space=16"
 _SERIES = "series"  # no setting: what the row is called beside others
 _WORD = re.compile(r"(?:(\d{1,9})(?:-(\d{1,9}))?:)?\s*([A-Za-z-][\w-]{0,99})\s*=\s*(.*)", re.DOTALL)
-# Reckoned with: text would be passed over in silence.
+# Used in calculations: text would be ignored in silence.
 _NUMBERS = (
     "concurrency", "rate", "num_prompts", "input_len", "output_len", "batch_size", "depth", "n_shot", "model_bytes",
     "parameters", "tensor_parallel", "pipeline_parallel", "replicas", "accelerators", "price_per_hour",
@@ -42,16 +42,16 @@ def given(words: Iterable[str]) -> list[Given]:
 
 
 def _given(word: str) -> Given:
-    found = _WORD.fullmatch(word.strip())
-    if found is None:
+    match = _WORD.fullmatch(word.strip())
+    if match is None:
         raise UsageError(
             f"--set {without_secrets(word)!r}: write NAME=VALUE, such as engine=vllm; for some results only, their "
             "line before it: 4:rate=3, 2-9:input_len=80."
         )
-    first, last = int(found[1] or 0), int(found[2] or found[1] or 0)
-    if first > last or (found[1] and not first):
+    first, last = int(match[1] or 0), int(match[2] or match[1] or 0)
+    if first > last or (match[1] and not first):
         raise UsageError(f"--set {word!r}: lines count from 1, and the first of them comes first.")
-    name, value = _named(found[3]), scalar(without_secrets(found[4]))
+    name, value = _named(match[3]), scalar(without_secrets(match[4]))
     if name.startswith("-") and not name.startswith("--"):  # a flag that turns something off
         name, value = name[1:], not value
     if value == "":
@@ -93,15 +93,15 @@ def _row(row: Row, asked: Sequence[Given]) -> Row:
         if (other := own.get(one.name)) is not None and not _alike(other.value, one.value):
             raise UsageError(f"--set {other.word} and --set {one.word} are both of {row.location}. Which is it?")
         own[one.name] = one
-        told = row.series or None if one.name == _SERIES else row.setting(one.name)
-        if told is not None and not _alike(told, one.value):
+        existing = row.series or None if one.name == _SERIES else row.setting(one.name)
+        if existing is not None and not _alike(existing, one.value):
             raise UsageError(
-                f"--set {one.word}: {row.location} itself tells {one.name} = {told}. What a file tells stands: leave "
-                "it out, or name the lines it is meant for."
+                f"--set {one.word}: {row.location} itself tells {one.name} = {existing}. What a file tells stands: "
+                "leave it out, or name the lines it is meant for."
             )
-        if told is None and one.name == _SERIES:
+        if existing is None and one.name == _SERIES:
             series = str(one.value)
-        elif told is None:
+        elif existing is None:
             settings[one.name] = Setting(one.value, 0, "user")
     return msgspec.structs.replace(row, settings=settings, series=series)
 

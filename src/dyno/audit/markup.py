@@ -1,12 +1,15 @@
-"""Marks of Markdown: words without them, lines of a table, titles."""
+"""Marks of Markdown and HTML: words without them, rows of tables, titles."""
 
 import re
+from collections.abc import Iterable
+from html import unescape
 
 from dyno.audit.commands import without_secrets
-from dyno.audit.html_table import WIDEST
 from dyno.facts.imported import Cell
+from dyno.results.lines import TextLine
 
 LONGEST_ROW = 4_000  # characters of a table's row
+WIDEST, _MOST = 200, 100_000  # columns; cells
 _BEFORE_ROW = re.compile(r"\s{0,12}(?:[#>]\s{0,4}){0,6}(?=\|)")  # a table may be quoted, or a comment
 _RULE = re.compile(r"[\s:|+\-]+")
 _IMAGE = re.compile(r"!\[[^\[\]]{0,300}\]\([^()]{0,1000}\)(?:\{[^{}]{0,100}\})?")
@@ -38,8 +41,8 @@ def plain(text: str) -> str:
 
 def row(text: str) -> str | None:
     """A line of a table, from its first bar on."""
-    found = _BEFORE_ROW.match(text) if "|" in text and len(text) <= LONGEST_ROW else None
-    return text[found.end() :] if found and len(text) > found.end() + 1 else None
+    match = _BEFORE_ROW.match(text) if "|" in text and len(text) <= LONGEST_ROW else None
+    return text[match.end() :] if match and len(text) > match.end() + 1 else None
 
 
 def unboxed(text: str) -> str:
@@ -69,3 +72,85 @@ def cells(text: str) -> list[Cell]:
 
 def cell(text: str) -> Cell:
     return Cell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))
+
+
+def unwrapped(body: list[tuple[int, list[Cell]]]) -> list[tuple[int, list[Cell]]]:
+    """In a printed box, a line without a number goes on with the cells of the line above it."""
+    out: list[tuple[int, list[Cell]]] = []
+    for number, cells in body:
+        wrapped = any(not c.text for c in cells) and not any(re.match(r"\W{0,2}\d", c.text) for c in cells[1:])
+        if out and wrapped and len(cells) == len(out[-1][1]):
+            line, above = out[-1]
+            joined = [Cell(f"{a.text} {b.text}".strip(), a.bold) for a, b in zip(above, cells, strict=True)]
+            out[-1] = (line, joined)
+        else:
+            out.append((number, cells))
+    return out
+
+
+# ---- tables written as HTML, as reports do where a cell spans several ----
+
+_TABLE_TAG = re.compile(r"<(/?)(table|tr|td|th|b|strong)\b([^<>]{0,400})>", re.I)
+_SPAN = re.compile(r"(row|col)span\s{0,4}=\s{0,4}[\"']?(\d{1,2})\b", re.I)
+_OTHER_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,400}>")
+
+
+class _HtmlCell:
+    def __init__(self, attributes: str) -> None:
+        self.parts: list[str] = []
+        spans = {kind.lower(): min(max(int(n), 1), 50) for kind, n in _SPAN.findall(attributes)}
+        self.down, self.across = spans.get("row", 1), spans.get("col", 1)
+
+    @property
+    def text(self) -> str:
+        return " ".join(unescape(_OTHER_TAG.sub(" ", "".join(self.parts))).split())
+
+
+def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[Cell]]]:
+    """Each row's line and its cells, with what spans several in each."""
+    rows: list[tuple[int, list[_HtmlCell]]] = []
+    current: _HtmlCell | None = None
+    for number, text in lines:
+        end = 0
+        for tag in _TABLE_TAG.finditer(text):
+            if current is not None:
+                current.parts.append(text[end : tag.start()])
+            end = tag.end()
+            closes, name = bool(tag[1]), tag[2].lower()
+            if name in ("b", "strong"):
+                if current is not None:
+                    current.parts.append("**")
+            elif name in ("td", "th") and not closes and rows:
+                current = _HtmlCell(tag[3])
+                rows[-1][1].append(current)
+            else:
+                current = None
+                if name == "tr" and not closes:
+                    rows.append((number, []))
+        if current is not None:
+            current.parts += (text[end:], " ")
+    return [(number, [cell(text) for text in texts]) for number, texts in _spread(rows)]
+
+
+def _spread(rows: list[tuple[int, list[_HtmlCell]]]) -> list[tuple[int, list[str]]]:
+    out, count, hanging = [], 0, dict[int, tuple[int, str]]()  # column → rows that it still hangs into, its text
+    for number, html in rows:
+        if not html:
+            continue
+        texts: list[str] = []
+        left = list(reversed(html))
+        while (left or len(texts) in hanging) and len(texts) < WIDEST:
+            if len(texts) in hanging:
+                (down, text), across = hanging.pop(len(texts)), 1
+            else:
+                one = left.pop()
+                text, down, across = one.text, one.down, one.across
+            for _ in range(across):
+                if down > 1:
+                    hanging[len(texts)] = (down - 1, text)
+                texts.append(text)
+        out.append((number, texts))
+        count += len(texts)
+        if count > _MOST:
+            break
+    return out

@@ -1,4 +1,4 @@
-"""An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows brought to one measure."""
+"""An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,104 @@ from typing import Any
 import msgspec
 
 from dyno.audit.audit import Audit
-from dyno.audit.normal import LATENCIES, Normal
+from dyno.facts import load
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
+from dyno.facts.imported import Row
 from dyno.facts.metric import words
+from dyno.facts.price import PriceRule
+from dyno.measure.cost import choose, cost, rates
+from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
 from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.units import many
 
+LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
+             "mean_latency_ms")  # fmt: skip
+NODE = 8  # accelerators of the machines that are rented as one
 WIDTH = 100
 LINES = 8  # of a finding's evidence, that are shown
 ROWS = 200  # of the table
 UNREAD = 40  # that are listed
 NOTHING = "no results found"
+
+
+class Normal(msgspec.Struct, frozen=True):
+    """A row in one unit: per request, per accelerator, per node, per million tokens."""
+
+    location: str = msgspec.field(name="at")  # file:line
+    subject: str
+    load: str
+    kind: str
+    tool: str
+    completed: float | None
+    sent: float | None
+    input_each: float | None  # tokens per request
+    output_each: float | None
+    requests_per_s: float | None
+    output_per_s: float | None  # tokens
+    total_per_s: float | None
+    accelerators: float | None
+    per_accelerator: float | None  # tokens/s: output, or of prompts and outputs where only that is known
+    per_accelerator_of: str  # output or total
+    per_node: float | None  # tokens/s of eight accelerators
+    per_node_estimated: bool  # calculated from fewer or more, as if nothing were lost
+    latencies: dict[str, tuple[float, str]]  # 'mean_ttft_ms' → milliseconds, and by which definition
+    speed: str = ""  # of a micro test, or a score, as it is printed
+    price_per_hour: float | None = None  # of all accelerators of the row
+    cost_per_million: float | None = None  # tokens, as above
+
+
+def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
+    """`prices`: they take precedence over the row's own."""
+    out, total = row.get("output_throughput"), row.get("total_token_throughput")
+    count = row.number("accelerators") or row.number("tensor_parallel")
+    best, tokens = (out, "output") if out is not None else (total, "total")
+    named = str(row.setting("accelerator") or "")
+    chosen = choose(prices, named, subject(row), told_hour=row.number("price_per_hour"))
+    # Where the number of accelerators is unknown, a price of one is taken as it stands.
+    paid = cost(chosen, rates(row.get), count or 1)
+    per_million = None
+    if paid is not None and best is not None:
+        per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+    asked = sent(row)
+    rate = row.figures.get("request_throughput")
+    # As reported, unless with so few digits that the count and the duration say more.
+    per_s = rate.value if rate is not None and rate.half < 0.002 * rate.value else requests_per_s(row)
+    return Normal(
+        location=row.location,
+        subject=subject(row),
+        load=load.words(point(row)),
+        kind=row.kind,
+        tool=row.tool,
+        completed=row.get("completed"),
+        sent=asked[0] if asked else None,
+        input_each=input_each(row),
+        output_each=output_each(row),
+        requests_per_s=per_s,
+        output_per_s=out,
+        total_per_s=total,
+        accelerators=count,
+        per_accelerator=best / count if best is not None and count else None,
+        per_accelerator_of=tokens if best is not None else "",
+        per_node=best / count * NODE if best is not None and count else None,
+        per_node_estimated=count != NODE,
+        latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
+        speed=_speed(row),
+        price_per_hour=paid.hour or None if paid is not None else None,
+        cost_per_million=per_million,
+    )
+
+
+def _speed(row: Row) -> str:
+    for name in ("speed", "score"):
+        if (figure := row.figures.get(name)) is not None:
+            error = figure.deviation if figure.deviation is not None else row.get("stderr")
+            shown = f"{figure.value:,.2f}" if name == "speed" else f"{figure.value:.4g}"
+            return shown + (f" ± {error:.3g}" if error is not None else "")
+    return ""
+
+
+# ---- the forms ----
 
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
@@ -36,12 +122,9 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     head, _, files = _head(audit, rows).partition("\n")
     parts = [f"## Audit: {head}", files.strip()]
     for f in audit.findings:
-        at = (
-            f" ({', '.join(f'`{a}`' for a in f.locations[:LINES])}{' …' if len(f.locations) > LINES else ''})"
-            if f.locations
-            else ""
-        )
-        parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{at} *{_plain(f.advice)}*")
+        lines = f"{', '.join(f'`{a}`' for a in f.locations[:LINES])}{' …' if len(f.locations) > LINES else ''}"
+        where = f" ({lines})" if f.locations else ""
+        parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
     for title, table in _tables(rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table)]))
     parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
@@ -64,35 +147,29 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
     }
 
 
-def said(audit: Audit) -> str:
-    """The verdict, and what it is limited to. Without a result, nothing is sound."""
-    if not _read(audit) and audit.verdict == "sound":
-        return NOTHING
-    return audit.verdict if audit.coverage.complete else f"{audit.verdict} as far as read"
-
-
 def _read(audit: Audit) -> bool:
     return any(d.rows for d in audit.documents)
 
 
 def _head(audit: Audit, rows: Sequence[Normal]) -> str:
+    """The verdict, and what it is limited to. Without a result, nothing is sound."""
     read, counts = audit.coverage.describe(), _counts(audit, rows)
-    if said(audit) == NOTHING:
+    if not _read(audit) and audit.verdict == "sound":
         lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f": {read} read" if read else "")]
     elif audit.coverage.complete:
-        lines = [f"{said(audit)}: {counts}" + (f"; {read} read" if read else "")]
+        lines = [f"{audit.verdict}: {counts}" + (f"; {read} read" if read else "")]
     else:
-        lines = [f"{said(audit)}: {read}; {counts}"]
+        lines = [f"{audit.verdict} as far as read: {read}; {counts}"]
     lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     return "\n".join(lines)
 
 
 def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
     levels = [f.level for f in audit.findings]
-    told = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
-            for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
+    counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
+              for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
     where = f"{many(len(rows), 'result')} of {many(len(audit.documents), 'file')}"
-    return f"{', '.join(told) or 'nothing found'}, in {where}"
+    return f"{', '.join(counts) or 'nothing found'}, in {where}"
 
 
 def _finding(f: Finding) -> str:
@@ -109,21 +186,11 @@ def _finding(f: Finding) -> str:
 
 
 def _plain(words: str) -> str:
-    """What a terminal would obey is left out: file names and labels are somebody else's."""
+    """Leave out what a terminal would obey: file names and labels come from others."""
     return "".join(c if c.isprintable() else " " for c in words)
 
 
 # ---- the table ----
-
-
-def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
-    """One for each kind and tool: figures of different definitions don't share a column."""
-    groups: dict[tuple[str, str], list[Normal]] = {}
-    for row in rows[:ROWS]:
-        groups.setdefault((row.kind, row.tool), []).append(row)
-    for (kind, tool), there in groups.items():
-        yield f"{_KINDS[kind]}, by {tool or 'somebody who does not tell how'}", _table(there)
-
 
 _KINDS = {
     "serve": "Served", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
@@ -131,8 +198,17 @@ _KINDS = {
 }  # fmt: skip
 
 
+def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
+    """One for each kind and tool: figures of different definitions don't share a column."""
+    groups: dict[tuple[str, str], list[Normal]] = {}
+    for row in rows[:ROWS]:
+        groups.setdefault((row.kind, row.tool), []).append(row)
+    for (kind, tool), group in groups.items():
+        yield f"{_KINDS[kind]}, by {tool or 'somebody who does not tell how'}", _table(group)
+
+
 def _table(rows: Sequence[Normal]) -> Table:
-    """Only columns in which something stands."""
+    """Only columns that aren't empty."""
     columns: list[tuple[str, list[str]]] = [
         ("line", _places(rows)),
         ("what", [_short(r.subject, 36) for r in rows]),
@@ -147,16 +223,22 @@ def _table(rows: Sequence[Normal]) -> Table:
         ("devices", [_number(r.accelerators, 0) for r in rows]),
         ("tok/s/device", [_number(r.per_accelerator, 1) for r in rows]),
     ]
-    if len({r.accelerators for r in rows if r.accelerators}) > 1:  # parts of a node beside each other
-        columns.append(("tok/s/8 devices", [_node(r) for r in rows]))
+    if _parts_of_nodes(rows):
+        nodes = [("≈" if r.per_node_estimated and r.per_node is not None else "", _number(r.per_node, 0)) for r in rows]
+        columns.append(("tok/s/8 devices", ["".join(node) for node in nodes]))
     for name in (n for n in LATENCIES if n != "median_ttft_ms"):
         title = words(name).removeprefix("mean ")
         columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
     columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
-    held = [(title, cells) for title, cells in columns if any(cells)]
-    titles = [title for title, _ in held]
+    filled = [(title, cells) for title, cells in columns if any(cells)]
+    titles = [title for title, _ in filled]
     right = [i for i, title in enumerate(titles) if title not in ("line", "what", "load")]
-    return text_table(titles, ([cells[i] for _, cells in held] for i in range(len(rows))), right)
+    return text_table(titles, ([cells[i] for _, cells in filled] for i in range(len(rows))), right)
+
+
+def _parts_of_nodes(rows: Sequence[Normal]) -> bool:
+    """Whether different numbers of accelerators stand beside each other."""
+    return len({r.accelerators for r in rows if r.accelerators}) > 1
 
 
 def _places(rows: Sequence[Normal]) -> list[str]:
@@ -165,10 +247,6 @@ def _places(rows: Sequence[Normal]) -> list[str]:
         return [r.location.rpartition("/")[2] for r in rows]
     one = len({r.location.rpartition(":")[0] for r in rows}) == 1
     return [r.location.rpartition(":")[2] if one else r.location for r in rows]
-
-
-def _node(r: Normal) -> str:
-    return ("≈" if r.per_node_estimated and r.per_node is not None else "") + _number(r.per_node, 0)
 
 
 def _done(r: Normal) -> str:
@@ -193,17 +271,17 @@ def _definitions(rows: Sequence[Normal]) -> list[str]:
 
 
 def _legend(rows: Sequence[Normal]) -> str:
-    told = _definitions(rows)
-    if not told:
+    definitions = _definitions(rows)
+    if not definitions:
         return ""
     lines = ["Milliseconds, means unless a percentile is named. As the tools define them:"]
-    lines += [f"  {key}: {DEFINITIONS[key]}" for key in told]
+    lines += [f"  {key}: {DEFINITIONS[key]}" for key in definitions]
     if any(r.per_accelerator is not None for r in rows):
-        of = {r.per_accelerator_of for r in rows if r.per_accelerator is not None}
-        lines.append(f"  tok/s/device: {' or '.join(sorted(of))} tokens/s of one accelerator")
+        tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
+        lines.append(f"  tok/s/device: {tokens} tokens/s of one accelerator")
         if any(r.cost_per_million is not None for r in rows):
-            lines.append(f"  $/M tok: for a million {' or '.join(sorted(of))} tokens")
-    if len({r.accelerators for r in rows if r.accelerators}) > 1:
+            lines.append(f"  $/M tok: for a million {tokens} tokens")
+    if _parts_of_nodes(rows):
         lines.append("  tok/s/8 devices: of a node; ≈ is an estimate from another number, as if nothing were lost")
     return "\n".join(lines)
 

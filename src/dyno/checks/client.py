@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from dyno.checks.evidence import Evidence
-from dyno.facts.finding import Finding
+from dyno.checks.evidence import Evidence, OfflineEvidence
+from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.metric import STEMS
 from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
@@ -21,11 +21,24 @@ _RATES = {
 
 def proxy(e: Evidence) -> Iterator[Finding]:
     if e.trial.target.proxy:
-        yield Finding(
+        yield note(
             "client.proxy",
-            "note",
             f"All requests went through the proxy {e.trial.target.proxy}.",
             "It adds to every latency and may hold streams back. To measure the server alone, name it in no_proxy.",
+        )
+
+
+def limits(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if count := s.failures.get("client", 0):
+        share = count / s.sent
+        yield Finding(
+            "client.limits",
+            "void" if share >= 0.5 or not s.completed else "doubt",
+            f"{count} of {s.sent} requests ({share:.1%}) failed at a limit of the client's own machine: open files, "
+            "local ports or memory. The server never answered for them, and the load was lower than planned.",
+            "Raise the limit that error_detail in records.jsonl names (`ulimit -n`, net.ipv4.ip_local_port_range, "
+            "`ulimit -v`), or lower the load.",
         )
 
 
@@ -45,29 +58,15 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def limits(e: Evidence) -> Iterator[Finding]:
-    s = e.summary
-    if count := s.failures.get("client", 0):
-        share = count / s.sent
-        yield Finding(
-            "client.limits",
-            "void" if share >= 0.5 or not s.completed else "doubt",
-            f"{count} of {s.sent} requests ({share:.1%}) failed at a limit of the client's own machine: open files, "
-            "local ports or memory. The server never answered for them, and the load was lower than planned.",
-            "Raise the limit that error_detail in records.jsonl names (`ulimit -n`, net.ipv4.ip_local_port_range, "
-            "`ulimit -v`), or lower the load.",
-        )
-
-
 def _unknown(s: Summary) -> list[str]:
     """Figures that are known only within bounds, in words: of each latency its mean, else its first."""
-    found = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
+    unknown = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
     for name, latency in s.latencies.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:
             more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
             figure = f"p{figure}" if figure[0].isdigit() else figure
-            found.append(f"{figure} {_NAMES[name]} {low:,.2f} to {high:,.2f} ms{more}")
-    return found
+            unknown.append(f"{figure} {_NAMES[name]} {low:,.2f} to {high:,.2f} ms{more}")
+    return unknown
 
 
 def _limit(e: Evidence) -> tuple[str, str]:
@@ -94,9 +93,8 @@ def _limit(e: Evidence) -> tuple[str, str]:
 
 def clock_set(e: Evidence) -> Iterator[Finding]:
     if reads := e.summary.client.unstamped:
-        yield Finding(
+        yield note(
             "client.clock_set",
-            "note",
             f"The wall clock was set while the load ran: {reads} reads were timed by dyno's own clock, not by the "
             "kernel's stamps.",
             "Their times contain dyno's own delay. Let the clock settle (NTP) before you measure small latencies.",
@@ -112,9 +110,8 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
     if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
         reason, advice = _limit(e)
-        yield Finding(
+        yield doubt(
             "client.late_sends",
-            "doubt",
             f"dyno itself sent late: mean {late.mean:.2f} ms, worst {worst:.1f} ms. The reason: {reason}.",
             f"Service latency (from sent) is right; the load came late. {advice}",
         )
@@ -125,23 +122,37 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
     if client.kernel_stamps:
         return  # times are the kernel's: a late loop delays no figure
     if client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
-        yield Finding(
+        yield doubt(
             "client.late_loop",
-            "doubt",
             f"The client's loop came up to {client.loop_late_p99_ms:.1f} ms late (p99), and this system has no kernel "
             "receive stamps: TTFT and ITL contain that.",
             "Measure from Linux, or with fewer streams.",
         )
 
 
+def busy(e: Evidence) -> Iterator[Finding]:
+    client = e.summary.client
+    if client.cpu_share > 0.9 and e.summary.duration_s > 1:
+        yield Finding(
+            "client.busy",
+            "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note",
+            f"The client used {client.cpu_share:.0%} of a core: it is near the most that one process can receive.",
+            "A faster server would not show as such. Use fewer streams, or a faster machine for the client.",
+        )
+
+
 def others(e: Evidence) -> Iterator[Finding]:
-    """Of an engine that dyno started: what else ran on its cores meanwhile."""
     if e.summary.duration_s >= 0.2:
-        yield from others_busy(e.rig, e.summary.client.others_cpu, e.summary.duration_s)
+        yield from _others(e.rig, e.summary.client.others_cpu, e.summary.duration_s)
 
 
-def others_busy(rig: Rig | None, used: float | None, duration_s: float) -> Iterator[Finding]:
-    """`used`: cores, by others than dyno and the engine."""
+def others_offline(e: OfflineEvidence) -> Iterator[Finding]:
+    if e.offline.duration_s >= 0.05:
+        yield from _others(e.rig, e.others_cpu, e.offline.duration_s)
+
+
+def _others(rig: Rig | None, used: float | None, duration_s: float) -> Iterator[Finding]:
+    """`used`: cores that processes other than dyno and its engine kept busy."""
     cores = rig.cores if rig else 0
     share = 0.15 if duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
     if used is None or not cores or used < share * cores:
@@ -155,14 +166,3 @@ def others_busy(rig: Rig | None, used: float | None, duration_s: float) -> Itera
         if on_cpu
         else "Client and engine shared the host with them. Stop what else runs where latencies matter.",
     )
-
-
-def busy(e: Evidence) -> Iterator[Finding]:
-    client = e.summary.client
-    if client.cpu_share > 0.9 and e.summary.duration_s > 1:
-        yield Finding(
-            "client.busy",
-            "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note",
-            f"The client used {client.cpu_share:.0%} of a core: it is near the most that one process can receive.",
-            "A faster server would not show as such. Use fewer streams, or a faster machine for the client.",
-        )

@@ -2,10 +2,31 @@
 
 from collections.abc import Iterator
 
-from dyno.checks.evidence import Circumstances, Evidence
-from dyno.facts.finding import Finding
+from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
+from dyno.facts.finding import Finding, doubt, note, void
 from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
 from dyno.units import human_bytes
+
+
+def model_name(e: Evidence) -> Iterator[Finding]:
+    asked, listed = e.target.model, e.target.models_listed
+    if listed is not None and asked not in listed:
+        yield doubt(
+            "model.not_listed",
+            f"The server doesn't list the model {asked!r}; it lists {', '.join(map(repr, listed[:10])) or 'none'}.",
+            "Some servers answer to any name with the model they have. Name the one that is meant with --model.",
+        )
+    others = {m: n for m, n in e.summary.models_answered.items() if m != asked}
+    if others:
+        what = ", ".join(f"{m!r} ({n})" for m, n in others.items())
+        # Hosted services answer with a dated model_name: gpt-4o-2024-08-06 for gpt-4o.
+        dated = all(m.startswith(asked) for m in others)
+        yield Finding(
+            "model.other_answered",
+            "doubt" if dated else "void",
+            f"{sum(others.values())} of {e.summary.completed} answers carry another name than {asked!r}: {what}.",
+            "These may be another model's figures. Check what the server really loaded, and --model.",
+        )
 
 
 def as_said(e: Evidence) -> Iterator[Finding]:
@@ -13,17 +34,15 @@ def as_said(e: Evidence) -> Iterator[Finding]:
     if e.trial.engine is None or e.engine is not None:
         return
     if unknown := unverified(e.trial.engine, e.target):
-        yield Finding(
+        yield doubt(
             "engine.unverified",
-            "doubt",
             f"The server doesn't tell, so this was not verified: {', '.join(unknown)}.",
             "Look at the command that started it; or let dyno start it.",
         )
     wrong = list(differences(e.trial.engine, e.target))
     if wrong:
-        yield Finding(
+        yield void(
             "engine.not_as_said",
-            "void",
             f"The server is not what the setting says: {'; '.join(wrong)}.",
             "These are another setting's figures. Start the server that is meant, or correct the setting.",
         )
@@ -34,45 +53,18 @@ def quantization_named(e: Evidence) -> Iterator[Finding]:
     claimed = named_quantization(e.target.model)
     served = e.target.quantization
     if claimed and served and same_quantization(claimed, served, e.target.dtype) is False:
-        yield Finding(
+        yield void(
             "engine.quantization",
-            "void",
             f"The model asked for is named {e.target.model!r}, and the server serves {served}"
             f"{f' from {e.target.model_path}' if e.target.model_path else ''}.",
             "A server that still runs from the test before, most likely. Stop it, and start the one that is meant.",
         )
 
 
-def slots(e: Evidence) -> Iterator[Finding]:
-    copies = len(e.trial.target.urls)
-    at_once = e.target.slots and e.target.slots * copies
-    busiest = e.summary.client.streams_peak
-    if at_once and busiest > at_once:
-        yield Finding(
-            "load.slots",
-            "doubt",
-            f"Up to {busiest} requests were in flight, and the server works on {at_once} at once"
-            f"{f' ({copies} × {e.target.slots})' if copies > 1 else ''}: the others waited in its queue.",
-            "Their first token's latency is the queue's. Raise the server's max_num_seqs (slots), or lower the load.",
-        )
-
-
-def cache_emptied(e: Evidence) -> Iterator[Finding]:
-    if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
-        told = "" if e.cached_tokens is None else ", though the server tells of no hit"
-        yield Finding(
-            "cache.not_emptied",
-            "note" if told else "doubt",
-            f"The server's prefix cache could not be emptied before the load{told}.",
-            "Turn it off (prefix_caching = false), or start the engine anew for each trial.",
-        )
-
-
 def died(e: Evidence) -> Iterator[Finding]:
     if e.engine is not None and e.engine.died:
-        yield Finding(
+        yield void(
             "engine.died",
-            "void",
             f"The engine died under this load, after {e.summary.completed} of {e.summary.planned} requests.",
             e.engine.died,
         )
@@ -80,9 +72,8 @@ def died(e: Evidence) -> Iterator[Finding]:
 
 def second_attempt(e: Circumstances) -> Iterator[Finding]:
     if e.first_failure:
-        yield Finding(
+        yield note(
             "engine.second_attempt",
-            "note",
             f"This is the second attempt; the first failed: {e.first_failure}",
             "An engine that fails now and then may do so again. Look at the log of its start.",
         )
@@ -90,9 +81,8 @@ def second_attempt(e: Circumstances) -> Iterator[Finding]:
 
 def generic_build(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.unused_instructions:
-        yield Finding(
+        yield note(
             "engine.generic_build",
-            "note",
             "This llama.cpp is built for any processor, and leaves this one's "
             f"{', '.join(e.engine.unused_instructions)} unused.",
             "On the CPU a build for this machine is several times as fast, most of all with quantized weights: give "
@@ -102,9 +92,8 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
 
 def memory_held(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
-        yield Finding(
+        yield doubt(
             "engine.memory_held",
-            "doubt",
             f"{human_bytes(e.engine.memory_held_bytes)} of accelerator memory were not given back after the stop.",
             "Something still holds it, and the next trial has that much less. Look at `dyno doctor` for its process.",
         )
@@ -127,10 +116,43 @@ def frozen(e: Evidence) -> Iterator[Finding]:
         ]
         rates = f"{u.output_throughput:,.1f} instead of {s.output_throughput:,.1f} output tok/s"
         without = f" Without that time: {', '.join([rates, *means])}."
-    yield Finding(
+    yield doubt(
         "engine.frozen",
-        "doubt",
         f"Requests were under way and no stream moved: {moments}{more}{gap}.{without}",
         "The engine, its machine or the network stood still. Find the cause (the engine's log, a paused machine, a "
         "full disk), or measure again.",
     )
+
+
+def preempted(e: Evidence) -> Iterator[Finding]:
+    count = e.telemetry.total("preemptions") if e.telemetry else None
+    if count:
+        yield Finding(
+            "engine.preemptions",
+            "doubt" if count > 0.01 * e.summary.sent else "note",
+            f"The engine took its KV cache away from running requests {count:.0f} times ({e.summary.sent} were sent), "
+            "and worked on them anew later.",
+            "Latencies contain that. Lower the load or max_num_seqs, or give the KV cache more memory.",
+        )
+
+
+def restarted(e: Evidence) -> Iterator[Finding]:
+    urls = e.trial.target.urls
+    which = [urls[x.index] for x in e.telemetry.engines if x.restarted and x.index < len(urls)] if e.telemetry else []
+    if which:
+        yield doubt(
+            "engine.restarted",
+            f"The engine's counters went back under the load ({', '.join(which)}): it was started anew meanwhile, or "
+            "several servers answer there.",
+            "Look at its log. What its metrics counted isn't given.",
+        )
+
+
+def no_drafts(e: OfflineEvidence) -> Iterator[Finding]:
+    speculation = e.offline.speculation
+    if speculation is not None and not speculation.drafted_tokens:
+        yield doubt(
+            "engine.no_drafts",
+            "Speculative decoding was on, and not one token was drafted.",
+            "This is the speed without it. n-grams find nothing in random prompts: use a dataset of texts.",
+        )

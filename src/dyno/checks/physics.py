@@ -1,37 +1,53 @@
 """Is the figure possible on this machine, and is it of this machine?"""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from dyno.checks.evidence import Circumstances
-from dyno.facts.finding import Finding
-from dyno.facts.roofline import Share
+from dyno.facts.finding import Finding, note, void
+from dyno.facts.imported import Row
+from dyno.facts.roofline import Peaks, Roofline
+from dyno.measure.model_name import LEAST, bytes_each, named
+from dyno.measure.points import input_each, locations, requests_per_s, subject
 
 ROUNDING = 0.02  # of a data sheet's figures
 BOOST = 0.1  # clocks above those for which a sheet tells the arithmetic
 UNSURE = 0.15  # a measured peak may be too low by that, on a busy machine
 FAR_BELOW, ALONE = 0.05, 1.5  # of the peaks; requests in a step
+PeaksOf = Callable[[str, int], Peaks | None]  # by an accelerator's name and their number
+ABOVE, FAR = 1.05, 0.1
+LONG, FEW = 2_000, 4  # tokens of a prompt; requests at once
+_DEVICES = re.compile(
+    r"\b(\d{1,2})\s?[x×]\s?(?:AMD |NVIDIA |Nvidia )?(?:Instinct )?((?:RTX )?[A-Z]{0,2}i?\d{2,4}[A-Za-z]{0,2})\b"
+)
+_MODELS = re.compile(r"\b([A-Z][A-Za-z]{2,12}[- ]?\d?(?:\.\d)?[- ]\d{1,4}B)")
 
 
-def above_roofline(e: Circumstances) -> Iterator[Finding]:
-    """By what can't be otherwise: the least that is read, the fastest way to reckon."""
-    if e.roofline is None:
-        return
-    peaks = e.roofline.peaks
-    told, highest = [], 0.0
-    for share in e.roofline.shares:
+def roofline(e: Circumstances) -> Iterator[Finding]:
+    if e.roofline is not None:
+        yield from _above(e.roofline)
+        yield from _far_below(e.roofline)
+
+
+def _above(roof: Roofline) -> Iterator[Finding]:
+    """Uses lower bounds only: the least that is read, the fastest arithmetic."""
+    peaks = roof.peaks
+    above, highest = [], 0.0
+    for share in roof.shares:
         for what, value, more in (
             ("memory bandwidth", share.bandwidth_least, ROUNDING),
             ("arithmetic", share.arithmetic, BOOST),
         ):
             if value is not None and value > (1.0 if peaks.measured else 1.0 + more):
-                told.append(f"{share.what} amounts to {value:.0%} of the {what} ({share.about})")
+                above.append(f"{share.what} amounts to {value:.0%} of the {what} ({share.about})")
                 highest = max(highest, value)
-    if told:
+    if above:
         certain = not peaks.measured or highest > 1 + UNSURE
         yield Finding(
             "physics.above_roofline",
             "void" if certain else "doubt",
-            f"More than {peaks.name} can do: {'; '.join(told)}.",
+            f"More than {peaks.name} can do: {'; '.join(above)}.",
             "The tokens weren't made as it is said: another model or quantization, prompts from a cache, answers held "
             "back and sent at once, fewer tokens than counted. Find out which before the figure is used."
             + (" Or the peak, measured here, is far too low: `dyno doctor --measure-peaks`." if peaks.measured else "")
@@ -41,25 +57,155 @@ def above_roofline(e: Circumstances) -> Iterator[Finding]:
         )
 
 
-def far_below(e: Circumstances) -> Iterator[Finding]:
+def _far_below(roof: Roofline) -> Iterator[Finding]:
     """A single stream should come near the bandwidth, or something else was measured."""
-    if e.roofline is None or e.roofline.peaks.measured:
+    decode = next((s for s in roof.shares if s.what == "decode"), None)
+    if roof.peaks.measured or decode is None or decode.streams is None or decode.streams > ALONE:
         return
-    decode = next((s for s in e.roofline.shares if s.what == "decode"), None)
-    if decode is None or not _alone(decode):
-        return
-    bandwidth, arithmetic, count = decode.bandwidth, decode.arithmetic, e.roofline.peaks.count
+    bandwidth, arithmetic, count = decode.bandwidth, decode.arithmetic, roof.peaks.count
     # Layers that are spread over several accelerators work one after another.
     if bandwidth is not None and arithmetic is not None and count * max(bandwidth, arithmetic) < FAR_BELOW:
-        yield Finding(
+        yield note(
             "physics.far_below",
-            "note",
-            f"A single stream used {bandwidth:.1%} of the memory bandwidth of {e.roofline.peaks.name} and "
+            f"A single stream used {bandwidth:.1%} of the memory bandwidth of {roof.peaks.name} and "
             f"{arithmetic:.1%} of its arithmetic ({decode.about}).",
             "Something else was measured, perhaps: weights on the processor's side, a slow path of the engine, the "
             "network, the client. Look at the engine's log.",
         )
 
 
-def _alone(share: Share) -> bool:
-    return share.streams is not None and share.streams <= ALONE
+class Named(NamedTuple):
+    """What a report's title says that all is of, where it names one alone."""
+
+    model: str | None = None
+    accelerator: str | None = None
+    accelerators: int | None = None
+
+
+def titled(titles: Sequence[str]) -> Named:
+    devices = {(int(n), name) for t in titles for n, name in _DEVICES.findall(t)}
+    models = {name for t in titles for name in _MODELS.findall(t)}
+    count, device = devices.pop() if len(devices) == 1 else (None, None)
+    return Named(models.pop() if len(models) == 1 else None, device, count)
+
+
+class Machines(NamedTuple):
+    """Rows, and what is known of the machines that they were measured on."""
+
+    rows: Sequence[Row]
+    peaks_of: PeaksOf
+    title: Named = Named()
+
+
+def roofline_rows(known: Machines) -> Iterator[Finding]:
+    """By the title only what lies far below is judged: a row may be of something else."""
+    rows, peaks_of, title = known
+    for row in rows:
+        accelerator = row.setting("accelerator") or title.accelerator
+        if accelerator is None or row.kind == "quality":
+            continue
+        own = row.setting("accelerator") is not None
+        given = row.number("accelerators") or row.number("tensor_parallel")
+        count = int(given or (1 if own else title.accelerators or 1))
+        peaks = peaks_of(str(accelerator), count)
+        if peaks is not None:
+            certain = own and bool(row.setting("model") or row.number("parameters"))
+            yield from _judge(row, peaks, str(row.setting("model") or row.label or ""), certain, title.model)
+
+
+def _judge(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None) -> Iterator[Finding]:
+    if named(model).billions is None and not row.number("parameters") and title:
+        model = title
+    parameters, weights, dense = _weights(row, model)
+    if parameters is None or weights is None or row.setting("speculative"):
+        return
+    shares: list[tuple[float, str, str]] = []
+    step_s, name = _step(row)
+    if step_s:
+        share = weights / step_s / peaks.bandwidth
+        text = f"a token every {step_s * 1000:,.2f} ms reads {weights / 1e9:,.1f} GB of weights"
+        shares.append((share, f"{text}, {share:.0%} of the memory bandwidth", name))
+    work = _tokens_per_s(row)
+    if work and peaks.flops:
+        share = 2 * parameters * work[0] / max(peaks.flops.values())
+        text = f"{work[0]:,.0f} tokens/s with {parameters / 1e9:,.0f} B parameters are {share:.0%}"
+        shares.append((share, f"{text} of the arithmetic", work[1]))
+    for share, text, name in shares:
+        if share > ABOVE and dense and certain:  # of a model with experts, or an unknown one, nobody knows what is read
+            yield void(
+                "physics.above_roofline",
+                f"More than {peaks.count} × {peaks.name} can do: {text} ({subject(row)}).",
+                "Another model or quantization was served, prompts came from a cache, or tokens were counted wrongly.",
+                locations([row], name),
+            )
+    low = [t for t in shares if "bandwidth" in t[1] and t[0] < FAR and _few(row) and _weights_known(row, model)]
+    if prompt := _prompt(row, parameters, peaks):
+        low.append(prompt)
+    for _, text, name in low if dense else []:
+        yield note(
+            "physics.far_below",
+            f"{subject(row)}: {text} of {peaks.count} × {peaks.name}.",
+            "Something else was measured, perhaps: a slow path or setting of the engine, the network, the client.",
+            locations([row], name),
+        )
+
+
+def _weights_known(row: Row, model: str) -> bool:
+    return bytes_each(row.setting("quantization"), row.setting("dtype"), f"{model} {row.series}") > LEAST
+
+
+def _prompt(row: Row, parameters: float, peaks: Peaks) -> tuple[float, str, str] | None:
+    """A long prompt by itself should keep the arithmetic busy."""
+    read, first = input_each(row), row.get("mean_ttft_ms")
+    alone = row.get("completed") == 1 or row.number("concurrency") == 1
+    if row.kind != "serve" or not (alone and read and first) or read < LONG:
+        return None
+    flops = peaks.flops.get("bf16") or peaks.flops.get("fp16") or max(peaks.flops.values(), default=0.0)
+    share = 2 * parameters * read / (first / 1000) / flops if flops else 1.0
+    text = f"a prompt of {read:,.0f} tokens took {first / 1000:,.1f} s, {share:.1%} of the arithmetic (16 bit)"
+    return (share, text, "mean_ttft_ms") if share < FAR else None
+
+
+def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | None]:
+    """Parameters, bytes of them at least, and whether all are read for each token."""
+    model = named(name)
+    parameters = row.number("parameters") or (model.billions * 1e9 if model.billions else None)
+    size = row.number("model_bytes")
+    if parameters is None:
+        return None, None, model.dense
+    each = bytes_each(row.setting("quantization"), row.setting("dtype"), f"{name} {row.series}")
+    return parameters, size or parameters * each, model.dense
+
+
+def _step(row: Row) -> tuple[float | None, str]:
+    """Seconds of a decoding step, at most: every token of a request needs one."""
+    if row.kind == "micro":
+        test, speed = str(row.setting("test") or ""), row.get("speed")
+        return (1 / speed, "speed") if test.startswith("tg") and speed else (None, "")
+    latency, length = row.get("mean_latency_ms") or (row.get("duration_s") or 0) * 1000, row.number("output_len")
+    if row.kind in ("throughput", "latency") and latency and length:
+        return latency / 1000 / length, "mean_latency_ms"
+    for name in ("median_tpot_ms", "mean_tpot_ms"):
+        figure = row.figures.get(name)
+        if (
+            figure is not None
+            and figure.value > 0
+            and figure.definition.partition(".")[0] in ("vllm", "sglang", "dyno")
+        ):
+            return (figure.value + figure.half) / 1000, name
+    return None, ""
+
+
+def _tokens_per_s(row: Row) -> tuple[float, str] | None:
+    if row.kind == "micro":
+        test, speed = str(row.setting("test") or ""), row.get("speed")
+        return (speed, "speed") if test.startswith("pp") and speed and "+" not in test else None
+    total = row.get("total_token_throughput")
+    return (total, "total_token_throughput") if total and row.setting("prefix_caching") is not True else None
+
+
+def _few(row: Row) -> bool:
+    """Requests at once: with few, a step does little more than read the weights."""
+    rps, e2el = requests_per_s(row), row.get("mean_e2el_ms")
+    asked = row.number("concurrency") or row.number("batch_size")
+    return row.kind == "micro" or (asked or FEW + 1) <= FEW or bool(rps and e2el and rps * e2el / 1000 < 1.5)

@@ -92,8 +92,7 @@ def add_import(p: argparse.ArgumentParser) -> None:
 
 def audit(options: argparse.Namespace) -> int:
     from dyno.audit.audit import audit as audited
-    from dyno.audit.normal import normal
-    from dyno.audit.printed import as_json, as_markdown, text
+    from dyno.audit.printed import as_json, as_markdown, normal, text
     from dyno.probe.peaks import of_name
     from dyno.study.prices import price_rules
 
@@ -144,7 +143,7 @@ def _read(words: list[str], runs: Path) -> "tuple[list[Document], list[Finding],
 def import_(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.audit.coverage import coverage
+    from dyno.audit.audit import coverage
     from dyno.audit.document import read
     from dyno.audit.given import all_used, given, with_given
     from dyno.store.imports import FOLDER, store, without_text

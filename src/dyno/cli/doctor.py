@@ -35,18 +35,19 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     import msgspec
 
-    from dyno.checks.rig import examine
+    from dyno import checks
+    from dyno.facts.finding import worst_first
     from dyno.probe import host, rig
     from dyno.report.block import finding_lines
-    from dyno.report.rig import lines
+    from dyno.report.machine import rig_lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
     machine = rig.look()
-    findings = examine(machine)
+    findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
-        print(*lines(machine, list(host.STATE)), sep="\n")
+        print(*rig_lines(machine, list(host.STATE)), sep="\n")
         print("\nAt most", *(f"  {line}" for line in _peak_lines(peaks)), sep="\n")
         if findings:
             print("\nWorth knowing before you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
@@ -67,7 +68,7 @@ def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
 
 
 def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
-    from dyno.report.roofline import peak_lines
+    from dyno.report.machine import peak_lines
 
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 

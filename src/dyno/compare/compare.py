@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dyno.checks.pairing import Objection, Two, examine
+from dyno.checks import objections
+from dyno.checks.comparability import Objection, Two
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import RowKind, Scalar
@@ -98,15 +99,14 @@ def _words(group: Group, several: Sequence[Group]) -> str:
 def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
     """Two groups of repeats, as they are."""
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
-    objections = examine(Two(a, b, wanted))
-    whole = any(o.against is None for o in objections)
-    against = {m: o.finding.code for o in objections if o.against for m in o.against}
+    objected = objections(Two(a, b, wanted))
+    whole = any(o.against is None for o in objected)
+    against = {m: o.finding.code for o in objected if o.against for m in o.against}
     if anyway:  # shown all the same, and then the finding is what the figure is: void
-        objections = [
-            Objection(msgspec.structs.replace(o.finding, level="void"), o.against) if o.against else o
-            for o in objections
+        objected = [
+            Objection(msgspec.structs.replace(o.finding, level="void"), o.against) if o.against else o for o in objected
         ]
-    findings = worst_first(o.finding for o in objections)
+    findings = worst_first(o.finding for o in objected)
     refused = whole and not anyway
     shown = [] if refused else [m for m in wanted if anyway or m not in against]
     differences = differ(a, b, shown)

@@ -205,7 +205,7 @@ class EnginePlan:
         if self.program.embedded:  # on the CPU, whatever else is there
             return peaks.of_processor(self.rig).peaks
         spreads, env = self.limits.spreads, self.launches[0].env
-        return peaks.of(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
+        return peaks.of_engine(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
 
     def lines(self) -> Iterator[str]:
         """What a dry run prints."""

@@ -13,7 +13,7 @@ import numpy as np
 
 import dyno
 from dyno import workload
-from dyno.checks import examine_offline
+from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
@@ -262,7 +262,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
     if shape is not None and peaks is not None:
         prefix = manifest.trial.workload.prefix_len
         roof = roofline.of_offline(summary, shape, spec, manifest.target, peaks, prefix)
-    findings = examine_offline(
+    findings = examine(
         OfflineEvidence(
             trial=manifest.trial,
             target=manifest.target,

@@ -57,7 +57,7 @@ def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.
     import msgspec
 
     from dyno.audit.audit import audit
-    from dyno.checks.rows.repetition import reported_twice
+    from dyno.checks.consistency import reported_twice
     from dyno.conduct.sources import detail
     from dyno.facts.definition import DEFINITIONS
     from dyno.facts.finding import verdict, worst_first
@@ -161,7 +161,7 @@ def _own(s: "Source") -> bool:
 
 def _lost(sources: "Sequence[Source]") -> "list[Finding]":
     """What was named and couldn't be read is told here and in the report: results without it may be others."""
-    from dyno.audit.coverage import coverage
+    from dyno.audit.audit import coverage
     from dyno.facts.finding import Finding
     from dyno.facts.imported import place
 

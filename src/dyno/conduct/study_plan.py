@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import files, secrets, workload
-from dyno.checks.rig import differences as rig_differences
+from dyno.checks.machine import differences as rig_differences
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest

@@ -210,7 +210,7 @@ def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: b
     summary = tally.summary(client)
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
-    window = telemetry.Window.of(client, summary.steady)
+    window = telemetry.Window.of_load(client, summary.steady)
     sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
     shares = None
     if manifest.model is not None and manifest.peaks is not None:

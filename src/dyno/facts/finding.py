@@ -1,6 +1,6 @@
 """A finding: a doubt, as a value that travels with the number it is about."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -20,6 +20,18 @@ class Finding(msgspec.Struct, frozen=True):
     locations: list[str] = msgspec.field(
         default_factory=list, name="at"
     )  # file:line of what it rests on, in other tools' results
+
+
+def note(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+    return Finding(code, "note", text, advice, list(locations))
+
+
+def doubt(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+    return Finding(code, "doubt", text, advice, list(locations))
+
+
+def void(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+    return Finding(code, "void", text, advice, list(locations))
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:

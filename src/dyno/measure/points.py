@@ -173,7 +173,7 @@ def sent(row: Row) -> tuple[float, str] | None:
     return float(asked.value), told_by.get(asked.by, "the command")
 
 
-def at(rows: Sequence[Row], *names: str) -> list[str]:
+def locations(rows: Sequence[Row], *names: str) -> list[str]:
     """Lines of the figures that are named, else of the rows."""
     out: list[str] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""From samples to figures over the load. Pure: what was sampled before the load, the warm-up's doing, stays out.
+"""From samples to figures over the load. Samples of the warm-up, before the load, stay out.
 
 Gauges are averaged over time. Counters are differences: of the machine's between the window's two ends, of the
 engine's between the last sample before the load and the first after it.
@@ -29,18 +29,18 @@ GROWN_BYTES = 256 << 20  # an accelerator whose memory grew by that when the eng
 AT_WORK_PERCENT = 5.0
 
 FEW = 3  # samples
-EDGE_NS = 1_500_000_000  # nvidia-smi tells once a second
+EDGE_NS = 1_500_000_000  # older runs were sampled by nvidia-smi, once a second
 
 
 class Window(NamedTuple):
-    """The load's, on the clock of the samples."""
+    """The load's time, on the clock of the samples."""
 
     start_ns: int
     end_ns: int
     steady: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, client: ClientFacts, steady: Steady | None) -> Self:
+    def of_load(cls, client: ClientFacts, steady: Steady | None) -> Self:
         zero = client.start_ns
         inner = None if steady is None else (zero + ns(steady.start_s), zero + ns(steady.end_s))
         return cls(zero, client.end_ns, inner)
@@ -49,53 +49,53 @@ class Window(NamedTuple):
     def duration_s(self) -> float:
         return seconds(self.end_ns - self.start_ns)
 
+    def count(self, samples: Iterable[Sample]) -> int:
+        return sum(self.start_ns <= s.at_ns <= self.end_ns for s in samples)
+
 
 class Series:
-    """One value of one source, over time."""
+    """One value of one source, over time. Statistics are None where there are too few samples."""
 
     def __init__(self, samples: Iterable[Sample], name: str) -> None:
-        told = [(s.at_ns, s.values[name]) for s in samples if name in s.values]
-        self.at = np.array([at for at, _ in told], dtype=np.int64)
-        self.values = np.array([value for _, value in told])
+        pairs = [(s.at_ns, s.values[name]) for s in samples if name in s.values]
+        self.times = np.array([time for time, _ in pairs], dtype=np.int64)
+        self.values = np.array([value for _, value in pairs])
 
     def inside(self, start: int, end: int) -> np.ndarray:
-        found: np.ndarray = self.values[(self.at >= start) & (self.at <= end)]
-        return found
+        """Which samples are in this time."""
+        which: np.ndarray = (self.times >= start) & (self.times <= end)
+        return which
 
     def mean(self, start: int, end: int) -> float | None:
         """Over time, by the samples inside: those around a load are of a machine at rest."""
-        inside = (self.at >= start) & (self.at <= end)
+        inside = self.inside(start, end)
         if not inside.any() or end <= start:
             return None
-        return _integral(self.at[inside], self.values[inside], start, end) / seconds(end - start)
+        return _integral(self.times[inside], self.values[inside], start, end) / seconds(end - start)
 
-    def peak(self, start: int, end: int, of: Callable[[np.ndarray], float] = np.max) -> float | None:
-        inside = self.inside(start, end)
-        return float(of(inside)) if len(inside) else None
-
-    def covers(self, start: int, end: int) -> bool:
-        return len(self.at) > 1 and self.at[0] <= start and self.at[-1] >= end
+    def peak(self, start: int, end: int, extreme: Callable[[np.ndarray], float] = np.max) -> float | None:
+        inside = self.values[self.inside(start, end)]
+        return float(extreme(inside)) if len(inside) else None
 
     def integral(self, start: int, end: int) -> float | None:
-        """Value × seconds, with the samples around the window for its edges. Sources that tell once in a while may
-        begin a little late and end early: the nearest sample stands for these."""
-        if len(self.at) < 2 or self.at[0] > start + EDGE_NS or self.at[-1] < end - EDGE_NS:
+        """Value × seconds, with the samples around the window for its edges. Sources with rare samples may begin a
+        little late and end early: the nearest sample stands for these."""
+        if len(self.times) < 2 or self.times[0] > start + EDGE_NS or self.times[-1] < end - EDGE_NS:
             return None
-        return _integral(self.at, self.values, start, end)
+        return _integral(self.times, self.values, start, end)
 
     def difference(self, start: int, end: int) -> float | None:
-        """Of a counter, read between samples as if it rose evenly there. None where it went back."""
-        if not self.covers(start, end) or (np.diff(self.values) < 0).any():
+        """Of a counter, as if it rose evenly between samples. None where it went back, or isn't known at both ends."""
+        if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end or (np.diff(self.values) < 0).any():
             return None
-        first, last = np.interp([start, end], self.at, self.values)
+        first, last = np.interp([start, end], self.times, self.values)
         return float(last - first)
 
 
-def _integral(at: np.ndarray, values: np.ndarray, start: int, end: int) -> float:
-    between = at[(at > start) & (at < end)]
-    times = np.concatenate([[start], between, [end]])
-    told = np.interp(times, at, values)
-    return float((np.diff(times) * (told[1:] + told[:-1]) / 2).sum()) / NS_PER_S
+def _integral(times: np.ndarray, values: np.ndarray, start: int, end: int) -> float:
+    marks = np.concatenate([[start], times[(times > start) & (times < end)], [end]])
+    heights = np.interp(marks, times, values)
+    return float((np.diff(marks) * (heights[1:] + heights[:-1]) / 2).sum()) / NS_PER_S
 
 
 def summarize(
@@ -107,12 +107,13 @@ def summarize(
     engine: EngineFacts | None = None,
 ) -> TelemetrySummary:
     absent, notes = list(facts.absent), list(facts.notes)
-    cards = {i: [s for s in samples if s.source == "accelerator" and s.index == i] for i in _indices(samples)}
-    found = [_accelerator(i, of, window, engine) for i, of in cards.items()]
-    found = _attributed(found, rig, engine, notes)
-    energy_j = _energy_of_the_engine(found, rig, absent, notes)
-    machine = [s for s in samples if s.source == "host"]
-    urls = sorted({s.index for s in samples if s.source == "engine"})
+    by_source: dict[str, dict[int, list[Sample]]] = {"accelerator": {}, "host": {}, "engine": {}}
+    for s in samples:
+        by_source[s.source].setdefault(s.index, []).append(s)
+    cards = [_accelerator(i, its, window, engine) for i, its in sorted(by_source["accelerator"].items())]
+    cards = _attributed(cards, rig, engine, notes)
+    energy_j = _energy_of_the_engine(cards, rig, absent, notes)
+    machine = by_source["host"].get(0, [])
     if not facts.ended and not any("sampler" in why for why in absent):
         absent.append("the sampler was cut off: dyno was, or it was killed")
     return TelemetrySummary(
@@ -120,9 +121,9 @@ def summarize(
         engine_interval_s=facts.engine_interval_s,
         cost=facts.cost,
         longest_gap_s=_longest_gap_s([s.at_ns for s in machine], window),
-        accelerators=found,
+        accelerators=cards,
         host=_host(machine, window) if machine else None,
-        engines=[_engine(i, [s for s in samples if s.source == "engine" and s.index == i], window) for i in urls],
+        engines=[_engine(i, its, window) for i, its in sorted(by_source["engine"].items())],
         engine_resident_bytes=None if engine is None else engine.resident_bytes,
         energy_j=energy_j,
         energy_per_output_token_j=energy_j / output_tokens if energy_j is not None and output_tokens else None,
@@ -132,30 +133,23 @@ def summarize(
     )
 
 
-def _indices(samples: Iterable[Sample]) -> list[int]:
-    return sorted({s.index for s in samples if s.source == "accelerator"})
-
-
 def _accelerator(index: int, samples: list[Sample], window: Window, engine: EngineFacts | None) -> AcceleratorTelemetry:
     start, end = window.start_ns, window.end_ns
-
-    def series(name: str) -> Series:
-        return Series(samples, name)
-
-    power, clock = series("power_w"), series("clock_mhz")
-    counted, summed = series("energy_j").difference(start, end), power.integral(start, end)
+    names = ("use_percent", "memory_used_bytes", "gtt_used_bytes", "memory_clock_mhz", "temperature_c", "energy_j")
+    use, memory, gtt, memory_clock, temperature, counter = (Series(samples, name) for name in names)
+    power, clock = Series(samples, "power_w"), Series(samples, "clock_mhz")
+    counted, summed = counter.difference(start, end), power.integral(start, end)
     energy = counted if counted is not None else summed
     inside = [s for s in samples if start <= s.at_ns <= end]
     reasons = [reason for s in inside for reason in s.throttle]
-    loaded = None if engine is None else engine.memory_loaded_bytes.get(index)
     return AcceleratorTelemetry(
         index=index,
         engine=None,
         samples=len(inside),
-        use_mean_percent=series("use_percent").mean(start, end),
-        memory_after_load_bytes=loaded,
-        memory_peak_bytes=_whole(series("memory_used_bytes").peak(start, end)),
-        gtt_peak_bytes=_whole(series("gtt_used_bytes").peak(start, end)),
+        use_mean_percent=use.mean(start, end),
+        memory_after_load_bytes=None if engine is None else engine.memory_loaded_bytes.get(index),
+        memory_peak_bytes=_whole(memory.peak(start, end)),
+        gtt_peak_bytes=_whole(gtt.peak(start, end)),
         power_mean_w=energy / window.duration_s if energy is not None and window.duration_s else power.mean(start, end),
         power_peak_w=power.peak(start, end),
         energy_j=energy,
@@ -163,62 +157,53 @@ def _accelerator(index: int, samples: list[Sample], window: Window, engine: Engi
         energy_by_power_j=summed if counted is not None else None,
         clock_mean_mhz=clock.mean(start, end),
         clock_min_mhz=clock.peak(start, end, np.min),
-        memory_clock_mean_mhz=series("memory_clock_mhz").mean(start, end),
-        temperature_max_c=series("temperature_c").peak(start, end),
+        memory_clock_mean_mhz=memory_clock.mean(start, end),
+        temperature_max_c=temperature.peak(start, end),
         throttled={r: reasons.count(r) / len(inside) for r in dict.fromkeys(reasons)},
     )
 
 
 def _attributed(
-    found: list[AcceleratorTelemetry], rig: Rig | None, engine: EngineFacts | None, notes: list[str]
+    cards: list[AcceleratorTelemetry], rig: Rig | None, engine: EngineFacts | None, notes: list[str]
 ) -> list[AcceleratorTelemetry]:
-    """Which are the engine's: by its processes, else by memory that grew as it started, else by being at work."""
-    seen = {a.index for a in rig.accelerators if a.engine} if rig else set()
-    if not seen and engine is not None and not engine.memory_loaded_bytes:  # started here, with no device to look at
-        return [msgspec.structs.replace(a, engine=False) for a in found]
-    if not seen and engine is not None:
-        before = engine.memory_before_bytes
-        seen = {i for i, n in engine.memory_loaded_bytes.items() if n - before.get(i, 0) > GROWN_BYTES}
-        if not seen:  # it is on the processors
-            return [msgspec.structs.replace(a, engine=False) for a in found]
-    if not seen:
-        seen = {a.index for a in found if (a.use_mean_percent or 0.0) >= AT_WORK_PERCENT}
-        if not seen:
-            return found
-        listed = ", ".join(map(str, sorted(seen)))
+    """With whether each is the engine's: by its processes, else by memory that grew as it started, else by its use."""
+    its = {a.index for a in rig.accelerators if a.engine} if rig else set()
+    if not its and engine is not None:  # started here: where no memory grew, it is on the processors
+        loaded, before = engine.memory_loaded_bytes, engine.memory_before_bytes
+        its = {i for i, n in loaded.items() if n - before.get(i, 0) > GROWN_BYTES}
+    elif not its:
+        its = {a.index for a in cards if (a.use_mean_percent or 0.0) >= AT_WORK_PERCENT}
+        if not its:
+            return cards
+        listed = ", ".join(map(str, sorted(its)))
         notes.append(f"the engine's processes can't be told: accelerator {listed}, at work under the load, is its own")
-    return [msgspec.structs.replace(a, engine=a.index in seen) for a in found]
+    return [msgspec.structs.replace(a, engine=a.index in its) for a in cards]
 
 
 def _energy_of_the_engine(
-    found: list[AcceleratorTelemetry], rig: Rig | None, absent: list[str], notes: list[str]
+    cards: list[AcceleratorTelemetry], rig: Rig | None, absent: list[str], notes: list[str]
 ) -> float | None:
-    its = [a for a in found if a.engine]
+    its = [a for a in cards if a.engine]
     if not its:
-        if found:
+        if cards:
             absent.append("energy for each token: no accelerator is known to be the engine's")
         return None
-    cards = {a.index: a for a in rig.accelerators} if rig else {}
-    if shared := [str(a.index) for a in its if a.index in cards and _in_parts(cards[a.index], cards.values())]:
-        notes.append(f"accelerator {', '.join(shared)}: a part of a card, whose whole power and energy are counted")
-    told = [a for a in its if a.energy_j is not None]
-    if silent := [a.index for a in its if a.energy_j is None and not _part_of(cards, a, told)]:
+    devices = {a.index: a for a in rig.accelerators} if rig else {}
+    if parts := [str(a.index) for a in its if a.index in devices and _in_parts(devices[a.index], devices.values())]:
+        notes.append(f"accelerator {', '.join(parts)}: a part of a card, whose whole power and energy are counted")
+    known = [a for a in its if a.energy_j is not None]
+    # A card in parts has its energy at its first one.
+    buses = {devices[a.index].bus for a in known if a.index in devices} - {None}
+    silent = [a.index for a in its if a.energy_j is None and getattr(devices.get(a.index), "bus", None) not in buses]
+    if silent:
         absent.append(f"energy for each token: that of accelerator {', '.join(map(str, silent))} isn't known")
         return None
-    return sum(a.energy_j or 0.0 for a in told)
+    return sum(a.energy_j or 0.0 for a in known)
 
 
 def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
     """MIG on NVIDIA, where the card is counted; on AMD each part is."""
     return (card.partition or "").startswith("MIG") or sum(c.bus == card.bus for c in cards if c.bus) > 1
-
-
-def _part_of(cards: dict[int, Accelerator], one: AcceleratorTelemetry, told: list[AcceleratorTelemetry]) -> bool:
-    """The energy of a card in parts stands at its first one."""
-    card = cards.get(one.index)
-    if card is None or card.bus is None:
-        return False
-    return any((other := cards.get(a.index)) is not None and other.bus == card.bus for a in told)
 
 
 def _host(samples: list[Sample], window: Window) -> HostTelemetry:
@@ -229,7 +214,7 @@ def _host(samples: list[Sample], window: Window) -> HostTelemetry:
 
     cpu_s = difference("cpu_busy_s")
     return HostTelemetry(
-        samples=sum(start <= s.at_ns <= end for s in samples),
+        samples=window.count(samples),
         cpu_mean_cores=None if cpu_s is None or not window.duration_s else cpu_s / window.duration_s,
         memory_peak_bytes=_whole(Series(samples, "memory_used_bytes").peak(start, end)),
         network_received_bytes=_whole(difference("network_received_bytes")),
@@ -258,7 +243,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
     drafts, accepted = counts.pop("drafts", 0), counts.get("accepted_tokens")
     return EngineTelemetry(
         index=index,
-        samples=sum(start <= s.at_ns <= end for s in samples),
+        samples=window.count(samples),
         running_mean=running.mean(*steady),
         running_peak=running.peak(start, end),
         waiting_mean=waiting.mean(*steady),
@@ -272,7 +257,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
 
 
 def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
-    """From the last sample before the load to the first after it; nothing where one is missing or one went back."""
+    """From the last sample before the load to the first after it; {} where one is missing or one went back."""
     first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:

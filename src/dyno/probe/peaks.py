@@ -72,7 +72,7 @@ class _Cache:
             part.replace(self._path)
 
 
-def of(
+def of_engine(
     rig: Rig,
     devices: Sequence[int],
     spec: EngineSpec,

@@ -76,7 +76,7 @@ SCRIPT = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
 import importlib.util, json, os, re
-found = {"python": sys.version.split()[0]}
+packages = {"python": sys.version.split()[0]}
 try:
     from importlib import metadata
 except ImportError:
@@ -85,7 +85,7 @@ for name in sys.argv[1:]:
     try:
         version = metadata.version(name)
         if version:
-            found[name] = version
+            packages[name] = version
     except Exception:  # not installed, or half removed
         pass
 try:
@@ -93,10 +93,10 @@ try:
     with open(os.path.join(folder, "version.py")) as file:
         text = file.read()
     pattern = r"^(cuda|hip|rocm|xpu)\\b[^=\\n]*= *['\\"]([^'\\"]+)"
-    found.update(re.findall(pattern, text, re.MULTILINE))
+    packages.update(re.findall(pattern, text, re.MULTILINE))
 except Exception:  # no torch
     pass
-print(json.dumps(found))
+print(json.dumps(packages))
 """
 
 

@@ -7,7 +7,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
-from dyno.report import roofline, telemetry
+from dyno.report.machine import roofline_pairs, telemetry_pairs
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
@@ -83,7 +83,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         )
     line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
     if result.roofline is not None:
-        for label, value in roofline.lines(result.roofline):
+        for label, value in roofline_pairs(result.roofline):
             line(label, value)
     lines += telemetry_lines(result)
     lines.append("=" * 50)
@@ -144,7 +144,7 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
         line("Accepted tokens:", s.speculation.accepted_tokens)
     if result.roofline is not None:
         lines.append(f"{'Of What the Machine Could':-^50}")
-        lines += [labelled(*pair) for pair in roofline.lines(result.roofline)]
+        lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
     lines += telemetry_lines(result)
     lines.append("=" * 50)
     lines += vllm_lines(s)
@@ -191,7 +191,7 @@ def telemetry_lines(result: Result) -> list[str]:
         return []
     return [
         f"{'telemetry':-^50}",
-        *(labelled(label, value) for label, value in telemetry.lines(result.telemetry)),
+        *(labelled(label, value) for label, value in telemetry_pairs(result.telemetry)),
         *(f"Not sampled: {why}" for why in result.telemetry.absent if not why.startswith("host:")),
     ]
 

@@ -1,6 +1,7 @@
-"""Which colour and line a series has, the same everywhere in a report."""
+"""How charts look: a series' colour and line, the same everywhere in a report, and the theme."""
 
 from collections.abc import Iterable
+from typing import Any
 
 # Okabe and Ito's, without black and yellow, which a dark or a white page swallows. Vermillion is for failures alone.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8B5A2B", "#999933")
@@ -8,10 +9,11 @@ FAILURE = "#D55E00"
 GREY = "#8A8A8A"  # seen on white and on near-black
 # More series than colours: the same ones again, with another line. Plain dashes are for estimates.
 DASHES = ((1, 0), (9, 3, 2, 3), (2, 3), (12, 3, 2, 3, 2, 3))
+WIDTH = 720  # of a picture, in pixels
 
 
 class Look:
-    """Which colour and line a series has, the same in all charts of a report."""
+    """Colour and line of each series."""
 
     def __init__(self, series: Iterable[str]) -> None:
         self.places = {name: i for i, name in enumerate(dict.fromkeys(series))}
@@ -24,3 +26,28 @@ class Look:
 
     def ordered(self, series: Iterable[str]) -> list[str]:
         return sorted(set(series), key=self.places.__getitem__)
+
+
+def theme(ink: str) -> dict[str, Any]:
+    """Draw text and lines in one colour. 'currentColor': the page's, light or dark."""
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
+    return {
+        "background": "transparent",
+        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+        "axis": {
+            **text, "tickColor": ink, "domainColor": ink, "gridColor": ink, "gridOpacity": 0.12, "tickOpacity": 0.5,
+            "domainOpacity": 0.5, "labelOverlap": "greedy", "labelSeparation": 8,
+        },
+        "legend": {
+            **text, "orient": "bottom", "direction": "horizontal", "rowPadding": 4, "columnPadding": 14,
+            "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}},
+        },
+        "title": {
+            "color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": {"expr": "room < 480 ? 13 : 15"},
+            "subtitleFontSize": 12, "subtitlePadding": 5, "offset": 12, "frame": "bounds",
+            "limit": {"expr": "room - 20"},
+        },
+        "text": {"fill": ink},
+        "rule": {"color": ink},
+        "view": {"stroke": None},
+    }  # fmt: skip

@@ -1,20 +1,14 @@
-"""Throughput told for one accelerator, one machine, or a dollar an hour."""
+"""Throughput for one accelerator, one machine, or a dollar an hour."""
+
+from collections.abc import Collection
 
 from dyno.facts.chart import PER
 from dyno.facts.entry import Entry
 from dyno.facts.report import Report
 
-WORDS = {
-    "measured": "as measured",
-    "accelerator": "one accelerator",
-    "machine": "one machine",
-    "dollar": "one dollar an hour",
-}
-SHORT = {"accelerator": "/ accelerator", "machine": "/ machine", "dollar": "/ $ an hour"}
-
 
 def per(entry: Entry, value: float, mode: str) -> float | None:
-    """None: how many there were, or their price, isn't known."""
+    """None: the number of accelerators, or their price, isn't known."""
     used = entry.accelerators
     if mode == "measured":
         return value
@@ -31,19 +25,21 @@ def estimated(entry: Entry, mode: str) -> bool:
 
 
 def words(report: Report) -> dict[str, str]:
-    """With the money that prices are told in."""
-    return {**WORDS, "dollar": f"one {_money(report)} an hour"}
+    """With the money that prices are in."""
+    words = {"measured": "as measured", "accelerator": "one accelerator", "machine": "one machine"}
+    return words | {"dollar": f"one {_money(report)} an hour"}
 
 
 def units(report: Report) -> dict[str, str]:
     money = _money(report)
-    return {**SHORT, "dollar": f"/ {'$' if money == 'dollar' else money} an hour"}
+    money = "$" if money == "dollar" else money
+    return {"accelerator": "/ accelerator", "machine": "/ machine", "dollar": f"/ {money} an hour"}
 
 
 def _money(report: Report) -> str:
-    names = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
-    return "dollar" if names <= {"USD", "$"} else names.pop() if len(names) == 1 else "unit of money"
+    currencies = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
+    return "dollar" if currencies <= {"USD", "$"} else currencies.pop() if len(currencies) == 1 else "unit of money"
 
 
-def modes(names: set[str]) -> list[str]:
-    return [mode for mode in PER if mode in names]
+def modes(some: Collection[str]) -> list[str]:
+    return [mode for mode in PER if mode in some]

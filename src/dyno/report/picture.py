@@ -7,7 +7,7 @@ from typing import Any
 import vl_convert
 
 from dyno.facts.chart import DATA, Chart
-from dyno.report.charts.base import WIDTH, theme
+from dyno.report.look import WIDTH, theme
 
 VEGA_LITE = "6.4"
 # Text and ground, on paper and on a dark slide.

@@ -1,16 +1,16 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.spread import Spread
+from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
-from dyno.measure.repeats import acceptance, differing, offline_spread, share, together
+from dyno.measure.repeats import Repeats, acceptance, differing, offline_spread, share, together
 from dyno.report.table import terminal, text_table
 
 _NAMES = ("rig", *PARTS)
@@ -37,29 +37,22 @@ def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Ite
 
 
 def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
-    """Of one kind: what serving tells and what an offline benchmark tells are no columns of one table."""
+    """One kind: what serving reports and what an offline benchmark reports are not columns of one table."""
     titles = columns(planned)
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
-    figures_of = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
-    figures = [figures_of.cells(row.results) for row in rows]
-    # A figure that no trial has, such as drafted tokens without a draft, is no column.
-    has = [i for i in range(len(figures_of.heads)) if kind == "serve" or any(cells[i] != "-" for cells in figures)]
-    repeats = max(len(row.results) for row in rows) > 1
-    names = [("", _SHORT.get(word, word)) for title in titles if (word := title.rpartition(".")[2])]
-    heads = [*([("", "n")] if repeats else []), *(figures_of.heads[i] for i in has)]
-    titles = ["\n".join(head) for head in (*names, *heads, ("", "verdict"))]
-    body = [
-        [
-            *row.cells,
-            *([str(len(row.results))] if repeats else []),
-            *(cells[i] for i in has),
-            verdict([*row.findings, *(f for r in row.results for f in r.findings)]),
-        ]
-        for row, cells in zip(rows, figures, strict=True)
-    ]
-    yield from terminal(text_table(titles, body, right=range(len(names), len(names) + len(heads))))
+    figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
+    drawn = [(title, [value(row.results) for row in rows]) for title, value in figures]
+    # A figure that no trial has, such as drafted tokens without a draft, has no column.
+    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or any(cell != "-" for cell in cells)]
+    if repeats := max(len(row.results) for row in rows) > 1:
+        drawn.insert(0, ("n", [str(len(row.results)) for row in rows]))
+    drawn.append(("verdict", [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]))
+    names = [_SHORT.get(word, word) for title in titles if (word := title.rpartition(".")[2])]
+    body = [[*row.cells, *(cells[i] for _, cells in drawn)] for i, row in enumerate(rows)]
+    right = range(len(names), len(names) + len(drawn) - 1)
+    yield from terminal(text_table([*names, *(title for title, _ in drawn)], body, right))
     spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"{figures_of.about}{spread}"
+    yield f"{about}{spread}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
 
 
@@ -79,101 +72,81 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
     return list(rows.values())
 
 
-class _Columns(NamedTuple):
-    """The figures of one kind of benchmark."""
-
-    heads: list[tuple[str, str]]  # in two lines: the whole fits a terminal
-    cells: Callable[[Sequence[Result]], list[str]]  # of the repeats of one trial
-    about: str
+# A column: its title, in two lines so that the whole fits a terminal, and its text for the repeats of one trial.
+_Figure = tuple[str, Callable[[Sequence[Result]], str]]
+_Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, and a line about them
 
 
 def _serving(results: Sequence[Result]) -> _Columns:
     tail = _tail(results)
 
-    def cells(repeats: Sequence[Result]) -> list[str]:
-        mean = together(repeats, tail)
-        deviation = "" if mean.output_apart is None else f" ±{mean.output_apart:.1f}"
-        return [
-            str(mean.completed),
-            str(mean.failed),
-            f"{mean.request_throughput:.2f}",
-            f"{mean.output_throughput:.1f}{deviation}",
-            _ms(mean.ttft_median_ms),
-            *([_ms(mean.ttft_tail_ms)] if tail else []),
-            _ms(mean.tpot_median_ms),
-        ]
+    def mean(show: Callable[[Repeats], str]) -> Callable[[Sequence[Result]], str]:
+        return lambda repeats: show(together(repeats, tail))
 
-    heads = [("", t) for t in ("done", "failed", "req/s", "tok/s")]
-    heads += [("TTFT", "p50"), *([("TTFT", f"p{tail}")] if tail else []), ("TPOT", "p50")]
-    return _Columns(heads, cells, "tok/s: output tokens, over the whole run. Latencies in ms, from sending.")
+    tails: list[_Figure] = [(f"TTFT\np{tail}", mean(lambda m: _ms(m.ttft_tail_ms)))] if tail else []
+    figures: list[_Figure] = [
+        ("done", mean(lambda m: str(m.completed))),
+        ("failed", mean(lambda m: str(m.failed))),
+        ("req/s", mean(lambda m: f"{m.request_throughput:.2f}")),
+        ("tok/s", mean(lambda m: f"{m.output_throughput:.1f}{_deviation(m.output_apart)}")),
+        ("TTFT\np50", mean(lambda m: _ms(m.ttft_median_ms))),
+        *tails,
+        ("TPOT\np50", mean(lambda m: _ms(m.tpot_median_ms))),
+    ]
+    return figures, "tok/s: output tokens, over the whole run. Latencies in ms, from sending."
 
 
-def _spread(results: Sequence[Result], value: Callable[[OfflineSummary], Spread | None], digits: int = 1) -> str:
-    spread = offline_spread(results, value)
-    if spread is None:
-        return "-"
-    return f"{spread.mean:,.{digits}f}" + (f" ±{spread.std:,.{digits}f}" if spread.count > 1 else "")
+def _deviation(value: float | None) -> str:
+    return "" if value is None else f" ±{value:.1f}"
+
+
+def _sum(name: str) -> Callable[[Sequence[Result]], str]:
+    return lambda results: str(sum(getattr(r.offline, name) for r in results if r.offline))
+
+
+def _spread(name: str, digits: int = 1) -> Callable[[Sequence[Result]], str]:
+    def pick(o: OfflineSummary) -> Spread | None:
+        value = getattr(o, name)
+        return Spread(value.count, value.mean, value.std) if isinstance(value, Distribution) else value
+
+    def show(results: Sequence[Result]) -> str:
+        spread = offline_spread(results, pick)
+        if spread is None:
+            return "-"
+        return f"{spread.mean:,.{digits}f}" + (f" ±{spread.std:,.{digits}f}" if spread.count > 1 else "")
+
+    return show
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _latency(o: OfflineSummary) -> Spread:
-    return Spread(o.latency.count, o.latency.mean, o.latency.std)
+def _accepted(results: Sequence[Result]) -> str:
+    return _percent(acceptance(results))
 
 
-def _throughput_cells(results: Sequence[Result]) -> list[str]:
-    summaries = [r.offline for r in results if r.offline]
-    return [
-        str(sum(o.completed for o in summaries)),
-        str(sum(o.failed for o in summaries)),
-        _spread(results, lambda o: o.request_throughput, 2),
-        _spread(results, lambda o: o.output_throughput),
-        _spread(results, lambda o: o.total_token_throughput),
-        _percent(acceptance(results)),
-        _percent(share(results, "whole", "arithmetic")),
-    ]
+def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[Sequence[Result]], str]:
+    return lambda results: _percent(share(results, what, resource))
 
 
-def _latency_cells(results: Sequence[Result]) -> list[str]:
-    return [
-        str(sum(r.offline.iterations for r in results if r.offline)),
-        _spread(results, _latency),
-        _spread(results, lambda o: o.prefill_ms),
-        _spread(results, lambda o: o.tpot_ms, 2),
-        _spread(results, lambda o: o.output_throughput),
-        _percent(acceptance(results)),
-        _percent(share(results, "decode", "bandwidth")),
-    ]
-
-
-def _micro_cells(results: Sequence[Result]) -> list[str]:
-    return [
-        str(sum(r.offline.iterations for r in results if r.offline)),
-        _spread(results, lambda o: o.prefill_speed, 2),
-        _spread(results, lambda o: o.decode_speed, 2),
-        _percent(share(results, "prefill", "arithmetic")),
-        _percent(share(results, "decode", "bandwidth")),
-    ]
-
-
-_OFFLINE = {
-    "throughput": _Columns(
-        [("", "done"), ("", "failed"), ("", "req/s"), ("output", "tok/s"), ("total", "tok/s"), ("drafts", "taken"),
-         ("of", "FLOPS")],
-        _throughput_cells,
+_OFFLINE: dict[str, _Columns] = {
+    "throughput": (
+        [("done", _sum("completed")), ("failed", _sum("failed")), ("req/s", _spread("request_throughput", 2)),
+         ("output\ntok/s", _spread("output_throughput")), ("total\ntok/s", _spread("total_token_throughput")),
+         ("drafts\ntaken", _accepted), ("of\nFLOPS", _peak("whole", "arithmetic"))],
         "Everything handed over at once. total: prompts and outputs. of FLOPS: share of the machine's peak arithmetic.",
     ),
-    "latency": _Columns(
-        [("", "iterations"), ("batch", "ms"), ("prefill", "ms"), ("", "TPOT"), ("output", "tok/s"), ("drafts", "taken"),
-         ("of", "BW")],
-        _latency_cells,
+    "latency": (
+        [("iterations", _sum("iterations")), ("batch\nms", _spread("latency")), ("prefill\nms", _spread("prefill_ms")),
+         ("TPOT", _spread("tpot_ms", 2)), ("output\ntok/s", _spread("output_throughput")), ("drafts\ntaken", _accepted),
+         ("of\nBW", _peak("decode", "bandwidth"))],
         "One batch, again and again. prefill, TPOT: of a request. of BW: of the memory's bandwidth, while it decodes.",
     ),
-    "micro": _Columns(
-        [("", "tests"), ("pp", "tok/s"), ("tg", "tok/s"), ("pp of", "FLOPS"), ("tg of", "BW")],
-        _micro_cells,
+    "micro": (
+        [("tests", _sum("iterations")), ("pp\ntok/s", _spread("prefill_speed", 2)),
+         ("tg\ntok/s", _spread("decode_speed", 2)), ("pp of\nFLOPS", _peak("prefill", "arithmetic")),
+         ("tg of\nBW", _peak("decode", "bandwidth"))],
         "One request alone: prompt processing and token generation, and their shares of the machine's peaks.",
     ),
 }  # fmt: skip

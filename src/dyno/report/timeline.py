@@ -90,12 +90,14 @@ def moments(
     watts = [
         series
         for i in indices
-        if len((series := Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")).at)
+        if len(
+            (series := Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")).times
+        )
         > 1
     ]
     if not watts or span <= 0:
         return []
-    inside = max(int(((w.at >= start_ns) & (w.at <= end_ns)).sum()) for w in watts)
+    inside = max(int(w.inside(start_ns, end_ns).sum()) for w in watts)
     count = min(SLICES, max(inside, 1))
     edges = np.linspace(0, span, count + 1)
     made = _tokens(records, edges)

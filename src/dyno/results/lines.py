@@ -21,7 +21,7 @@ _MANGLED = re.compile(
 _TO_BYTES = {ord(bytes([b]).decode("cp1252")): b for b in range(0x80, 0xA0) if b not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     number: int  # from 1
     text: str
 
@@ -39,7 +39,7 @@ def holds_numbers(data: bytes) -> bool:
     return len(_FRACTION.findall(data[: 1 << 20])) > 1
 
 
-def lines(data: bytes, first: int = 1) -> Iterator[Line]:
+def lines(data: bytes, first: int = 1) -> Iterator[TextLine]:
     """Of UTF-8, or, a line that is none, of Windows-1252. A bar that was painted over is seen as it was last.
     Of empty lines in a row the first few."""
     number, start, empty = first, 0, 0
@@ -50,17 +50,17 @@ def lines(data: bytes, first: int = 1) -> Iterator[Line]:
             if not text:
                 empty += 1
                 if empty <= _EMPTY:
-                    yield Line(number, "")
+                    yield TextLine(number, "")
                 number += 1
                 continue
             empty = 0
             if text.isascii() and text.isprintable():
-                yield Line(number, text.rstrip()[:LONGEST])
+                yield TextLine(number, text.rstrip()[:LONGEST])
             elif "\r" in text:
                 for piece in text.rstrip("\r").split("\r")[-2:]:
-                    yield Line(number, clean(piece[-LONGEST:]))
+                    yield TextLine(number, clean(piece[-LONGEST:]))
             else:
-                yield Line(number, clean(text[:LONGEST]))
+                yield TextLine(number, clean(text[:LONGEST]))
             number += 1
         start = end
 

@@ -1,5 +1,6 @@
-"""A kind of engine: how the portable vocabulary becomes its command line, and how its log and routes are read."""
+"""A kind of engine: its command line for the portable settings, and how its log and routes are read."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ PORTABLE = (
 )  # fmt: skip
 DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
+_BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}  # old versions of vLLM say GB and mean GiB
 _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
@@ -41,7 +43,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Option:
-    """How one setting is given to the engine by its versions from `since` until before `until`."""
+    """How to pass one setting to the versions from `since` until before `until`."""
 
     def __init__(self, give: Callable[[Any], Sequence[str]], since: str = "", until: str = "") -> None:
         self.give = give
@@ -53,7 +55,7 @@ class Option:
         return " ".join([f"from {self.since}"] * bool(self.since) + [f"to before {self.until}"] * bool(self.until))
 
     def had_by(self, version: str | None) -> bool:
-        if version is None:  # not known: the newest is assumed
+        if version is None:  # unknown: the newest is assumed
             return not self.until
         return not before(version, self.since) and (not self.until or before(version, self.until))
 
@@ -67,7 +69,7 @@ def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = 
 
 
 def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> Option:
-    """Only these values, in the engine's own words; None: nothing needs to be said."""
+    """Allow only these values, in the engine's own words; None: no flag is needed."""
 
     def give(value: str) -> Sequence[str]:
         own = words[word(value)]
@@ -77,7 +79,7 @@ def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: s
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """What an engine's log told: fields of TargetFacts, and the parts of its start in seconds."""
+    """Facts from an engine's log: fields of TargetFacts, and the parts of its start in seconds."""
 
     target: dict[str, Any] = {}
     startup_s: dict[str, float] = {}
@@ -90,24 +92,28 @@ class Kind:
     title: ClassVar[str]  # as people write it
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
-    module: ClassVar[tuple[str, ...]] = ()  # what follows the interpreter, where it is run as a Python module
+    module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
     options: ClassVar[Mapping[str, tuple[Option, ...]]] = {}
-    # Its own flags that came or went: flag → (since, until, what does it now). Said before it starts, not by its crash.
+    # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+    # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
+    # pattern that matches counts, at its last place; of several groups, the product.
+    log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    startup_log: ClassVar[Mapping[str, str]] = {}
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
-    computes: ClassVar[bool] = True  # False: it sends at given times, and must get its turns as the client does
+    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
-        """Fills in what a setting leaves to dyno."""
+        """Fill in what a setting leaves to dyno."""
         return spec
 
     def own_program(self) -> Program | None:
-        """One that comes with dyno."""
+        """Return the one that comes with dyno."""
         return None
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
@@ -118,26 +124,26 @@ class Kind:
         raise NotImplementedError
 
     def spreads_by_args(self, args: Sequence[str]) -> bool:
-        """Over several devices by a flag of its own among them, which the setting then doesn't tell."""
+        """Return whether a flag of its own spreads it over several devices, which the setting doesn't show."""
         return valued(args, *self.parallel_flags) is not None
 
     def worker_env(self, program: Program) -> dict[str, str]:
         return {}
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
-        """What dyno sets beyond the setting's own."""
+        """Return the variables that dyno sets beyond the setting's own."""
         return {}
 
     def default_name(self, spec: EngineSpec) -> str:
-        """That it serves a model by, where none is given."""
+        """Return the name of the served model where none is given."""
         return spec.model or ""
 
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
-        """Fields of TargetFacts that follow from the setting, where the server itself is silent."""
+        """Return fields of TargetFacts that follow from the setting, for a server that doesn't report them."""
         return {"prefix_caching": spec.prefix_caching}
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        """By the setting, by the engine's own flags in args, or by the model."""
+        """Return the limits by the setting, by the engine's own flags in args, or by the model."""
         length = spec.max_model_len or count(valued(spec.args, *self.length_flags))
         slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
         if length:
@@ -145,14 +151,16 @@ class Kind:
         return Limits(None if model is None else model.context, slots, "the model's own length")
 
     def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        """Of its worker, where that isn't held to what its server is."""
+        """Return the limits of its worker, where they differ from its server's."""
         return self.limits(spec, model, version)
 
     def read_log(self, text: str) -> LogFacts:
-        return LogFacts()
+        target = {name: fact(name, m) for name, ways in self.log.items() for m in [_first_match(ways, text)] if m}
+        parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
+        return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
 
     def reset_cache(self, client: Client) -> bool:
-        """Empty the prefix cache; False where this engine has no way to."""
+        """Empty the prefix cache. False: this engine has no way to."""
         return False
 
     # ---- shared by the files ----
@@ -163,7 +171,7 @@ class Kind:
         return spec.model
 
     def flags(self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()) -> list[str]:
-        """The portable settings as this version's flags. What it can't do is an error, never dropped."""
+        """Return the portable settings as this version's flags. One that it can't do is an error, never dropped."""
         out: list[str] = []
         for name in PORTABLE:
             value = getattr(spec, name)
@@ -188,13 +196,13 @@ class Kind:
         )
 
     def unsaid_quantization(self, spec: EngineSpec, version: str | None) -> bool:
-        """The setting names one that no flag makes: it must lie in the files."""
+        """Return whether the setting names one that no flag makes: it must be in the files."""
         if not spec.quantization or word(spec.quantization) in ("fp16", "bf16", "fp32"):
             return False
         return not self._option("quantization", spec.quantization, version)
 
     def check_args(self, args: Sequence[str], version: str | None) -> None:
-        """The flags in `args` that this version is known not to have."""
+        """Raise for a flag in `args` that this version is known not to have."""
         for arg in args:
             name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
@@ -209,7 +217,7 @@ class Kind:
 
 
 def word(value: str) -> str:
-    """One spelling for what is written in many ways: float16, half and FP16 are fp16."""
+    """Return one spelling for what is written in many ways: float16, half and FP16 are fp16."""
     low = value.lower().replace("_", "-") if not re.match(r"(?i)i?q\d", value) else value.lower()
     return _WORDS.get(low, low.replace("-", "_"))
 
@@ -227,14 +235,27 @@ def last_match(pattern: str, text: str) -> re.Match[str] | None:
     return matches[-1] if matches else None
 
 
-def seconds(parts: dict[str, str], text: str) -> dict[str, float]:
-    """The parts of a start; the first group that matched of each pattern."""
-    found = {name: last_match(pattern, text) for name, pattern in parts.items()}
-    return {name: float(next(g for g in m.groups() if g)) for name, m in found.items() if m}
+def _first_match(patterns: Sequence[str], text: str) -> re.Match[str] | None:
+    return next((match for pattern in patterns if (match := last_match(pattern, text))), None)
+
+
+def fact(name: str, match: re.Match[str]) -> Any:
+    """Return the value of a field of TargetFacts."""
+    groups = [group.strip() for group in match.groups() if group]
+    text = groups[0]
+    if text in ("None", "none"):
+        return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
+    if name == "prefix_caching":
+        return text.lower() in ("true", "1")
+    if len(groups) > 1:
+        return int(math.prod(_BYTES.get(group) or float(group) for group in groups))
+    if (number := count(text)) is not None:
+        return number
+    return word(text) if name == "dtype" else text
 
 
 def with_dtype(spec: EngineSpec) -> EngineSpec:
-    """fp16 as a quantization is the dtype float16."""
+    """Move fp16 as a quantization to dtype."""
     named = word(spec.quantization) if spec.quantization else None
     if named not in ("fp16", "bf16", "fp32"):
         return spec

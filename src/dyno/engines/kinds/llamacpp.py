@@ -72,6 +72,13 @@ class LlamaCpp(Kind):
     in_container = ("",)  # the server images' own entrypoint
     options = _OPTIONS
     own_flags = _OWN_FLAGS
+    log = {
+        "quantization": (r"file type\s*= (.+)",),
+        "kv_cache_tokens": (r"n_ctx\s*= (\d+)",),
+        "max_model_len": (r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",),
+        "slots": (r"n_slots\s*= (\d+)",),
+        "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
+    }
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Without a model, dyno's own small one."""
@@ -179,19 +186,9 @@ class LlamaCpp(Kind):
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
 
     def read_log(self, text: str) -> LogFacts:
-        target: dict[str, Any] = {}
-        for name, pattern in {
-            "quantization": r"file type\s*= (.+)",
-            "kv_cache_tokens": r"n_ctx\s*= (\d+)",
-            "max_model_len": r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",
-            "slots": r"n_slots\s*= (\d+)",
-        }.items():
-            if found := last_match(pattern, text):
-                target[name] = count(found[1]) if found[1].isdigit() else found[1].strip()
-        if found := last_match(r"file size\s*= ([\d.]+) (MiB|GiB)", text):
-            target["weights_bytes"] = int(float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]])
+        facts = super().read_log(text)
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
-        return LogFacts(target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
+        return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
 
 
 def llama_bench(program: Program, by: str | None) -> str | None:

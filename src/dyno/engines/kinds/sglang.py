@@ -3,12 +3,9 @@
 from dyno.engines.kinds.base import (
     DTYPES,
     Kind,
-    LogFacts,
     Option,
     Program,
-    count,
     flag,
-    last_match,
     one_of,
     switch,
     with_dtype,
@@ -56,6 +53,7 @@ class SgLang(Kind):
         # A draft of N tokens in a row: N - 1 steps of one choice each.
         "draft_tokens": (Option(lambda n: [*_STEPS, str(max(n - 1, 1)), "--speculative-num-draft-tokens", str(n)]),),
     }  # fmt: skip
+    log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
@@ -63,12 +61,6 @@ class SgLang(Kind):
         if program.version is None or not before(program.version, "0.4.1"):
             out.append("--enable-metrics")
         return out + self.flags(with_dtype(spec), program.version)
-
-    def read_log(self, text: str) -> LogFacts:
-        target: dict[str, object] = {}
-        if found := last_match(r"max_total_num_tokens=(\d+)", text):
-            target["kv_cache_tokens"] = count(found[1])
-        return LogFacts(target)
 
     def reset_cache(self, client: Client) -> bool:
         return client.call("/flush_cache", {})[0] == 200

@@ -2,14 +2,10 @@
 
 from dyno.engines.kinds.base import (
     Kind,
-    LogFacts,
     Option,
     Program,
-    count,
     flag,
-    last_match,
     one_of,
-    seconds,
     with_dtype,
 )
 from dyno.errors import UsageError
@@ -47,6 +43,11 @@ class Tgi(Kind):
         "chunked_prefill": (Option(lambda _: (), since="2.4"),),  # as well
         "draft_tokens": (flag("--speculate", since="1.3"),),  # by n-grams, or heads that the model has
     }  # fmt: skip
+    log = {
+        "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
+        "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
+    }
+    startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
@@ -67,13 +68,3 @@ class Tgi(Kind):
         if spec.chunked_prefill is not None:
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out
-
-    def read_log(self, text: str) -> LogFacts:
-        target: dict[str, object] = {}
-        if found := last_match(r"Setting max batch total tokens to (\d+)", text):
-            target["kv_cache_tokens"] = count(found[1])
-        elif found := last_match(r"KV-cache blocks: (\d+), size: (\d+)", text):
-            target["kv_cache_tokens"] = int(found[1]) * int(found[2])
-        if found := last_match(r"Using prefix caching = (\w+)|Prefix caching (\w+)", text):
-            target["prefix_caching"] = (found[1] or found[2]).lower() in ("true", "1")
-        return LogFacts(target, seconds({"weights": r"Shard ready in ([\d.]+)s"}, text))

@@ -12,11 +12,10 @@ from dyno.engines.kinds.base import (
     LogFacts,
     Option,
     Program,
-    count,
+    fact,
     flag,
     last_match,
     one_of,
-    seconds,
     switch,
     with_dtype,
     word,
@@ -38,9 +37,12 @@ _METHODS = {  # by a flag; since, until
 }  # fmt: skip
 _GGUF_TYPES = ("q2_k", "q3_k_m", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q5_k_m", "q6_k", "q8_0")
 _KV = {"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
-_ARGUMENTS = {
-    "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
-    "prefix_caching": "enable_prefix_caching", "tensor_parallel": "tensor_parallel_size",
+_ARGUMENTS = {  # in the line of the arguments, as "'max_num_seqs': 8"
+    name: rf"'{argument}': '?([\w.-]+)"
+    for name, argument in {
+        "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
+        "prefix_caching": "enable_prefix_caching", "tensor_parallel": "tensor_parallel_size",
+    }.items()
 }  # fmt: skip
 _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "dtype": r"\bdtype=torch\.(\w+)",
@@ -51,7 +53,6 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }
-
 _OPTIONS = {
     "served_name": (flag("--served-model-name"),),
     "load_format": (flag("--load-format"),),
@@ -127,6 +128,16 @@ class Vllm(Kind):
     )  # fmt: skip
     options = _OPTIONS
     own_flags = _OWN_FLAGS
+    log = {
+        "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
+        "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
+    }
+    startup_log = {
+        "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
+        "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
+        "graphs": r"Graph capturing finished in ([\d.]+) secs",
+        "init": r"init engine .*took ([\d.]+) s",
+    }
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         model = self.model_of(spec)
@@ -149,46 +160,26 @@ class Vllm(Kind):
         return {"VLLM_SERVER_DEV_MODE": "1"}  # /reset_prefix_cache and /server_info
 
     def read_log(self, text: str) -> LogFacts:
-        target: dict[str, Any] = {}
-        if line := last_match(r"non-default args: .*", text):
-            for name, argument in _ARGUMENTS.items():
-                if found := re.search(rf"'{argument}': '?([\w.-]+)", line[0]):
-                    target[name] = _value(name, found[1])
-        if line := last_match(r"with config: .*", text):
-            for name, pattern in _CONFIG.items():
-                if found := re.search(pattern, line.string[line.start() - 60 : line.end()]):
-                    target[name] = _value(name, found[1])
-        if found := last_match(r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens", text):
-            target["kv_cache_tokens"] = count(found[1])
-        elif found := last_match(r"# (?:GPU|CUDA|cuda|rocm|cpu) blocks: (\d+)", text):
-            block = re.search(r"\bblock_size=(\d+)", text)
-            target["kv_cache_tokens"] = int(found[1]) * (int(block[1]) if block else 16)
-        if found := last_match(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", text):
-            target["full_length_requests"] = float(found[1])
-        if found := last_match(r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)", text):
-            target["weights_bytes"] = int(float(found[1]) * 2**30)  # it says GB and means GiB in old versions
-        parts = {
-            "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
-            "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
-            "graphs": r"Graph capturing finished in ([\d.]+) secs",
-            "init": r"init engine .*took ([\d.]+) s",
-        }
-        return LogFacts(target, seconds(parts, text))
+        facts = super().read_log(text)
+        target = facts.target
+        for pattern, fields in ((r"non-default args: .*", _ARGUMENTS), (r"with config: .*", _CONFIG)):
+            if line := last_match(pattern, text):
+                words = text[max(line.start() - 60, 0) : line.end()]  # the version comes before
+                matches = {name: match for name, way in fields.items() if (match := re.search(way, words))}
+                target |= {name: fact(name, match) for name, match in matches.items()}
+        if "kv_cache_tokens" not in target and (
+            blocks := last_match(r"# (?:GPU|CUDA|cuda|rocm|cpu) blocks: (\d+)", text)
+        ):
+            size = re.search(r"\bblock_size=(\d+)", text)
+            target["kv_cache_tokens"] = int(blocks[1]) * (int(size[1]) if size else 16)
+        if most := last_match(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", text):
+            target["full_length_requests"] = float(most[1])
+        return LogFacts(target, facts.startup_s)
 
     def reset_cache(self, client: Client) -> bool:
         status, answer = client.call("/reset_prefix_cache", {})
         # Before 0.26 it says nothing more than that it was asked.
         return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
-
-
-def _value(name: str, text: str) -> Any:
-    if text in ("None", "none"):
-        return "" if name == "quantization" else None  # it says that nothing is quantized: that is known, then
-    if text in ("True", "False"):
-        return text == "True"
-    if text.isdigit():
-        return int(text)
-    return word(text) if name == "dtype" else text
 
 
 def _speculation(spec: EngineSpec, version: str | None) -> list[str]:

@@ -1,55 +1,23 @@
 """Figures against the load: a line for each series, with intervals, verdicts and failures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import msgspec
 
 from dyno.facts.chart import PER, Chart
+from dyno.facts.definition import DEFINITIONS, meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS
-from dyno.report.charts.base import (
-    ESTIMATE,
-    FAILED_TIPS,
-    REQUESTS,
-    TOGGLED,
-    Option,
-    Row,
-    Select,
-    colour,
-    constant,
-    dashes,
-    drawn,
-    entry_row,
-    expr,
-    failed_row,
-    finish,
-    interval,
-    let,
-    load_axis,
-    put,
-    short,
-    tips,
-    toggle,
-    unit,
-    value_axis,
-    when,
-    wide,
-    zoom,
-)
-from dyno.report.charts.marks import headroom, lift, lost, no_result, points
-from dyno.report.charts.workloads import panels, places
-from dyno.report.look import GREY, Look
+from dyno.report.charts import base, vega
+from dyno.report.charts.base import Drawing, Row, Select
+from dyno.report.charts.vega import LINE, constant, expr, let, unit, when
+from dyno.report.look import FAILURE, GREY, Look
 from dyno.report.per import estimated
 
-# What a figure is multiplied by. What isn't known is no number, and isn't drawn.
-FACTOR = (
-    "(per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : per == 'dollar' ? 1 / datum.hour : 1)"
-)
-DASHED = "(per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
-FAINT = 0.3
-PER_WORDS = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
+ESTIMATE = "per == 'machine' && datum.part == 1"
+VERDICTS = {"sound": "circle", "doubtful": "triangle-up", "void": vega.CROSS}
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -59,201 +27,267 @@ class Measure(msgspec.Struct, frozen=True):
     words: str
     axis: str  # title, with its unit
     unit: str
-    of: Callable[[Entry], Number | None]
+    number: Callable[[Entry], Number | None]
 
 
-def per_of(entries: Sequence[Entry]) -> list[str]:
-    """The ways to tell throughput for which something has what they need."""
-    has = {
-        "measured": True,
-        "accelerator": any(e.accelerators for e in entries),
-        "machine": any(e.accelerators and e.machine for e in entries),
-        # Euros and dollars don't share an axis.
-        "dollar": any(e.cost and e.cost.hour for e in entries)
-        and len({e.cost.currency for e in entries if e.cost}) == 1,
-    }
-    return [p for p in PER if has[p]]
+class LineChart(msgspec.Struct, frozen=True):
+    """What distinguishes one such chart from the others."""
+
+    name: str  # {}: the axis
+    group: str
+    title: str  # {}: what it is against
+    about: str
+    measures: Sequence[Measure]
+    choice: tuple[str, str] = ("figure", "Figure")  # name and label of the select of measures
+    per: bool = False  # it follows the switch between throughput as measured, for one accelerator, …
+    log: bool = False  # where the range asks for it
+    falling: bool = False  # with the load
+    defined: bool = False  # figures of two definitions are shown one at a time
+    equal: str = ""  # what a line through equal values is called; '': there is none
 
 
-def put_per(row: Row, entry: Entry, per: Sequence[str]) -> None:
-    if "accelerator" in per and entry.accelerators:
-        row["used"] = short(entry.accelerators)
-    if "machine" in per and entry.accelerators and entry.machine:
-        row["machine"] = entry.machine / entry.accelerators
-        if estimated(entry, "machine"):
-            row["part"] = 1
-    if "dollar" in per and entry.cost and entry.cost.hour:
-        row["hour"] = entry.cost.hour
+class PerSwitch:
+    """Throughput as measured, for one accelerator, one machine or a dollar an hour: what a page switches between."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        money = list(dict.fromkeys(e.cost.currency for e in entries if e.cost))
+        available = {
+            "measured": bool(entries),
+            "accelerator": any(e.accelerators for e in entries),
+            "machine": any(e.accelerators and e.machine for e in entries),
+            # Euros and dollars don't share an axis.
+            "dollar": any(e.cost and e.cost.hour for e in entries) and len(money) == 1,
+        }
+        self.modes = [mode for mode in PER if available[mode]]
+        self.money = "dollar" if {m.upper() for m in money[:1]} & {"USD", "$"} else money[0] if money else ""
+        self.estimates = False  # some figures of whole machines are estimates
+        # The end of an expression that names a figure.
+        self.words = " + per_words[per]" if self.modes else ""
+        # The template of an expression that prints one.
+        self.format = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if self.modes else "','") + ")"
+
+    def put(self, row: Row, entry: Entry) -> None:
+        if "accelerator" in self.modes and entry.accelerators:
+            row["used"] = base.short(entry.accelerators)
+        if "machine" in self.modes and entry.accelerators and entry.machine:
+            row["machine"] = entry.machine / entry.accelerators
+            if estimated(entry, "machine"):
+                row["part"], self.estimates = 1, True
+        if "dollar" in self.modes and entry.cost and entry.cost.hour:
+            row["hour"] = entry.cost.hour
+
+    @property
+    def factor(self) -> str:
+        """What a figure is multiplied by. An unknown factor is not a number, and nothing is drawn."""
+        known = "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
+        return f"({known}per == 'dollar' ? 1 / datum.hour : 1)" if self.modes else "1"
+
+    def subtitle(self, words: str) -> str:
+        dashed = " + (per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
+        return words + dashed if self.estimates else words
+
+    def value(self, choice: str, interval: str = "") -> str:
+        """The expression of a figure with its unit."""
+        note = f" + ({ESTIMATE} ? ' – an estimate' : '')" if self.estimates else ""
+        return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
+
+    def params(self, measures: Sequence[Measure]) -> list[Any]:
+        """Values that expressions refer to."""
+        words = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
+        words["dollar"] = f", for each {self.money} an hour"
+        titles, units = {m.key: m.axis for m in measures}, {m.key: m.unit for m in measures}
+        per = [constant("per_words", words)] if self.modes else []
+        return [constant("axes", titles), constant("units", units), *per]
 
 
-def per_words(entries: Sequence[Entry]) -> Mapping[str, str]:
-    money = next((e.cost.currency for e in entries if e.cost), "")
-    named = "dollar" if money.upper() in ("USD", "$") else money
-    return {**PER_WORDS, "dollar": f", for each {named} an hour"}
+def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]) -> Iterator[Chart]:
+    """A chart for each axis along which a workload was measured at two loads or more."""
+    numbers = {e.id: {m.key: n for m in kind.measures if (n := m.number(e)) is not None} for e in entries}
+    definitions = {id: next(iter(n.values())).definition for id, n in numbers.items() if n and kind.defined}
+    index = meanings(definitions.values())
+    for axis in axes:
+        drawn = [e for e in entries if axis in e.axes and (numbers[e.id] or e.failure)]
+        if (panels := base.panels(drawn, axis)) is None:
+            continue
+        panel, rows = panels
+        switch = PerSwitch([e for e in drawn if not e.failure] if kind.per else [])
+        for entry, row in zip(drawn, rows, strict=True):
+            if entry.id in definitions:
+                row["meaning"] = index[definitions[entry.id]]
+            for key, number in numbers[entry.id].items():
+                base.put(row, key, number)
+            switch.put(row, entry)
+        yield _chart(kind, axis, rows, look, switch, [panel, *_definitions(rows, index)])
+
+
+def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
+    """The select of a definition, where there are several."""
+    words: dict[int, str] = {}
+    for i in sorted(set(index.values())):
+        keys = [k for k, meaning in index.items() if meaning == i]
+        tools = ", ".join(k.split(".")[0] for k in keys if k)
+        words[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "not told"
+    if len(words) < 2:
+        return []
+    first = base.commonest([row["meaning"] for row in rows if "meaning" in row])
+    # A failed trial has no definition, and belongs to each.
+    return [Select("meaning", "As defined by", words, first, also="isValid(datum.why)")]
+
+
+def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerSwitch, selects: list[Select]) -> Chart:
+    counts = {m.key: sum(m.key in row for row in rows) for m in kind.measures}
+    measures = [m for m in kind.measures if counts[m.key]]
+    first = max(measures, key=lambda m: counts[m.key]).key
+    lift(rows, "x", "workload", highest=first)
+    gaps, log = stretches(rows), _logarithmic(kind, rows, [m.key for m in measures], first)
+    name, title = kind.name.format(axis.replace("_", "-")), kind.title.format(KEYS[axis].against)
+    drawing = Drawing(look, rows, name, kind.group, title, kind.about, per=switch.modes)
+    choice, label = kind.choice
+    picks = Select(choice, label, {m.key: m.words for m in measures}, first)
+    drawing.selects = [picks, *selects]
+    drawing.subtitle = [switch.subtitle(picks.chosen + switch.words)]
+    drawing.subtitle += [f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen for s in selects]
+    drawing.params = switch.params(measures)
+    low, high = switch.format.format("datum.low"), switch.format.format("datum.high")
+    drawing.steps = [
+        let("y", f"datum[{choice}] * {switch.factor}"),
+        let("low", f"datum[{choice} + '_low'] * {switch.factor}"),
+        let("high", f"datum[{choice} + '_high'] * {switch.factor}"),
+        let("told", switch.value(choice, f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')")),
+        base.REQUESTS,
+    ]
+    heading, x, color = f"axes[{choice}]{switch.words}", load_axis(axis, rows), drawing.colour()
+    where = {"x": x, "y": vega.amount("y", expr(heading), log=log), "color": color}
+    layers = curves(drawing, where, switch, gaps)
+    if any(key.endswith("_low") for row in rows for key in row):
+        bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
+        span = {**where, "y": vega.amount("low", expr(heading), log=log), "y2": alt.Y2("high")}
+        layers.append(unit(bars, span, when("isValid(datum.low)")))
+    if not log:
+        layers.append(headroom(x, heading))
+    layers += points(rows, where, base.tips(("x", KEYS[axis].axis), ("told", "Value")))
+    layers += no_result(rows, {"x": x, "color": color}, top=kind.falling)
+    if kind.equal:
+        layers += diagonal([row["x"] for row in rows], kind.equal, {"x": x, "y": where["y"]})
+    return drawing.chart(layers)
+
+
+def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str) -> bool:
+    if kind.equal:  # a straight line, where it can be one
+        return vega.wide([row["x"] for row in rows], 16) and all(r[first] > 0 for r in rows if first in r)
+    return kind.log and vega.spread(rows, keys, 20)
+
+
+def load_axis(axis: str, rows: Sequence[Row]) -> alt.X:
+    """Ticks stand at the loads that were measured."""
+    levels = sorted({row["x"] for row in rows})
+    kind = "log" if vega.wide(levels, 16) else "linear"
+    if levels[0] <= 0 and vega.wide([v for v in levels if v > 0], 16):
+        kind = "symlog"
+    ticks = levels if len(levels) <= 40 else alt.Undefined
+    labels = alt.Axis(title=KEYS[axis].axis, values=ticks, format=vega.PLAIN)
+    return alt.X("x:Q", scale=vega.from_least(kind, 22), axis=labels)
 
 
 def stretches(rows: Sequence[Row]) -> bool:
-    """Numbers the parts of each line between which a load lies that others were measured under, and this one not. A
-    line drawn through would look like a measurement. Whether there are such parts."""
-    loads: dict[Any, list[Any]] = {}
-    lines: dict[tuple[Any, Any], list[Row]] = {}
+    """Number the parts of each line between loads at which others were measured, and this one was not: a line drawn
+    through would look like a measurement. Return whether there are such parts."""
+    lines: dict[Any, dict[Any, list[Row]]] = {}
     for row in rows:
         if "why" not in row:
-            loads.setdefault(row["workload"], []).append(row["x"])
-            lines.setdefault((row["workload"], row["series"]), []).append(row)
-    at = {workload: {x: i for i, x in enumerate(sorted(set(values)))} for workload, values in loads.items()}
-    found = False
-    for (workload, _), line in lines.items():
-        part, last = 0, None
-        for row in sorted(line, key=lambda r: r["x"]):
-            place = at[workload][row["x"]]
-            if last is not None and place > last + 1:
-                part, found = part + 1, True
-            row["stretch"], last = part, place
-    for row in rows if not found else ():
+            lines.setdefault(row["workload"], {}).setdefault(row["series"], []).append(row)
+    gaps = False
+    for series in lines.values():
+        levels = {x: i for i, x in enumerate(sorted({row["x"] for line in series.values() for row in line}))}
+        for line in series.values():
+            part, last = 0, None
+            for row in sorted(line, key=lambda r: r["x"]):
+                level = levels[row["x"]]
+                if last is not None and level > last + 1:
+                    part, gaps = part + 1, True
+                row["stretch"], last = part, level
+    for row in rows if not gaps else ():
         row.pop("stretch", None)
-    return found
+    return gaps
 
 
-def against(
-    entries: Sequence[Entry],
-    axis: str,
-    look: Look,
-    measures: Sequence[Measure],
-    *,
-    name: str,
-    group: str,
-    title: str,
-    about: str,
-    choice: str,  # name of the select of measures
-    label: str,
-    normal: bool = False,  # it follows the switch of what throughput is told for
-    log: bool = False,  # where the range asks for it
-    falling: bool = False,  # with the load
-    meaning: Callable[[Entry], int] | None = None,
-    meaning_words: Mapping[Option, str] | None = None,
-    equal: str = "",  # what a line through equal values is called; '': there is none
-) -> Chart | None:
-    """None where there is nothing to draw, or only one load."""
-    entries = [e for e in entries if axis in e.axes]
-    numbers = {e.id: {m.key: n for m in measures if (n := m.of(e)) is not None} for e in entries}
-    kept = [e for e in entries if numbers[e.id] or e.failure]
-    panel = panels(kept, axis)
-    if panel is None or not any(numbers.values()):
-        return None
-    at = places(kept, axis)
-    per = per_of([e for e in kept if numbers[e.id]]) if normal else []
-    rows: list[Row] = []
-    for entry in kept:
-        row = entry_row(entry) if numbers[entry.id] else failed_row(entry)
-        row |= {"x": short(entry.axes[axis]), "workload": at[entry.id]}
-        if meaning and numbers[entry.id]:
-            row["meaning"] = meaning(entry)
-        for key, number in numbers[entry.id].items():
-            put(row, key, number)
-        put_per(row, entry, per)
-        rows.append(row)
-    counts = {m.key: sum(m.key in row for row in rows) for m in measures}
-    there = [m for m in measures if counts[m.key]]
-    first = max(there, key=lambda m: counts[m.key])
-    lift(rows, "x", "workload", highest=first.key)
-    gaps = stretches(rows)
-    picks = Select(choice, label, {m.key: m.words for m in there}, first.key)
-    selects = [picks, panel]
-    if meaning_words and len(meaning_words) > 1:
-        kinds = [row["meaning"] for row in rows if "meaning" in row]
-        selects.append(Select("meaning", "As defined by", meaning_words, max(sorted(set(kinds)), key=kinds.count)))
-
-    log = log and any(
-        wide([r[m.key] for r in rows if m.key in r and r["workload"] == w], 20) for m in there for w in panel.words
-    )
-    log = log and all(r[m.key] > 0 for r in rows for m in there if m.key in r)  # a zero has no place on it
-    if equal:  # a straight line, where it can be one
-        log = wide([row["x"] for row in rows], 16) and all(r[first.key] > 0 for r in rows if first.key in r)
-    factor = FACTOR if per else "1"
-    series = look.ordered(row["series"] for row in rows)
-    x = load_axis(axis, [row["x"] for row in rows])
-    heading = f"axes[{choice}]" + (" + per_words[per]" if per else "")
-    y = value_axis("y", expr(heading), log=log)
-    color = colour(look, series)
-    tooltip = tips(("x", KEYS[axis].axis), ("told", "Value"))
-    dashed = any("part" in row for row in rows)
-    estimate = "per == 'machine' && datum.part == 1"
-    line = {"type": "line", "strokeWidth": 2, "clip": True}
-    lined = {"x": x, "y": y, "color": color, "strokeDash": dashes(look, series)}
-    solid = "isValid(datum.y)" + (f" && !({estimate})" if dashed else "")
-    whole = {**lined, "detail": alt.Detail("stretch", type="nominal")} if gaps else lined
-    layers = [unit(line, whole, when(solid), params=[toggle(series), zoom()])]
-    if gaps:  # underneath, where a load that others have was not measured
-        layers.insert(0, unit({**line, "opacity": FAINT}, lined, when(solid)))
-    if dashed:
-        broken = {**line, "strokeDash": ESTIMATE}
-        layers.append(unit(broken, {**lined, "strokeDash": alt.Undefined}, when(f"isValid(datum.y) && {estimate}")))
-    if any(key.endswith("_low") for row in rows for key in row):
-        low, high = value_axis("low", expr(heading), log=log), alt.Y2("high")
-        bars = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75, "clip": True}
-        layers.append(unit(bars, {"x": x, "y": low, "y2": high, "color": color}, when("isValid(datum.low)")))
-    if not log:
-        layers.append(headroom(x=x, y=value_axis("far", expr(heading))))
-    layers += lost(rows, x=x, y=y, tooltip=tooltip)
-    layers += points(rows, x=x, y=y, color=color, tooltip=tooltip)
-    layers += no_result(rows, x=x, color=color, tooltip=FAILED_TIPS, top=falling)
-
-    if equal:
-        layers += diagonal([row["x"] for row in rows], equal, x=x, y=y)
-
-    # A failed trial has no definition, and belongs to each.
-    chosen = [
-        f"(datum.{s.name} == {s.name} || isValid(datum.why))" if s.name == "meaning" else f"datum.{s.name} == {s.name}"
-        for s in selects[1:]
-        if len(s.words) > 1
-    ]
-    print_ = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if per else "','") + ")"
-    told = f"{print_.format('datum.y')} + ' ' + units[{choice}]" + (" + per_words[per]" if per else "")
-    told += f" + {interval('datum.low', 'datum.high', print_)}" + (
-        f" + ({estimate} ? ' – an estimate' : '')" if dashed else ""
-    )
-    transform = [
-        *(when(test) for test in chosen),
-        *drawn(),
-        TOGGLED,
-        let("y", f"datum[{choice}] * {factor}"),
-        let("low", f"datum[{choice} + '_low'] * {factor}"),
-        let("high", f"datum[{choice} + '_high'] * {factor}"),
-        let("told", told),
-        REQUESTS,
-    ]
-    subtitle = [picks.told + (" + per_words[per]" if per else ""), panel.told]
-    subtitle += ["'as defined by ' + " + s.told for s in selects if s.name == "meaning"]
-    if dashed:
-        subtitle[0] += f" + {DASHED}"
-    params = [constant("axes", {m.key: m.axis for m in there}), constant("units", {m.key: m.unit for m in there})]
-    if per:
-        params.append(constant("per_words", per_words(kept)))
-    return finish(
-        layers,
-        rows,
-        name=name,
-        group=group,
-        title=title,
-        about=about,
-        subtitle=subtitle,
-        transform=transform,
-        selects=selects,
-        params=params,
-        per=per,
-    )
-
-
-def diagonal(values: Sequence[float], text: str, *, x: Any, y: Any) -> list[Any]:
+def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> list[Any]:
     """Many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
-    at = [short(least + (most - least) * i / 40) for i in range(41)]
-    line = unit(
-        {"type": "line", "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5, "clip": True}, {"x": x, "y": y}
-    )
-    line.data = alt.InlineData(values=[{"x": v, "y": v} for v in at])
-    label = {"type": "text", "text": text, "fill": GREY, "align": "right", "dx": -24, "dy": 12}
-    name = unit(label, {"x": x, "y": y})
-    name.data = alt.InlineData(values=[{"x": at[-1], "y": at[-1]}])
+    each = [{"x": v, "y": v} for v in (base.short(least + (most - least) * i / 40) for i in range(41))]
+    line = unit({**LINE, "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5}, where)
+    name = unit({"type": "text", "text": words, "fill": GREY, "align": "right", "dx": -24, "dy": 12}, where)
+    line.data, name.data = alt.InlineData(values=each), alt.InlineData(values=each[-1:])
     return [line, name]
+
+
+# ---- marks: a verdict is a shape, failed requests a count, a failed trial a cross ----
+
+
+def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False) -> list[Any]:
+    """The lines: faint where a load that others have was not measured, dashed where they are estimates."""
+    valid = "isValid(datum.y)"
+    solid = when(f"{valid} && !({ESTIMATE})" if switch.estimates else valid)
+    line = {**path, "strokeDash": drawing.dashes()}
+    whole = {**line, "detail": alt.Detail("stretch:N")} if gaps else line
+    layers = [unit({**LINE, "opacity": 0.3}, line, solid)] if gaps else []
+    layers.append(unit(LINE, whole, solid, params=[vega.toggle(drawing.series), vega.zoom()]))
+    if switch.estimates:
+        layers.append(unit({**LINE, "strokeDash": [5, 4]}, path, when(f"{valid} && {ESTIMATE}")))
+    return layers
+
+
+def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[Any]:
+    """Shape shows the verdict; what isn't sound is hollow too. Below those with failed requests, a ring and a count."""
+    unsound = any(row["verdict"] != "sound" for row in rows)
+    ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
+    legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
+    scale = alt.Scale(domain=list(VERDICTS), range=list(VERDICTS.values()))
+    shape = {"shape": alt.Shape("verdict:N", scale=scale, legend=legend if unsound else None), "tooltip": tooltip}
+    layers = [
+        unit({**vega.POINT, "filled": True}, where, when("isValid(datum.y) && datum.verdict == 'sound'")),
+        unit({**vega.POINT, "strokeWidth": 2}, {**where, **shape}, when("isValid(datum.y)")),
+    ]
+    if not any(row.get("failed") for row in rows):
+        return layers
+    failed = when("datum.failed > 0 && isValid(datum.y)")
+    place = {"x": where["x"], "y": where["y"], "tooltip": tooltip}
+    ring = {**vega.POINT, "size": 230, "stroke": FAILURE, "strokeWidth": 1.5}
+    # Above and below in turn, where several have the same load.
+    count = {**vega.TEXT, "fill": FAILURE, "yOffset": expr("datum.lift % 2 ? 17 : -16"), "clip": True}
+    lost = let("lost", "format(datum.failed, ',') + ' failed'")
+    return [unit(ring, place, failed), unit(count, {**place, "text": alt.Text("lost:N")}, failed, lost), *layers]
+
+
+def headroom(x: Any, heading: str) -> Any:
+    """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
+    far = let("far", "(datum.high || datum.y) * 1.06")
+    where = {"x": x, "y": vega.amount("far", expr(heading))}
+    return unit(vega.INVISIBLE, where, far, when("isValid(datum.far)"))
+
+
+def no_result(
+    rows: Sequence[Row], where: Mapping[str, Any], tooltip: Sequence[Any] = (), top: bool = False, left: int = 0
+) -> list[Any]:
+    """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
+
+    `top`: at the upper end, where the lines come down to the axis. `left`: so many pixels."""
+    if not any("why" in row for row in rows):
+        return []
+    failed = when("isValid(datum.why)")
+    lift = expr("9 + 17 * datum.lift" if top else "-9 - 17 * datum.lift")
+    ringed = {**where, "y": {"value": 0 if top else "height"}, "tooltip": [*tooltip, *base.FAILED_TIPS]}
+    point = {"type": "point", "opacity": 1, "yOffset": lift, "xOffset": -left}
+    ring = {**point, "shape": "circle", "size": 200, "strokeWidth": 1.5}
+    cross = {**point, "shape": vega.CROSS, "size": 60, "stroke": FAILURE, "strokeWidth": 2.5}
+    return [unit(ring, ringed, failed), unit(cross, {**ringed, "color": alt.Undefined}, failed)]
+
+
+def lift(rows: Sequence[Row], *keys: str, highest: str) -> None:
+    """Count failed trials in the same place, which stand one above the other, and points with failed requests, from
+    the highest."""
+    seen: dict[tuple[Any, ...], int] = {}
+    for row in sorted(rows, key=lambda row: -row.get(highest, 0)):
+        if "why" in row or "failed" in row:
+            place = ("why" in row, *(row.get(k) for k in keys))
+            row["lift"] = seen[place] = seen.get(place, -1) + 1

@@ -1,11 +1,18 @@
-"""Horizontal bars from zero: a group of bars for each of a few things, a bar for each series."""
+"""Horizontal bars from zero: series side by side under one load, micro tests, scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
 
-from dyno.report.charts.base import Row, colour, expr, let, toggle, unit, value_axis, when
+from dyno.facts.chart import Chart
+from dyno.facts.entry import Entry, Number
+from dyno.facts.metric import THROUGHPUTS, metric
+from dyno.report.charts import base, vega
+from dyno.report.charts.base import Drawing, LoadItems, Row, Select, tips
+from dyno.report.charts.latency import NAMES
+from dyno.report.charts.throughput import letters
+from dyno.report.charts.vega import expr, let, unit, when
 from dyno.report.look import Look
 
 LEFT = "min(260, room * 0.38)"  # pixels for names; half of a phone is for the bars
@@ -14,65 +21,159 @@ SIGN = let(
     "isValid(datum.why) ? '✕ no result' : datum.text"
     " + (datum.verdict == 'doubtful' ? '  ?' : datum.verdict == 'void' ? '  ✕' : '')",
 )
+FOUR_DIGITS = let("text", "format(datum.y, ',.4~r')")
 
 
-def bars(
-    rows: Sequence[Row],
-    look: Look,
-    *,
-    title: str | alt.ExprRef,
-    tooltip: Any,
-    of: str = "series",  # field of what has a place of its own on the vertical axis
-) -> list[Any]:
-    """Layers, and where each row stands.
+def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, by: str = "series") -> Chart:
+    """Draw `y`, with `low` and `high` where these are known, and `text` beside the bar, with a mark where it isn't
+    sound.
 
-    They draw `y`, with `low` and `high` where these are known, and write `text` beside the bar, with a mark where it
-    isn't sound. A series has a bar of its own where `of` isn't the series."""
-    series = look.ordered(row["series"] for row in rows)
-    order = series if of == "series" else list(dict.fromkeys(row[of] for row in rows))
-    axis = alt.Axis(title=None, labelLimit=expr(LEFT), domain=False, ticks=False)
+    `count`: of bars that are seen at once. `by`: the field whose values have places of their own on the vertical axis;
+    where that isn't the series, each has a group of bars, one for each series."""
+    rows, series = drawing.rows, drawing.series
+    alone = by == "series"  # the axis has the names
+    places = series if alone else list(dict.fromkeys(row[by] for row in rows))
     # By numbers: of names, Vega-Lite would make an expression.
     for row in rows:
-        row |= {"place": order.index(row[of]), "slot": series.index(row["series"])}
+        row |= {"place": places.index(row[by]), "slot": series.index(row["series"])}
+    axis = alt.Axis(title=None, labelLimit=expr(LEFT), domain=False, ticks=False)
     sort = alt.EncodingSortField(field="place", op="min")
-    y = alt.Y(of, type="nominal", axis=axis, sort=sort, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
-    beside = (
-        alt.YOffset("slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series)))))
-        if of != "series"
-        else alt.Undefined
-    )
-    x = value_axis("y", title, channel=alt.X)
-    alone = of == "series"  # the axis has the names
-    color = colour(look, series, "" if alone else "square", LEFT)
-    where = {"y": y, "yOffset": beside, "tooltip": tooltip}
-    layers = [
-        unit(
-            {"type": "bar", "height": {"band": 0.85}},
-            {**where, "x": x, "color": color},
-            params=[] if alone else [toggle(series)],
-        )
-    ]
+    y = alt.Y(f"{by}:N", axis=axis, sort=sort, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
+    where = {"y": y, "yOffset": alt.Undefined if alone else vega.slot(alt.YOffset, len(series)), "tooltip": tooltip}
+    x, low, end, far = (vega.amount(field, title, channel=alt.X) for field in ("y", "low", "end", "far"))
+    bar = {**where, "x": x, "color": drawing.colour("" if alone else "square", LEFT)}
+    layers = [unit({"type": "bar", "height": {"band": 0.85}}, bar, params=[] if alone else [vega.toggle(series)])]
     if any("low" in row for row in rows):
-        low = value_axis("low", title, channel=alt.X)
-        layers.append(
-            unit(
-                {"type": "rule", "strokeWidth": 1.5},
-                {**where, "x": low, "x2": alt.X2("high")},
-                when("isValid(datum.low)"),
-            )
-        )
-    end = value_axis("end", title, channel=alt.X)
+        rule = {"type": "rule", "strokeWidth": 1.5}
+        layers.append(unit(rule, {**where, "x": low, "x2": alt.X2("high")}, when("isValid(datum.low)")))
     ends = [let("end", "isValid(datum.high) ? max(datum.high, datum.y) : datum.y"), SIGN]
-    text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10}
-    layers.append(unit(text, {**where, "x": end, "text": alt.Text("sign", type="nominal")}, *ends))
-    # Draws nothing, where the longest text ends: it must not be cut.
+    text = {**vega.TEXT, "align": "left", "dx": 4}
+    layers.append(unit(text, {**where, "x": end, "text": alt.Text("sign:N")}, *ends))
+    # Where the longest text ends: it must not be cut.
     room = let("far", f"datum.end * (1 + length(datum.sign) * 6.5 / max(60, room - {LEFT} - length(datum.sign) * 6.5))")
-    layers.append(
-        unit({"type": "point", "opacity": 0}, {"x": value_axis("far", title, channel=alt.X), "y": y}, *ends, room)
+    layers.append(unit(vega.INVISIBLE, {"x": far, "y": y}, *ends, room))
+    drawing.toggles, drawing.height = not alone, max(90, 24 * count + 20)
+    drawing.steps.insert(0, base.REQUESTS)
+    return drawing.chart(layers)
+
+
+# ---- side by side, where a line would have one point ----
+
+STATISTICS = ("mean", "p50", "p99")
+FIGURES = {name: metric(name).words for name in THROUGHPUTS}
+FIGURES |= {f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}
+
+
+def figures(entry: Entry) -> dict[str, Number]:
+    numbers = {name: entry.figures.get(name) for name in THROUGHPUTS}
+    numbers |= {f"{s}_{stem}": entry.statistic(s, stem) for stem in NAMES for s in STATISTICS}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    groups: dict[LoadItems, list[Entry]] = {}
+    for entry in entries:
+        if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
+            groups.setdefault(base.workload(entry, ""), []).append(entry)
+    # Loads that let series be compared; where there are none, all of them.
+    compared = {load: group for load, group in groups.items() if len({e.series for e in group}) > 1} or groups
+    rows: list[Row] = []
+    for i, group in enumerate(compared.values()):
+        for entry in group:
+            row = base.entry_row(entry) | {"load": i, "y": 0}
+            for key, number in figures(entry).items():
+                base.put(row, key, number)
+            if any(key.endswith("_low") for key in row):
+                row["low"] = None
+            rows.append(row)
+    known, loads = base.present(FIGURES, rows), base.several_words(compared)
+    if not known:
+        return
+    series = {i: len({row["series"] for row in rows if row["load"] == i}) for i in loads}
+    drawing = Drawing(look, rows, "side-by-side", "Throughput", "Side by side under one load")
+    drawing.about = (
+        "Of throughputs more is better, of latencies (ms) less. Lines on bars are 95 % intervals where known."
     )
-    return layers
+    drawing.selects = [
+        Select("figure", "Figure", known, next(iter(known))),
+        Select("load", "Load", loads, max(loads, key=lambda i: (series[i], i))),
+    ]
+    drawing.params = [vega.constant("none", None)]
+    drawing.steps = [
+        when("isValid(datum[figure]) || isValid(datum.why)"),
+        let("y", "isValid(datum[figure]) ? datum[figure] : 0"),
+        let("low", "isValid(datum[figure + '_low']) ? datum[figure + '_low'] : none"),
+        let("high", "isValid(datum[figure + '_high']) ? datum[figure + '_high'] : none"),
+        FOUR_DIGITS,
+        let("told", "format(datum.y, ',.5~r') + ' ' + figure_words[figure]"),
+    ]
+    yield bars(drawing, max(series.values()), expr("figure_words[figure]"), tips(("told", "Value")))
 
 
-def height(count: int) -> int:
-    """Of so many bars."""
-    return max(90, 24 * count + 20)
+# ---- tests and tasks: one figure each ----
+
+TESTS = {"pp": "prompt processing (pp)", "tg": "token generation (tg)", "pg": "prompt and generation (pg)"}
+BOUNDS = "(isValid(datum.low) ? ' (' + format(datum.low, ',.4~r') + ' to ' + format(datum.high, ',.4~r') + "
+
+
+def put_value(row: Row, number: Number | None, error: float | None) -> None:
+    """Put a value into a row, and its interval, else by how much it may be off."""
+    base.put(row, "y", number or Number(0.0))
+    if "y_low" in row:
+        row |= {"low": row.pop("y_low"), "high": row.pop("y_high")}
+    elif number is not None and error is not None:
+        row |= {"low": base.short(number.value - error), "high": base.short(number.value + error)}
+
+
+def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Speeds of one request: prompt (pp) or tokens (tg)."""
+    rows: list[Row] = []
+    for entry in entries:
+        speed = entry.figures.get("speed")
+        if entry.kind == "micro" and (speed or entry.failure):
+            kind = letters(entry) if letters(entry) in TESTS else "other"
+            row = base.entry_row(entry) | {"kind": kind, "test": base.load_words(entry.load.items())}
+            put_value(row, speed, (speed.deviation or None) if speed else None)
+            rows.append(row)
+    if all("why" in row for row in rows):
+        return
+    kinds = [row["kind"] for row in rows]
+    words = {k: w for k, w in {**TESTS, "other": "other"}.items() if k in kinds}
+    drawing = Drawing(look, rows, "micro", "Micro tests", "Speed of single requests")
+    drawing.about = (
+        "In the engine's own process, one request at a time. Lines on bars are 95 % intervals, or the deviation (±) "
+        "that somebody printed."
+    )
+    drawing.selects = [Select("kind", "Tests", words, next(iter(words)))]
+    text = f"isValid(datum.why) ? datum.why : format(datum.y, ',') + ' tokens/s' + {BOUNDS}')' : '')"
+    drawing.steps = [FOUR_DIGITS, let("told", text)]
+    tooltip = tips(("test", "Test"), ("told", "Speed"))
+    yield bars(drawing, max(map(kinds.count, kinds)), "Tokens/s", tooltip, by="test")
+
+
+def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Scores of tasks."""
+    rows: list[Row] = []
+    metrics: dict[str, int] = {}
+    for entry in entries:
+        score = entry.figures.get("score")
+        if entry.kind == "quality" and (score or entry.failure):
+            # Accuracies and perplexities don't share an axis.
+            name = ", ".join(str(entry.load[k]) for k in ("metric", "filter") if k in entry.load) or "score"
+            task = base.load_words((k, v) for k, v in entry.load.items() if k not in ("metric", "filter"))
+            row = base.entry_row(entry) | {"metric": metrics.setdefault(name, len(metrics)), "task": task}
+            put_value(row, score, entry.value("stderr"))
+            if score and "low" in row:
+                row["by"] = "± standard error" if score.low is None else "95 % interval"
+            rows.append(row)
+    if all("why" in row for row in rows):
+        return
+    kinds = [row["metric"] for row in rows]
+    drawing = Drawing(look, rows, "quality", "Accuracy", "Scores")
+    how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
+    drawing.about = f"Lines on the bars: {how}." if how else "How sure they are isn't told."
+    drawing.selects = [Select("metric", "Metric", {i: text for text, i in metrics.items()}, base.commonest(kinds))]
+    text = f"isValid(datum.why) ? datum.why : format(datum.y, ',') + {BOUNDS}', ' + datum.by + ')' : '')"
+    drawing.steps = [FOUR_DIGITS, let("told", text)]
+    tooltip = tips(("task", "Task"), ("told", "Score"))
+    yield bars(drawing, max(map(kinds.count, kinds)), "Score", tooltip, by="task")

@@ -1,113 +1,181 @@
-"""What charts share: a series' colour, marks of verdict and failure, selects, axes, and how layers become a chart.
+"""A chart being made: its rows, its words, and what a reader can select.
 
 Names and words of strangers are in rows and in values of parameters alone, never in an expression.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import altair as alt
 import msgspec
 
 from dyno.facts.chart import DATA, Chart
-from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Entry, Number
-from dyno.facts.load import KEYS
-from dyno.report.look import PALETTE, Look
+from dyno.facts.imported import Scalar
+from dyno.facts.load import whole
+from dyno.report.charts import vega
+from dyno.report.charts.vega import constant, expr, let, tip, when
+from dyno.report.look import PALETTE, Look, theme
 
-ESTIMATE = [5, 4]
-VERDICTS = ("sound", "doubtful", "void")
-CROSS = "M-1,-1L1,1M-1,1L1,-1"
-SHAPES = ("circle", "triangle-up", CROSS)
-INK = "currentColor"  # the page's, light or dark
-PLAIN = ",.7~r"  # a number without an exponent, and not rounded to the ticks' distance
-WIDTH = 720  # of a picture
-HEIGHT = 300
 ROWS_MAX = 12_000  # items of a chart; a page holds many charts
-
+WHOLE = ("serve", "throughput", "latency")  # kinds of entries with requests, and no test or task
+KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch", "micro": "micro", "quality": "task"}
 
 T = TypeVar("T")
 Row = dict[str, Any]
-Option = str | int
+LoadItems = tuple[tuple[str, Scalar], ...]
 
 
 class Select(msgspec.Struct, frozen=True):
     """A box to choose from. Its words are also a parameter, `<name>_words`, for titles."""
 
-    name: str
+    name: str  # where rows have a field of this name, only those with the chosen value are drawn
     label: str
-    words: Mapping[Any, str]  # of each option
-    value: Option
+    words: Mapping[Any, str]  # option → in words
+    value: str | int
+    also: str = ""  # test of rows that are drawn whatever is chosen
 
     def params(self) -> list[Any]:
         options = list(self.words)
-        told = [cut(text, 90) for text in self.words.values()]
-        bind = alt.BindRadioSelect(input="select", options=options, labels=told, name=f"{self.label} ")
+        labels = [cut(text, 90) for text in self.words.values()]
+        bind = alt.BindRadioSelect(input="select", options=options, labels=labels, name=f"{self.label} ")
         return [
             alt.VariableParameter(name=self.name, value=self.value, bind=bind if len(options) > 1 else alt.Undefined),
-            constant(f"{self.name}_words", {str(k): text for k, text in zip(options, told, strict=True)}),
+            constant(f"{self.name}_words", {str(k): text for k, text in zip(options, labels, strict=True)}),
         ]
 
     @property
-    def told(self) -> str:
+    def chosen(self) -> str:
         """The expression of what is chosen, in words."""
         return f"{self.name}_words[{self.name}]"
 
-
-def constant(name: str, value: Any) -> Any:
-    """A value that expressions ask by its name."""
-    return alt.VariableParameter(name=name, value=value)
-
-
-def expr(text: str) -> alt.ExprRef:
-    return alt.ExprRef(expr=text)
+    @property
+    def test(self) -> str:
+        test = f"datum.{self.name} == {self.name}"
+        return f"({test} || {self.also})" if self.also else test
 
 
-def when(test: str) -> alt.FilterTransform:
-    return alt.FilterTransform(filter=test)
+class Drawing(msgspec.Struct):
+    """All of a chart but its layers."""
+
+    look: Look
+    rows: list[Row]
+    name: str
+    group: str
+    title: str
+    about: str = ""
+    selects: list[Select] = []
+    subtitle: list[str] = []  # expressions; []: what is selected
+    steps: list[Any] = []  # transforms of the rows that are selected
+    toggles: bool = True  # a click on its legend hides a series
+    params: list[Any] = []
+    per: list[str] = []
+    height: int = 300
+    resolve: Any = alt.Undefined
+
+    @property
+    def series(self) -> list[str]:
+        return self.look.ordered(row["series"] for row in self.rows if row["series"] in self.look.places)
+
+    def colour(self, symbol: str = "stroke", left: str = "80") -> alt.Color:
+        """`symbol`: of the legend; '': it has none."""
+        scale = alt.Scale(domain=self.series, range=[self.look.colour(n) for n in self.series])
+        return alt.Color("series:N", scale=scale, legend=_legend(symbol, left) if symbol else None)
+
+    def dashes(self) -> Any:
+        """Undefined where colours are enough to distinguish all series."""
+        if all(self.look.places[n] < len(PALETTE) for n in self.series):
+            return alt.Undefined
+        scale = alt.Scale(domain=self.series, range=[self.look.dash(n) for n in self.series])
+        return alt.StrokeDash("series:N", scale=scale, legend=_legend("stroke", "80"))
+
+    def chart(self, layers: Sequence[Any]) -> Chart:
+        chosen = [s for s in self.selects if len(s.words) > 1 and any(s.name in row for row in self.rows)]
+        visible = [*(when(s.test) for s in chosen), when("indexof(hidden, datum.series) < 0")]
+        lines = f"[{', '.join(self.subtitle or [s.chosen for s in self.selects])}]"
+        switch = [constant("per", "measured")] if self.per else []
+        selects = [p for s in self.selects for p in s.params()]
+        spec = alt.TopLevelLayerSpec(
+            layer=list(layers),
+            data=alt.NamedData(name=DATA),
+            transform=[*visible, *([vega.TOGGLED] if self.toggles else []), *self.steps],
+            params=[constant("hidden", []), vega.ROOM, *switch, *self.params, *selects],
+            # A phone shows them one below the other.
+            title=alt.TitleParams(text=self.title, subtitle=expr(f"room < 480 ? {lines} : join({lines}, ' · ')")),
+            width="container",
+            height=self.height,
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+            resolve=self.resolve,
+        ).to_dict(validate=False)
+        spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
+        spec["config"] = theme("currentColor")
+        return Chart(self.name, self.group, self.title, self.about, spec, self.rows, self.per)
 
 
-def let(name: str, text: str) -> alt.CalculateTransform:
-    return alt.CalculateTransform(calculate=text, **{"as": name})
+def _legend(symbol: str, left: str) -> alt.Legend:
+    """As many columns as there is room for: a phone has one. `left`: pixels left of the plot."""
+    columns = f"max(1, floor((room - {left}) / 210))"
+    return vega.legend(symbol, columns, f"(room - {left}) / {columns} - 34", symbolStrokeWidth=2.5)
 
 
-def window(op: Any, name: str, field: str = "", sort: Sequence[alt.SortField] = (), by: Sequence[str] = ()) -> Any:
-    """Of each row, something of those before it."""
-    told: dict[str, Any] = {"op": op, "as": name, **({"field": field} if field else {})}
-    return alt.WindowTransform(
-        window=[alt.WindowFieldDef(**told)],
-        sort=list(sort) or alt.Undefined,
-        groupby=list(by) or alt.Undefined,
-        ignorePeers=True,
-    )
+# ---- numbers and words ----
 
 
 def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-# ---- numbers ----
-
-
 def short(value: float) -> float | int:
-    """Five digits, which no eye tells from all of them."""
-    if not math.isfinite(value) or value == 0:
-        return 0
-    value = float(f"{value:.5g}")
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    """Round to five digits: no eye sees more."""
+    return _whole(float(f"{value:.5g}")) if math.isfinite(value) else 0
 
 
 def shown(number: Number) -> float | int:
-    """What somebody printed stays as it was printed."""
-    if number.half:
-        return int(number.value) if number.value.is_integer() and abs(number.value) < 1e15 else number.value
-    return short(number.value)
+    """Leave a printed figure as it was printed."""
+    return _whole(number.value) if number.half else short(number.value)
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def shorts(items: Iterable[T], value: Callable[[T], float | None]) -> list[float | int | None]:
+    return [None if (number := value(item)) is None else short(number) for item in items]
+
+
+def evenly(items: list[T], most: int) -> list[T]:
+    """Take at most so many, with the first and the last."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def commonest(values: Sequence[Any]) -> Any:
+    return max(sorted(set(values)), key=values.count)
+
+
+def present(words: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
+    """Those of which at least one row has a value."""
+    return {key: text for key, text in words.items() if any(key in row for row in rows)}
+
+
+# ---- rows and tooltips ----
+
+
+def entry_row(entry: Entry) -> Row:
+    """Fields of every row of an entry."""
+    row: Row = {"entry": entry.id, "series": entry.series, "verdict": entry.verdict}
+    if entry.completed is not None:
+        row["completed"] = short(entry.completed)
+    if entry.failed:
+        row["failed"] = short(entry.failed)
+    return row | {"why": cut(re.sub(r"\s+", " ", entry.failure), 160)} if entry.failure else row
 
 
 def put(row: Row, key: str, number: Number) -> None:
-    """A figure with its interval. What is no number has no place."""
+    """Put a figure and its interval into a row, unless it is infinite or not a number."""
     if not math.isfinite(number.value):
         return
     row[key] = shown(number)
@@ -115,126 +183,9 @@ def put(row: Row, key: str, number: Number) -> None:
         row[f"{key}_low"], row[f"{key}_high"] = short(number.low), short(number.high)
 
 
-def evenly(items: list[T], most: int) -> list[T]:
-    """So many of them, with the first and the last."""
-    if len(items) <= most:
-        return items
-    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
-
-
-def wide(values: Iterable[float], times: float) -> bool:
-    """The largest is so many times the smallest; never where one isn't above zero."""
-    told = list(values)
-    return bool(told) and min(told) > 0 and max(told) / min(told) >= times
-
-
-def meaning_words(index: Mapping[str, int]) -> dict[Option, str]:
-    out: dict[Option, str] = {}
-    for i in sorted(set(index.values())):
-        keys = [k for k, at in index.items() if at == i]
-        tools = ", ".join(k.split(".")[0] for k in keys if k)
-        out[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "not told"
-    return out
-
-
-# ---- axes ----
-
-
-def load_axis(axis: str, values: Iterable[float]) -> alt.X:
-    """Ticks stand at the loads that were measured."""
-    at = sorted(set(values))
-    kind: Any = "log" if wide(at, 16) else "linear"
-    if at[0] <= 0 and wide([v for v in at if v > 0], 16):
-        kind = "symlog"
-    ticks = [short(v) for v in at] if len(at) <= 40 else alt.Undefined
-    return alt.X(
-        "x",
-        type="quantitative",
-        scale=alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=22),
-        axis=alt.Axis(title=KEYS[axis].axis, values=ticks, format=PLAIN),
-    )
-
-
-def value_axis(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
-    """From zero, or logarithmic."""
-    scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
-    ticks = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
-    # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
-    return channel(field, type="quantitative", scale=scale, axis=ticks, stack=None)
-
-
-def _legend(symbol: str, left: str) -> alt.Legend:
-    """As many columns as there is room for: a phone has one. `left`: pixels of what stands left of the plot."""
-    columns = f"max(1, floor((room - {left}) / 210))"
-    limit = expr(f"(room - {left}) / {columns} - 34")
-    return alt.Legend(
-        title=None,
-        columns=expr(columns),
-        labelLimit=limit,
-        symbolType=symbol,
-        symbolOpacity=1,
-        symbolSize=110,
-        symbolStrokeWidth=2.5,
-    )
-
-
-def colour(look: Look, series: Iterable[str], symbol: str = "stroke", left: str = "80") -> alt.Color:
-    """`symbol`: of the legend; '': it has none."""
-    names = look.ordered(series)
-    scale = alt.Scale(domain=names, range=[look.colour(n) for n in names])
-    return alt.Color("series", type="nominal", scale=scale, legend=_legend(symbol, left) if symbol else None)
-
-
-def dashes(look: Look, series: Iterable[str]) -> Any:
-    """Undefined where colours alone tell all series apart."""
-    names = look.ordered(series)
-    if all(look.places[n] < len(PALETTE) for n in names):
-        return alt.Undefined
-    scale = alt.Scale(domain=names, range=[look.dash(n) for n in names])
-    return alt.StrokeDash("series", type="nominal", scale=scale, legend=_legend("stroke", "80"))
-
-
-# ---- marks ----
-
-
-def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, params: Sequence[Any] = ()) -> Any:
-    """A layer."""
-    return alt.UnitSpec(
-        mark=alt.MarkDef(**mark),
-        encoding=alt.Encoding(**{k: v for k, v in encoding.items() if v is not alt.Undefined}),
-        transform=list(transform) or alt.Undefined,
-        params=list(params) or alt.Undefined,
-    )
-
-
-# ---- rows and tooltips ----
-
-
-def entry_row(entry: Entry) -> Row:
-    """What every row of an entry has. Verdicts that are sound are told too: the shape asks."""
-    row: Row = {"entry": entry.id, "series": entry.series, "verdict": entry.verdict}
-    if entry.completed is not None:
-        row["completed"] = short(entry.completed)
-    if entry.failed:
-        row["failed"] = short(entry.failed)
-    return row
-
-
-def failed_row(entry: Entry) -> Row:
-    return {**entry_row(entry), "why": cut(re.sub(r"\s+", " ", entry.failure), 160)}
-
-
-def tip(field: str, title: str) -> alt.Tooltip:
-    return alt.Tooltip(field, type="nominal", title=title)
-
-
 def tips(*more: tuple[str, str]) -> list[alt.Tooltip]:
-    return [
-        tip("series", "Series"),
-        *(tip(f, t) for f, t in more),
-        tip("requests", "Requests"),
-        tip("verdict", "Verdict"),
-    ]
+    fields = [("series", "Series"), *more, ("requests", "Requests"), ("verdict", "Verdict")]
+    return [tip(field, title) for field, title in fields]
 
 
 FAILED_TIPS = [tip("series", "Series"), tip("why", "No result"), tip("verdict", "Verdict")]
@@ -244,118 +195,68 @@ REQUESTS = let(
     " + (datum.failed > 0 ? ', ' + format(datum.failed, ',') + ' failed' : '')",
 )
 
-
-def interval(low: str, high: str, as_: str) -> str:
-    """The expression of an interval in words; '' where it isn't known."""
-    return f"(isValid({low}) ? ' (95 %: ' + {as_.format(low)} + ' to ' + {as_.format(high)} + ')' : '')"
+# ---- workloads: what stays the same along a line ----
 
 
-# ---- the whole ----
+def workload(entry: Entry, axis: str) -> LoadItems:
+    """The load without what the axis shows. Points of two workloads are never on one line."""
+    return (("kind", entry.kind), *entry.beside(axis).items())
 
 
-def drawn(*selects: Select) -> list[Any]:
-    """Filters: what is chosen, and what isn't hidden."""
-    chosen = [when(f"datum.{s.name} == {s.name}") for s in selects if len(s.words) > 1]
-    return [*chosen, when("indexof(hidden, datum.series) < 0")]
+def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
+    """In words, and all of it: two workloads must not read alike."""
+    rest = dict(load)
+    kind = rest.pop("kind", "")
+    return whole(rest) or KINDS.get(str(kind), "") or "one workload"
 
 
-def toggle(series: Iterable[str]) -> Any:
-    """A click on a legend's entry hides or shows it. With none left, all are shown again."""
-    select = alt.PointSelectionConfig(type="point", fields=["series"], toggle="true", clear=False)
-    value = [{"series": name} for name in series]
-    return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)
+def several_words(loads: Iterable[LoadItems]) -> dict[int, str]:
+    """Numbered, each different from the others."""
+    words = [(load_words(load), KINDS[str(dict(load)["kind"])]) for load in loads]
+    texts = [text for text, _ in words]
+    return {i: f"{text} ({kind})" if texts.count(text) > 1 else text for i, (text, kind) in enumerate(words)}
 
 
-# Pixels there are for all of it. Asked once: what hangs on the drawn width would change that width.
-ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
-TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
+def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
+    """The select of a workload, at first that with most entries, and a row for each entry, with its load in `field`.
+    None where there is no result, or no workload was measured at so many loads."""
+    groups: dict[LoadItems, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(workload(entry, axis), []).append(entry)
+    enough = any(len({e.axes[axis] for e in group}) >= least for group in groups.values())
+    if not enough or all(e.failure for e in entries):
+        return None
+    numbers = {load: i for i, load in enumerate(groups)}
+    first = max(groups, key=lambda load: (len(groups[load]), -numbers[load]))
+    place = [{field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
+    rows = [entry_row(entry) | fields for entry, fields in zip(entries, place, strict=True)]
+    return Select("workload", "Workload", several_words(groups), numbers[first]), rows
 
 
-def zoom(*encodings: Any) -> Any:
-    """By wheel with a key held, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
-    keys = "event.ctrlKey || event.shiftKey || event.metaKey"
-    select = alt.IntervalSelectionConfig(
-        type="interval",
-        encodings=list(encodings) or alt.Undefined,
-        zoom=f"wheel![{keys}]",
-        translate="[pointerdown[event.pointerType != 'touch'], window:pointerup] > window:pointermove!",
-    )
-    return alt.SelectionParameter(name="zoom", select=select, bind="scales")
+# ---- charts that show one trial at a time ----
 
 
-def finish(
-    layers: Sequence[Any],
-    rows: list[Row],
-    *,
-    name: str,
-    group: str,
-    title: str,
-    about: str,
-    subtitle: Sequence[str] = (),  # expressions
-    transform: Sequence[Any] = (),
-    selects: Sequence[Select] = (),
-    params: Sequence[Any] = (),
-    per: Sequence[str] = (),
-    height: Any = HEIGHT,
-    resolve: Any = alt.Undefined,
-) -> Chart:
-    switch = [constant("per", "measured")] if per else []
-    told = f"[{', '.join(subtitle)}]"
-    # A phone shows them one below the other.
-    lines = f"room < 480 ? {told} : join({told}, ' · ')"
-    spec = alt.TopLevelLayerSpec(
-        layer=list(layers),
-        data=alt.NamedData(name=DATA),
-        transform=list(transform) or alt.Undefined,
-        params=[constant("hidden", []), ROOM, *switch, *params, *(p for s in selects for p in s.params())],
-        title=alt.TitleParams(text=title, subtitle=expr(lines) if subtitle else alt.Undefined),
-        width="container",
-        height=height,
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        resolve=resolve,
-    ).to_dict(validate=False)
-    spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
-    spec["config"] = theme(INK)
-    return Chart(name=name, group=group, title=title, about=about, spec=spec, rows=rows, per=list(per))
+class OneTrial:
+    """The first entries that have something, as many as keep `least` items each."""
+
+    def __init__(self, entries: Sequence[Entry], least: int) -> None:
+        self.entries = entries[: ROWS_MAX // least]
+        self.most = max(least, ROWS_MAX // max(1, len(self.entries)))  # items of each
+        some = len(self.entries) < len(entries)
+        self.less = f" The first {len(self.entries)} of {len(entries)} trials are kept." if some else ""
+
+    def add_to(self, drawing: Drawing, *subtitle: str) -> None:
+        """Let a reader select one, at first that with most requests, and show its verdict and failures."""
+        first = max(enumerate(self.entries), key=lambda pair: (pair[1].completed or 0.0, -pair[0]))[0]
+        words = {i: e.label or f"{e.series}: {load_words(e.load.items())}" for i, e in enumerate(self.entries)}
+        drawing.selects = [Select("trial", "Trial", words, first)]
+        drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]
+        drawing.params.append(constant("trial_signs", [_signs(e) for e in self.entries]))
+        drawing.about += self.less
+        drawing.toggles = False
 
 
-def theme(ink: str) -> dict[str, Any]:
-    """Text and lines in one colour, whichever the page has."""
-    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"}
-    return {
-        "background": "transparent",
-        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
-        "axis": {
-            **text,
-            "tickColor": ink,
-            "domainColor": ink,
-            "gridColor": ink,
-            "gridOpacity": 0.12,
-            "tickOpacity": 0.5,
-            "domainOpacity": 0.5,
-            "labelOverlap": "greedy",
-            "labelSeparation": 8,
-        },
-        "legend": {
-            **text,
-            "orient": "bottom",
-            "direction": "horizontal",
-            "rowPadding": 4,
-            "columnPadding": 14,
-            "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}},
-        },
-        "title": {
-            "color": ink,
-            "subtitleColor": ink,
-            "anchor": "start",
-            "fontSize": {"expr": "room < 480 ? 13 : 15"},
-            "subtitleFontSize": 12,
-            "subtitlePadding": 5,
-            "offset": 12,
-            "frame": "bounds",
-            "limit": {"expr": "room - 20"},
-        },
-        "text": {"fill": ink},
-        "rule": {"color": ink},
-        "view": {"stroke": None},
-    }
+def _signs(entry: Entry) -> str:
+    signs = [f"verdict: {entry.verdict}"] if entry.verdict != "sound" else []
+    signs += [f"{entry.failed:,.0f} requests failed"] if entry.failed else []
+    return ", ".join(signs) or "sound"

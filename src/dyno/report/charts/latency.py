@@ -1,16 +1,19 @@
-"""Latencies against the load: one chart a latency and axis."""
+"""Latencies: against the load, and how they are distributed over requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+
+import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.definition import meanings
+from dyno.facts.definition import definition, meanings
 from dyno.facts.entry import Entry
-from dyno.facts.load import AXES, KEYS
+from dyno.facts.load import AXES, COUNTED
 from dyno.facts.metric import STEMS
 from dyno.facts.metric import latency as parts
-from dyno.report.charts.against import Measure, against
-from dyno.report.charts.base import meaning_words
+from dyno.report.charts import base, vega
+from dyno.report.charts.against import LineChart, Measure, against
+from dyno.report.charts.base import Drawing, Row, Select
+from dyno.report.charts.vega import let, unit, when
 from dyno.report.look import Look
 
 NAMES = {name: stem.charted for name, stem in STEMS.items() if stem.about}
@@ -18,30 +21,15 @@ _NO_LINE = ("std", "min", "max")
 
 
 def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    for stem in NAMES:
-        told = statistics(entries, stem)
-        if not told:
-            continue
-        index = meanings(key for e in entries if (key := definition(e, stem, told)) is not None)
-        measures = [measure(statistic, stem) for statistic in told]
-        for axis in AXES:
-            chart = against(
-                entries,
-                axis,
-                look,
-                measures,
-                name=f"{stem}-{axis.replace('_', '-')}",
-                group="Latency",
-                title=f"{NAMES[stem]} against {KEYS[axis].against}",
-                about=f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where they are known.",
-                choice="statistic",
-                label="Statistic",
-                log=True,
-                meaning=partial(meaning, stem, told, index),
-                meaning_words=meaning_words(index),
-            )
-            if chart:
-                yield chart
+    """One chart a latency and axis."""
+    for stem, name in NAMES.items():
+        about = f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where they are known."
+        measures = [measure(statistic, stem) for statistic in statistics(entries, stem)]
+        kind = LineChart(
+            f"{stem}-{{}}", "Latency", f"{name} against {{}}", about, measures, ("statistic", "Statistic"),
+            log=True, defined=True,
+        )  # fmt: skip
+        yield from against(kind, entries, look, AXES)
 
 
 def measure(statistic: str, stem: str) -> Measure:
@@ -49,17 +37,102 @@ def measure(statistic: str, stem: str) -> Measure:
     return Measure(statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem))
 
 
-def meaning(stem: str, told: Sequence[str], index: Mapping[str, int], entry: Entry) -> int:
-    return index[definition(entry, stem, told) or ""]
-
-
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
     """Mean, then percentiles as they rise."""
     names = {name for e in entries for name in e.figures}
-    found = {m[0].replace("median", "p50") for n in names if (m := parts(n)) and m[1] == stem and m[0] not in _NO_LINE}
-    return sorted(found, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
+    known = {m[0].replace("median", "p50") for n in names if (m := parts(n)) and m[1] == stem and m[0] not in _NO_LINE}
+    return sorted(known, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
 
-def definition(entry: Entry, stem: str, told: Sequence[str]) -> str | None:
-    """None: the entry doesn't have this latency."""
-    return next((n.definition for s in told if (n := entry.statistic(s, stem)) is not None), None)
+class Latencies:
+    """Latencies to choose from: one with two definitions is two."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, str] = {}
+        self.meanings: dict[tuple[str, str], int] = {}  # of an entry's id and a stem
+        self.tools: dict[tuple[str, int], str] = {}  # that mean it, where others don't
+
+    def define(self, stem: str, definitions: Mapping[str, str]) -> None:
+        """`definitions`: of each entry's id."""
+        index = meanings(definitions.values())
+        self.meanings |= {(id, stem): index[key] for id, key in definitions.items()}
+        for i in set(index.values()) if len(set(index.values())) > 1 else ():
+            tools = ", ".join(key.split(".")[0] or "not told" for key, meaning in index.items() if meaning == i)
+            self.tools[stem, i] = f" (as {tools})"
+
+    def key(self, id: str, stem: str, statistic: str = "") -> str:
+        """The value of a select, or the field of a row."""
+        meaning = self.meanings[id, stem]
+        key, name = f"{stem}_{meaning}", NAMES[stem]
+        key, name = (f"{statistic}_{key}", f"{statistic} {name}") if statistic else (key, name)
+        self.words[key] = name + self.tools.get((stem, meaning), "")
+        return key
+
+
+# ---- distribution: the share of requests that took no longer ----
+
+LEAST = 24  # points of a line, below which its tail can't be seen
+SIGN = (
+    "(datum.verdict == 'sound' ? '' : datum.verdict + (datum.failed > 0 ? ', ' : ''))"
+    " + (datum.failed > 0 ? format(datum.failed, ',') + ' failed' : '')"
+)
+
+
+def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    entries = [e for e in entries if any(stem in e.quantiles for stem in NAMES)]
+    if not entries:
+        return
+    words, loads = _loads(entries)
+    latencies = Latencies()
+    keys: dict[tuple[str, str], str] = {}
+    for stem in NAMES:
+        own = [e for e in entries if stem in e.quantiles]
+        latencies.define(stem, {e.id: definition(e.tool, stem) for e in own})
+        keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
+    # Those that let series be compared come first, where not all fit.
+    if len(entries) < 400:
+        entries = sorted(entries, key=lambda e: -len({k.series for k in entries if loads[k.id] == loads[e.id]}))
+    lines = [(e, stem) for e in entries for stem in NAMES if e.quantiles.get(stem)]
+    drawn = lines[: base.ROWS_MAX // LEAST]
+    rows: list[Row] = []
+    for entry, stem in drawn:
+        points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
+        row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
+        rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
+    counts = {i: len({row["series"] for row in rows if row["load"] == i}) for i in {row["load"] for row in rows}}
+    most = max(sorted(counts, reverse=True), key=counts.__getitem__)
+    drawing = Drawing(look, rows, "distribution", "Latency", "Distribution of latencies")
+    drawing.about = (
+        "Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. Further "
+        "left is better. Failed requests are not in it."
+    )
+    drawing.about += f" {len(drawn):,} of {len(lines):,} lines are kept." if len(drawn) < len(lines) else ""
+    seen = [row["latency"] for row in rows]
+    drawing.selects = [
+        Select("latency", "Latency", {k: text for k, text in latencies.words.items() if k in seen}, seen[0]),
+        Select("load", "Load", {i: text for i, text in words.items() if i in counts}, most),
+    ]
+    share = let("told", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
+    drawing.steps = [base.REQUESTS, vega.flatten("share", "ms"), share]
+    log = any(vega.wide([v for v in row["ms"] if v > 0], 50) for row in rows)
+    log = log and all(v > 0 for row in rows for v in row["ms"])
+    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title="Share of requests", format="%"))
+    where = {"x": vega.milliseconds("ms", log, 8), "y": y, "color": drawing.colour()}
+    path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
+    dots = {**vega.POINT, "filled": True, "opacity": 0}
+    layers = [
+        unit(vega.LINE, path, params=[vega.toggle(drawing.series), vega.zoom()]),
+        unit(dots, {**where, "tooltip": base.tips(("told", "Share"))}),
+    ]
+    if any(row["verdict"] != "sound" or "failed" in row for row in rows):
+        end = {**vega.TEXT, "align": "right", "dx": -4, "dy": 12, "clip": True}
+        doubted = [when("datum.share == 1"), when("datum.verdict != 'sound' || datum.failed > 0"), let("sign", SIGN)]
+        layers.append(unit(end, {**where, "text": alt.Text("sign:N")}, *doubted))
+    yield drawing.chart(layers)
+
+
+def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
+    """Loads in words, and the number of each entry's. Series can be compared under the same one."""
+    loads = {e.id: (("kind", e.kind), *((k, v) for k, v in e.load.items() if k not in COUNTED)) for e in entries}
+    numbers = {load: i for i, load in enumerate(dict.fromkeys(loads.values()))}
+    return {i: base.load_words(load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}

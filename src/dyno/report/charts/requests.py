@@ -1,107 +1,129 @@
-"""Completed and failed requests at each load."""
+"""Requests: completed and failed at each load, and those of a trial over time."""
 
 from collections.abc import Iterator, Sequence
 
 import altair as alt
 
 from dyno.facts.chart import Chart
-from dyno.facts.entry import Entry
+from dyno.facts.entry import Bar, Entry
 from dyno.facts.load import KEYS, LOADS
-from dyno.report.charts.base import (
-    FAILED_TIPS,
-    REQUESTS,
-    TOGGLED,
-    Row,
-    colour,
-    drawn,
-    entry_row,
-    failed_row,
-    finish,
-    let,
-    short,
-    tips,
-    toggle,
-    unit,
-    value_axis,
-    when,
-)
-from dyno.report.charts.workloads import panels, places
-from dyno.report.look import FAILURE, Look
+from dyno.report.charts import base, vega
+from dyno.report.charts.base import Drawing, Row, Select
+from dyno.report.charts.vega import constant, expr, let, tip, unit, when
+from dyno.report.look import FAILURE, GREY, Look
 
 
 def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    entries = [e for e in entries if e.completed is not None or e.failed is not None or e.failure]
     for axis in LOADS:
-        kept = [e for e in entries if axis in e.axes and (e.completed is not None or e.failed is not None or e.failure)]
-        panel = panels(kept, axis)
-        if panel is None or all(e.completed is None and e.failed is None for e in kept):
-            continue
-        at = places(kept, axis)
-        rows: list[Row] = []
-        for entry in kept:
-            row = failed_row(entry) if entry.failure else entry_row(entry)
-            row |= {"x": short(entry.axes[axis]), "workload": at[entry.id]}
-            rows.append(row)
-        series = look.ordered(row["series"] for row in rows)
-        # A number, and sorted: of names, Vega-Lite would make an expression.
-        for row in rows:
-            row["slot"] = series.index(row["series"])
-        x = alt.X("x", type="ordinal", axis=alt.Axis(title=KEYS[axis].axis, labelAngle=0, labelOverlap="greedy"))
-        beside = alt.XOffset(
-            "slot", type="ordinal", sort="ascending", scale=alt.Scale(domain=list(range(len(series))), paddingInner=0.1)
-        )
-        color = colour(look, series, "square")
-        where = {"x": x, "xOffset": beside}
-        tooltip = tips(("x", KEYS[axis].axis))
-        title = "Requests"
-        top = value_axis("sum", title)
-        bar = {"type": "bar"}
-        text = {"type": "text", "dy": -6, "fontSize": 10}
-        layers = [
-            unit(
-                bar,
-                {**where, "y": value_axis("done", title), "color": color, "tooltip": tooltip},
-                when("isValid(datum.completed)"),
-                params=[toggle(series)],
-            ),
-            unit(
-                {**bar, "fill": FAILURE},
-                {**where, "y": top, "y2": alt.Y2("done"), "tooltip": tooltip},
-                when("datum.failed > 0"),
-            ),
-            unit(
-                {**text, "fill": FAILURE, "fontWeight": "bold"},
-                {**where, "y": top, "tooltip": tooltip, "text": alt.Text("failed", type="quantitative", format=",")},
-                when("datum.failed > 0"),
-            ),
-        ]
-        if any("why" in row for row in rows):
-            cross = {**text, "text": "✕", "fill": FAILURE, "fontWeight": "bold", "fontSize": 13}
-            layers.append(unit(cross, {**where, "y": top, "tooltip": FAILED_TIPS}, when("isValid(datum.why)")))
-        if any(row["verdict"] != "sound" and "why" not in row for row in rows):
-            sign = {**text, "dy": -18, "fontWeight": "bold", "fontSize": 11}
-            layers.append(
-                unit(
-                    sign,
-                    {**where, "y": top, "text": alt.Text("sign", type="nominal"), "tooltip": tooltip},
-                    when("datum.verdict != 'sound' && !isValid(datum.why)"),
-                    let("sign", "datum.verdict == 'void' ? '✕' : '?'"),
-                )
-            )
-        yield finish(
-            layers,
-            rows,
-            name=f"requests-{axis.replace('_', '-')}",
-            group="Requests",
-            title=f"Requests completed and failed against {KEYS[axis].against}",
-            about="Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a "
-            "result. Above a bar, ? is a doubtful and ✕ a void result.",
-            subtitle=[panel.told, "'failed: red, with their number'"],
-            selects=[panel],
-            transform=[
-                *drawn(panel),
-                TOGGLED,
-                let("done", "datum.completed || 0"),
-                let("sum", "datum.done + (datum.failed || 0)"),
-                REQUESTS,
-            ],
-        )
+        if panels := base.panels([e for e in entries if axis in e.axes], axis):
+            yield _requests(axis, look, *panels)
+
+
+def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
+    name, title = axis.replace("_", "-"), f"Requests completed and failed against {KEYS[axis].against}"
+    drawing = Drawing(look, rows, f"requests-{name}", "Requests", title)
+    drawing.about = (
+        "Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a result. Above "
+        "a bar, ? is a doubtful and ✕ a void result."
+    )
+    drawing.selects = [panel]
+    drawing.subtitle = [panel.chosen, "'failed: red, with their number'"]
+    total = let("sum", "datum.done + (datum.failed || 0)")
+    drawing.steps = [let("done", "datum.completed || 0"), total, base.REQUESTS]
+    series = drawing.series
+    for row in rows:
+        row["slot"] = series.index(row["series"])
+    x = alt.X("x:O", axis=alt.Axis(title=KEYS[axis].axis, labelAngle=0, labelOverlap="greedy"))
+    beside = vega.slot(alt.XOffset, len(series), paddingInner=0.1)
+    where = {"x": x, "xOffset": beside, "tooltip": base.tips(("x", KEYS[axis].axis))}
+    top = {**where, "y": vega.amount("sum", "Requests")}
+    done = {**where, "y": vega.amount("done", "Requests"), "color": drawing.colour("square")}
+    failed = when("datum.failed > 0")
+    text = {**vega.TEXT, "dy": -6, "fontWeight": "bold"}
+    red = {**text, "fill": FAILURE}
+    layers = [
+        unit({"type": "bar"}, done, when("isValid(datum.completed)"), params=[vega.toggle(series)]),
+        unit({"type": "bar", "fill": FAILURE}, {**top, "y2": alt.Y2("done")}, failed),
+        unit(red, {**top, "text": alt.Text("failed:Q", format=",")}, failed),
+    ]
+    if any("why" in row for row in rows):
+        cross = {**red, "text": "✕", "fontSize": 13}
+        layers.append(unit(cross, {**top, "tooltip": base.FAILED_TIPS}, when("isValid(datum.why)")))
+    if any(row["verdict"] != "sound" and "why" not in row for row in rows):
+        doubted = when("datum.verdict != 'sound' && !isValid(datum.why)")
+        sign = let("sign", "datum.verdict == 'void' ? '✕' : '?'")
+        above = {**text, "dy": -18, "fontSize": 11}
+        layers.append(unit(above, {**top, "text": alt.Text("sign:N")}, doubted, sign))
+    return drawing.chart(layers)
+
+
+# ---- over time: waiting for the first token, then generating ----
+
+LEAST = 30  # requests of a trial
+WAITING, FAILED, GENERATING = "waiting for its first token", "failed", "generating: "
+
+
+def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    trials = base.OneTrial([e for e in entries if e.bars], LEAST)
+    rows: list[Row] = []
+    counts = []
+    for i, entry in enumerate(trials.entries):
+        bars = thinned(sorted(entry.bars, key=lambda b: b.sent_s), trials.most)
+        row = base.entry_row(entry) | {"trial": i, "sent": base.shorts(bars, lambda b: b.sent_s)}
+        row |= {"end": base.shorts(bars, lambda b: b.end_s), "first": base.shorts(bars, lambda b: b.first_s)}
+        rows.append(row | {"error": [base.cut(b.error, 80) for b in bars]})
+        counts.append(f"{len(bars):,} of {max(entry.bars_of, len(entry.bars)):,} requests")
+    if not rows:
+        return
+    drawing = Drawing(look, rows, "timeline", "Requests", "Requests over time", height=380)
+    drawing.about = "Each bar is a request, from its sending to its end; ✕: it failed. Of many, some are shown."
+    drawing.params = [constant("names", [e.series for e in trials.entries]), constant("counts", counts)]
+    trials.add_to(drawing, "counts[trial]")
+    sent, first, end = (f"format(datum.{field}, ',') + ' s'" for field in ("sent", "first", "end"))
+    times = f"'sent ' + {sent} + (isValid(datum.first) ? ', first token ' + {first} : '') + ', end ' + {end}"
+    drawing.steps = [
+        vega.flatten("sent", "first", "end", "error"),
+        vega.window("row_number", "number"),
+        let("under", "datum.number + 0.85"),
+        let("told", times),
+    ]
+    # The part that generates has the colour of the trial's series; the legend has only that one.
+    domain = [WAITING, FAILED, *(f"{GENERATING}{name}" for name in drawing.series)]
+    scale = alt.Scale(domain=domain, range=[GREY, FAILURE, *map(look.colour, drawing.series)])
+    shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}']")
+    legend = vega.legend("square", "room < 480 ? 1 : 3", "room < 480 ? room - 90 : 260", values=shown)
+    down = alt.Scale(reverse=True, nice=False, zero=False)
+    axis = alt.Axis(title="Requests that are shown, in the order of sending", grid=False, tickMinStep=1)
+    tooltip = [tip("series", "Series"), tip("number", "Request"), tip("told", "Time"), tip("error", "Error")]
+    where = {"x": vega.seconds("from"), "x2": alt.X2("to"), "y2": alt.Y2("under"), "tooltip": tooltip}
+    where |= {"y": alt.Y("number:Q", scale=down, axis=axis), "color": alt.Color("part:N", scale=scale, legend=legend)}
+    wait = [
+        let("from", "datum.sent"),
+        let("to", "isValid(datum.first) ? datum.first : datum.end"),
+        let("part", f"datum.error != '' && !isValid(datum.first) ? '{FAILED}' : '{WAITING}'"),
+    ]
+    generate = [
+        when("isValid(datum.first)"),
+        let("from", "datum.first"),
+        let("to", "datum.end"),
+        let("part", f"datum.error != '' ? '{FAILED}' : '{GENERATING}' + datum.series"),
+    ]
+    bar = {"type": "rect", "clip": True}
+    layers = [unit(bar, where, *wait, params=[vega.zoom()]), unit(bar, where, *generate)]
+    if any(error for row in rows for error in row["error"]):
+        cross = {**vega.TEXT, "text": "✕", "fill": FAILURE, "align": "left", "dx": 3, "fontWeight": "bold"}
+        place = {"x": alt.X("end:Q"), "y": alt.Y("middle:Q"), "tooltip": tooltip}
+        middle = let("middle", "datum.number + 0.42")
+        layers.append(unit({**cross, "clip": True}, place, when("datum.error != ''"), middle))
+    yield drawing.chart(layers)
+
+
+def thinned(bars: list[Bar], most: int) -> list[Bar]:
+    """Failed ones are never left out for others."""
+    if len(bars) <= most:
+        return bars
+    failed = [b for b in bars if b.error][:most]
+    done = [b for b in bars if not b.error]
+    room = most - len(failed)
+    return sorted([*failed, *(done[i * len(done) // room] for i in range(room))], key=lambda b: b.sent_s)

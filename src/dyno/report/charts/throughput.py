@@ -1,19 +1,29 @@
-"""Throughput against the load, and what was served of what was offered."""
+"""Throughput against the load; served against offered requests; and throughput against latency."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import altair as alt
 import msgspec
 
 from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
-from dyno.facts.load import AXES, KEYS
+from dyno.facts.load import AXES, KEYS, LOADS
 from dyno.facts.metric import metric
-from dyno.report.charts.against import Measure, against
-from dyno.report.look import Look
+from dyno.report.charts import base, vega
+from dyno.report.charts.against import LineChart, Measure, PerSwitch, against, curves, headroom, lift, no_result, points
+from dyno.report.charts.base import Drawing, Row, Select
+from dyno.report.charts.latency import Latencies, statistics
+from dyno.report.charts.vega import expr, let, unit, when
+from dyno.report.look import GREY, Look
 
 FIGURES = ("output_throughput", "total_token_throughput", "input_throughput", "request_throughput", "request_goodput")
 HOW = "Higher is better. Bars are 95 % intervals where they are known."
+QUEUE = (
+    "On the dashed line all that was offered was served. Below it a queue grew, or the run was short and the time "
+    "until its last answer counts in."
+)
 
 
 def measure(name: str) -> Measure:
@@ -22,76 +32,115 @@ def measure(name: str) -> Measure:
 
 
 MEASURES = [measure(name) for name in FIGURES]
-SPEED = measure("speed")
+THROUGHPUT = LineChart("throughput-{}", "Throughput", "Throughput against {}", HOW, MEASURES, per=True)
+SPEED = LineChart(
+    "speed-{}", "Throughput", "Speed of a single request against {}", HOW, [measure("speed")], per=True, log=True
+)
+SERVED = LineChart(
+    "served-{}", "Throughput", "Served against offered requests", QUEUE, [measure("request_throughput")],
+    equal="served = offered",
+)  # fmt: skip
 
 
 def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    whole = [e for e in entries if e.kind in ("serve", "throughput", "latency")]
-    for axis in AXES:
-        chart = against(
-            whole,
-            axis,
-            look,
-            MEASURES,
-            name=f"throughput-{axis.replace('_', '-')}",
-            group="Throughput",
-            title=f"Throughput against {KEYS[axis].against}",
-            about=HOW,
-            choice="figure",
-            label="Figure",
-            normal=True,
-        )
-        if chart:
-            yield chart
-    yield from speed(entries, look)
-
-
-def speed(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Of micro tests, against the context. Tests that differ in their length alone are one line."""
+    yield from against(THROUGHPUT, [e for e in entries if e.kind in base.WHOLE], look, AXES)
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
-    if not any(e.load.get("depth") for e in micro):
-        micro = [
-            msgspec.structs.replace(e, load={**e.load, "test": letters(str(e.load.get("test", "")))}) for e in micro
-        ]
-    chart = against(
-        micro,
-        "context",
-        look,
-        [SPEED],
-        name="speed-context",
-        group="Throughput",
-        title="Speed of a single request against context length",
-        about=HOW,
-        choice="figure",
-        label="Figure",
-        normal=True,
-        log=True,
-    )
-    if chart:
-        yield chart
+    if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
+        micro = [msgspec.structs.replace(e, load={**e.load, "test": letters(e)}) for e in micro]
+    yield from against(SPEED, micro, look, ["context"])
+    yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate"])
 
 
-def letters(test: str) -> str:
+def letters(micro: Entry) -> str:
     """'pp512' → 'pp'."""
+    test = str(micro.load.get("test", ""))
     return re.sub(r"\d.*", "", test) or test
 
 
-def served(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Requests/s that were served, of those that were offered. Below the diagonal, a queue grows."""
-    own = [e for e in entries if e.kind == "serve"]
-    chart = against(
-        own,
-        "rate",
-        look,
-        [measure("request_throughput")],
-        name="served-rate",
-        group="Throughput",
-        title="Served against offered requests",
-        about="On the dashed line all that was offered was served. Below it a queue grew, or the run was short and the "
-        "time until its last answer counts in.",
-        choice="figure",
-        label="Figure",
-        equal="served = offered",
+# ---- against latency ----
+
+STEMS = ("ttft", "tpot", "e2el", "latency")
+FIRST = ("p99 TTFT", "mean TTFT", "p50 TTFT", "mean Batch latency", "mean E2EL", "mean TPOT")
+
+
+def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Load by load, with the Pareto front over all that is shown."""
+    entries = [e for e in entries if e.kind in base.WHOLE]
+    latencies = Latencies()
+    values: dict[str, Row] = {e.id: {} for e in entries}
+    for stem in STEMS:
+        names = statistics(entries, stem)
+        each = {e.id: {s: n for s in names if (n := e.statistic(s, stem)) is not None} for e in entries}
+        latencies.define(stem, {id: next(iter(n.values())).definition for id, n in each.items() if n})
+        for id, numbers in each.items():
+            values[id] |= {latencies.key(id, stem, s): base.shown(n) for s, n in numbers.items()}
+    shown = [e for e in entries if e.failure or (values[e.id] and e.figures.keys() & {*FIGURES})]
+    for axis in LOADS:
+        drawn = [e for e in shown if axis in e.axes]
+        if panels := base.panels(drawn, axis, "load"):
+            switch = PerSwitch([e for e in drawn if not e.failure])
+            for entry, row in zip(drawn, panels[1], strict=True):
+                row |= values[entry.id]
+                row |= {name: base.shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
+                switch.put(row, entry)
+            yield _tradeoff(axis, look, *panels, latencies.words, switch)
+
+
+def _tradeoff(
+    axis: str, look: Look, panel: Select, rows: list[Row], words: Mapping[str, str], switch: PerSwitch
+) -> Chart:
+    lift(rows, "workload", highest="load")
+    known = base.present(words, rows)
+    figures = base.present({m.key: m.words for m in MEASURES}, rows)
+    counts = {key: sum(key in row for row in rows) for key in (*known, *figures)}
+    rank = {text: -i for i, text in enumerate(FIRST)}
+    latency = max(known, key=lambda k: (counts[k], rank.get(known[k], -len(FIRST))))
+    figure = max(figures, key=counts.__getitem__)
+    level, name = KEYS[axis], f"tradeoff-{axis.replace('_', '-')}"
+    title = f"Throughput against latency, by {level.against}"
+    drawing = Drawing(look, rows, name, "Throughput and latency", title, per=switch.modes)
+    drawing.about = (
+        f"Up and to the left is better. Numbers at the points are the {level.against}. On the Pareto front nothing "
+        "else that is shown has more throughput at as little latency; void points don't count for it. ✕ in the corner: "
+        "a trial without a result."
     )
-    if chart:
-        yield chart
+    picks = Select("latency", "Latency", known, latency), Select("figure", "Throughput", figures, figure)
+    drawing.selects = [*picks, panel]
+    both = f"figure_words[figure]{switch.words} + ' against ' + latency_words[latency]"
+    drawing.subtitle = [switch.subtitle(both), panel.chosen]
+    drawing.params = switch.params(MEASURES)
+    drawing.steps = [
+        let("x", "datum[latency]"),
+        let("y", f"datum[figure] * {switch.factor}"),
+        when("isValid(datum.why) || isValid(datum.x) && isValid(datum.y)"),
+        let("told", switch.value("figure")),
+        let("late", "format(datum.x, ',') + ' ms'"),
+        base.REQUESTS,
+    ]
+    heading, color = f"axes[figure]{switch.words}", drawing.colour()
+    place = {"x": vega.milliseconds("x", vega.spread(rows, [*known], 16), 24), "y": vega.amount("y", expr(heading))}
+    where = {**place, "color": color}
+    tooltip = base.tips(("load", level.axis), ("told", "Throughput"), ("late", "Latency"))
+    label = {**vega.TEXT, "align": "left", "dx": 7, "dy": 7, "clip": True}
+    number = {"text": alt.Text("load:Q", format=vega.PLAIN)}
+    corner = {"x": {"value": "width"}, "color": color}
+    layers = curves(drawing, {**where, "order": alt.Order("load:Q")}, switch)
+    layers += [headroom(place["x"], heading), *front(place), *points(rows, where, tooltip)]
+    layers.append(unit(label, {**place, **number}, when("isValid(datum.y)")))
+    layers += no_result(rows, corner, [vega.tip("load", level.axis)], left=14)
+    return drawing.chart(layers)
+
+
+def front(where: Mapping[str, Any]) -> list[Any]:
+    """From the left: each point that has more throughput than all before it."""
+    sort = [alt.SortField("x", order="ascending"), alt.SortField("y", order="descending")]
+    best = [
+        when("datum.verdict != 'void' && isValid(datum.y)"),
+        vega.window("max", "top", "y", sort),
+        vega.window("lag", "before", "top", sort),
+        when("!isValid(datum.before) || datum.y > datum.before"),
+    ]
+    line = {**vega.LINE, "interpolate": "step-after", "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
+    name = {"type": "text", "text": "Pareto front", "fill": GREY, "align": "right", "baseline": "top", "clip": True}
+    path = {**where, "order": alt.Order("x:Q")}
+    return [unit(line, path, *best), unit({**name, "dx": -12, "dy": 8}, where, *best, *vega.last())]

@@ -1,0 +1,283 @@
+"""Figures that a program printed: the block of vLLM and SGLang, lines of their offline procedures, aligned columns, and
+names with a number behind them."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dyno.audit.commands import scalar
+from dyno.facts.definition import definition
+from dyno.facts.imported import Figure, Row, Setting
+from dyno.facts.metric import METRICS, latency, stem_named
+from dyno.facts.setting import LABELS
+from dyno.results import columns
+from dyno.results.lines import TextLine
+from dyno.results.printed import half, printed
+
+HEADER = re.compile(r"(?<!=)={3,}+\s*+([\w \-/]{0,60}Benchmark Results?)\s*={3,}", re.IGNORECASE)
+_END = re.compile(r"(?<!=)={20,}\s*$")
+_RULE = re.compile(r"(?<!-)-{3,40}[\w \-().]{3,60}-{3,40}$")
+# A label and its value, at the end of a line: before it a logger may have put its own words.
+_ENTRY = re.compile(
+    r"(?:^|[\s|>\]])([A-Z][A-Za-z0-9 .,()/%\-]{2,60}?)\s*:\s{0,60}"
+    r"(-?[\d.,]+(?:e[+-]?\d+)?|inf|nan|not set|None|[\w.:/-]{1,40})\s*$"
+)
+_TAGS = re.compile(r"(?:</?[a-z]{1,10}\s?/?>\s{0,4}){1,8}$", re.I)  # of a page around it
+STARTS = re.compile(r"(?:^|[\s|>\]])Successful requests\s*:\s*\d")
+_LATENCY = re.compile(
+    r"(mean|median|average|avg|std|min|max|p\d{1,2}(?:\.\d+)?)\s+"
+    r"(ttft|tpot|itl|e2el|e2e latency|e2e|end-to-end latency|latency)\s*\((ms|s)\)",
+    re.IGNORECASE,
+)
+_FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {"concurrency": "concurrency_mean"}
+_SETTINGS = LABELS | {"backend": "backend", "total prompts": "num_prompts", "total requests": "num_prompts"}
+_CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
+_IGNORED = ("total ", "tip", "last generation", "accept", "draft", "position", "drafts", "rtfx")
+LONGEST = 120  # lines of a block; what goes on is not a block
+_WIDEST = 600  # characters of a line from its end, where the value is
+
+
+def header(text: str) -> re.Match[str] | None:
+    """The line above a block. In a program that prints one, a quote or an escape follows."""
+    text = text[:_WIDEST]
+    match = HEADER.search(text) if "enchmark result" in text.lower() else None
+    return match if match and text[match.end() : match.end() + 1] not in ('"', "'", "\\", "`") else None
+
+
+class ResultBlock:
+    """Collects the lines of a block."""
+
+    def __init__(self, title: str, line: int) -> None:
+        self.title = title
+        self.line = self.end = line
+        self.figures: dict[str, Figure] = {}
+        self.settings: dict[str, Setting] = {}
+        self._sglang = False
+        self._misses = 0
+
+    def take(self, number: int, text: str) -> bool:
+        """False where the block is over, and this line is not part of it."""
+        if number - self.line > LONGEST:
+            return False
+        text = text[-_WIDEST:].rstrip()
+        if not text.strip():
+            self._misses += 1
+            return self._misses < 3
+        if text.endswith(">"):
+            text = _TAGS.sub("", text)
+        if _RULE.search(text):
+            self._misses = 0
+            return True
+        match = _ENTRY.search(text)
+        if match and self._entry(" ".join(match[1].lower().split()), match[2], number):
+            self.end, self._misses = number, 0
+            return True
+        if "```" in text or text.lstrip().startswith(("#", "Namespace(")):
+            return False
+        self._misses += 1
+        return self._misses < 6  # a warning may come between
+
+    def ends(self, text: str) -> bool:
+        return bool(self.figures) and "====" in text and bool(_END.search(_TAGS.sub("", text[-_WIDEST:])))
+
+    def _entry(self, label: str, value: str, line: int) -> bool:
+        scale = 1.0
+        if match := _LATENCY.search(label):
+            self._sglang |= "latency" in match[2]
+            stem = "e2el" if match[2] == "latency" else stem_named(match[2].replace("-", " "))
+            name: str | None = f"{'mean' if match[1] in ('average', 'avg') else match[1]}_{stem}_ms"
+            scale = 1000.0 if match[3] == "s" else 1.0
+        elif setting := _SETTINGS.get(label):
+            self._sglang |= label == "backend"
+            if value not in ("not set", "None"):
+                self.settings.setdefault(setting, Setting(scalar(value), line, "block"))
+            return True
+        else:
+            name = "peak_concurrency" if label.startswith("peak concurrent") else _name(label)
+            scale = 0.01 if label.endswith("(%)") else 1.0
+        if name is None:
+            return label.startswith(_IGNORED)
+        self._sglang |= name == "concurrency_mean"
+        if (figure := _figure(value, line, scale)) is not None:
+            self.figures.setdefault(name, figure)
+        return True
+
+    def row(self, file: str, tool: str | None, section: str) -> Row | None:
+        """None where it holds too little."""
+        if not ({"completed", "request_throughput", "output_throughput"} & set(self.figures)) or len(self.figures) < 2:
+            return None
+        tool = tool or ("sglang" if self._sglang else "vllm")
+        figures = {
+            name: Figure(f.value, f.line, f.half, definition(tool, parts[1])) if (parts := latency(name)) else f
+            for name, f in self.figures.items()
+        }
+        return Row(
+            kind="throughput" if "offline" in self.title.lower() else "serve", tool=tool, form="block", file=file,
+            line=self.line, end=self.end, figures=figures, settings=dict(self.settings), section=section,
+        )  # fmt: skip
+
+
+def _name(label: str) -> str | None:
+    """Before the label a logger may have put its own words; a word that changes what it means is none of them."""
+    if label in _FIGURES:
+        return _FIGURES[label]
+    for known, name in _FIGURES.items():
+        if label.endswith(f" {known}") and label[: -len(known)].split()[-1] not in _CHANGES:
+            return name
+    return None
+
+
+def _figure(text: str, line: int, scale: float = 1.0, definition: str = "") -> Figure | None:
+    """A number as it was printed, and how far it may be off by its rounding."""
+    text = text.strip().replace(",", "")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(value):
+        return None
+    return Figure(value * scale, line, (half(text) if "." in text else 0.0) * scale, definition)
+
+
+# ---- single lines of the offline procedures ----
+
+_OFFLINE_WORDS = ("Throughput:", "throughput:", "atency:", "Total num")
+_THROUGHPUT = re.compile(
+    r"Throughput:\s*([\d.]+)\s*requests/s(?:,\s*([\d.]+)\s*(?:total )?tokens/s)?(?:,\s*([\d.]+)\s*output tokens/s)?",
+    re.I,
+)
+_AVERAGE = re.compile(r"^\W{0,4}Avg latency:\s*([\d.]+)\s*seconds", re.I)
+_PERCENTILE = re.compile(r"^\W{0,4}(\d{1,2})(?:\.\d+)?% percentile latency:\s*([\d.]+)\s*seconds", re.I)
+_TOTAL = re.compile(r"Total num (prompt|output) tokens:\s*(\d+)")
+
+
+def offline_figures(text: str, line: int) -> dict[str, Figure]:
+    """`Throughput: 7.61 requests/s, 3895.53 total tokens/s, 972.30 output tokens/s`, `Avg latency: 1.2 seconds`, …"""
+    if not any(word in text for word in _OFFLINE_WORDS):
+        return {}
+    figures: dict[str, Figure | None] = {}
+    if match := _THROUGHPUT.search(text):
+        names = ("request_throughput", "total_token_throughput", "output_throughput")
+        figures = {name: _figure(value, line) for name, value in zip(names, match.groups(), strict=True) if value}
+    elif match := _AVERAGE.search(text):
+        figures = {"mean_latency_ms": _figure(match[1], line, 1000.0, "offline.latency")}
+    elif match := _PERCENTILE.search(text):
+        figures = {f"p{match[1]}_latency_ms": _figure(match[2], line, 1000.0, "offline.latency")}
+    elif match := _TOTAL.search(text):
+        figures = {f"total_{'input' if match[1] == 'prompt' else 'output'}_tokens": Figure(float(match[2]), line)}
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+# ---- aligned columns, and names with a number behind them ----
+
+_WIDEST_LISTED = 400  # characters of a line
+_CELL = re.compile(r"\S+(?: \S+)*")  # two spaces or a tab end it
+_LISTED_RULE = re.compile(r"[\s=─━═+-]{3,}")
+_MEASURED = re.compile(
+    r"throughput|latency|ttft|tpot|\bitl\b|tok(?:en)?s?\s?(?:/s|per s)|req(?:uest)?s?/s|\bt/s|\bms\b|\dms\b|"
+    r"\bp[59]\d\b|accuracy|\btps\b",
+    re.I,
+)
+# One of these, in small letters, is in every line that has a match of the above: looking for them is much quicker.
+_HINTS = ("throughput", "latency", "ttft", "tpot", "itl", "/s", "per s", "ms", "p5", "p9", "accuracy", "tps")
+_VALUE = re.compile(r"[:=]\s{0,60}[~≈]?\$?\d[\d,]*(?:\.\d+)?(?![\d.:])\s?([A-Za-z%µ]{0,12}(?:/\w{1,8})?)")
+_NAME = re.compile(r"[A-Za-z][\w/().%@-]*(?: [\w/().%@-]+){0,6}\s?$")
+_LOGGED = ("INFO", "WARN", "DEBUG", "ERROR", "(", "[")
+_CODE = re.compile(
+    r"\s*(?:```|~~~)\s*(?:py|ya?ml|json|toml|js|ts|javascript|typescript|c|cpp|cuda|rust|go|java|docker\w*|sql|diff|ini|xml|html)",
+    re.I,
+)
+
+
+class _Slot(NamedTuple):
+    """A cell of a line in aligned columns."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Aligned:
+    """A table in aligned columns: titles, perhaps a rule, and lines whose cells stand below the titles."""
+
+    def __init__(self, line: int, titles: Sequence[_Slot]) -> None:
+        self.line, self._titles = line, titles
+        self.body: list[tuple[int, list[str]]] = []
+
+    @property
+    def header(self) -> list[str]:
+        return [title.text for title in self._titles]
+
+    def take(self, line: TextLine) -> bool:
+        """False where the table is over, and this line is not part of it."""
+        if len(line.text) > _WIDEST_LISTED:
+            return False
+        if _LISTED_RULE.fullmatch(line.text):
+            return True
+        row = self._row(_slots(line.text))
+        if row is None or not any(printed(text) for text in row):
+            return False
+        self.body.append((line.number, row))
+        return True
+
+    def misses(self, text: str) -> bool:
+        """A line with several numbers that was not taken: it may be a line of the table that is out of place."""
+        words = text[:_WIDEST_LISTED].split()
+        return sum(printed(word) is not None for word in words) > 1 and len(words) >= len(self._titles)
+
+    def _row(self, slots: Sequence[_Slot]) -> list[str] | None:
+        """Each cell below its own title. None where it is not certain which title that is."""
+        row = [""] * len(self._titles)
+        for i, slot in enumerate(slots):
+            if slot.start >= self._titles[-1].end + 2 and i >= len(row):
+                break  # a remark behind the columns
+            below = [k for k, title in enumerate(self._titles) if slot.start < title.end and title.start < slot.end]
+            if not below and len(slots) == len(row):
+                below = [i]
+            if len(below) != 1 or row[below[0]] or (len(slots) == len(row) and below[0] != i):
+                return None
+            row[below[0]] = slot.text
+        return row
+
+
+def is_measured(text: str) -> bool:
+    """Whether a line speaks of a figure at all. A log's own lines do not count."""
+    if len(text) > _WIDEST_LISTED or text.lstrip().startswith(_LOGGED):
+        return False
+    small = text.lower()
+    return any(hint in small for hint in _HINTS) and _MEASURED.search(text) is not None
+
+
+def aligned(number: int, text: str) -> Aligned | None:
+    """A table that may begin with a measured line: three titles at least, no number among them, and one of a figure."""
+    if "  " not in text.strip() and "\t" not in text:
+        return None
+    titles = _slots(text)
+    if len(titles) < 3 or any(printed(title.text) or len(title.text) > 40 for title in titles):
+        return None
+    return Aligned(number, titles) if any(_is_figure(title.text) for title in titles) else None
+
+
+def _is_figure(title: str) -> bool:
+    column = columns.meaning(title)
+    return column.figure if column is not None else _MEASURED.search(title) is not None and len(title.split()) < 5
+
+
+def _slots(text: str) -> list[_Slot]:
+    return [_Slot(m.start(), m.end(), m[0]) for m in _CELL.finditer(text.replace("\t", " \t").expandtabs())]
+
+
+def measured(text: str) -> list[str]:
+    """Names of figures with a number behind them: 'Avg latency: 12.3 s', 'TTFT=176ms'."""
+    names = []
+    for value in _VALUE.finditer(text) if " --" not in text else ():
+        name = _NAME.search(text[max(0, value.start() - 50) : value.start()])
+        if name is not None and _MEASURED.search(f"{name[0]} {value[1]}"):
+            names.append(name[0].strip())
+    return names
+
+
+def is_code(fence: str) -> bool:
+    """A program or a configuration: its numbers were set, not measured."""
+    return _CODE.match(fence) is not None

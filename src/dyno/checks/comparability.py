@@ -1,0 +1,435 @@
+"""May results be compared: was the same work done, and what differs? METHOD.md has each code."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from operator import itemgetter
+from typing import NamedTuple
+
+from dyno.checks import machine
+from dyno.facts.definition import DEFINITIONS, one_meaning
+from dyno.facts.finding import Finding, Level, doubt, note, void
+from dyno.facts.imported import Row, Scalar
+from dyno.facts.load import COMPARED, plain
+from dyno.facts.load import words as load_words
+from dyno.facts.metric import words
+from dyno.measure.estimate import ALLOWED
+from dyno.measure.model_name import named, related
+from dyno.measure.pairs import Group, conflicts, passes, requests_of
+from dyno.measure.points import (
+    alike_prompts,
+    input_each,
+    level,
+    locations,
+    output_each,
+    point,
+    sent,
+    subject,
+    together,
+    unsaid,
+)
+
+WORK, FAR = 0.1, 0.25  # tokens of a request, apart
+SERVED = 0.05  # of success rates, apart
+LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
+LENGTHS_VOID = 0.05
+FAILED = 0.01  # share of the requests
+FAILED_VOID = 0.1
+# Settings that follow from another difference, and don't count as a second one.
+_FOLLOWS = {
+    "engine": ("engine_version", "backend", "endpoint", "--base-url", "args"),
+    "tool": ("backend", "endpoint"),
+    "model": ("tokenizer", "max_model_len", "revision"),
+    "quantization": ("model", "dtype"),
+    "accelerator": ("accelerators",),
+    "tensor_parallel": ("accelerators",),
+    "pipeline_parallel": ("accelerators",),
+    "replicas": ("accelerators", "--base-url"),
+}
+_NOT_A_CHANGE = {*COMPARED, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
+
+
+def work(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Tokens read and generated per request differ under the same load."""
+    for group in _served_alike(rows):
+        known = [r for r in group if input_each(r) is not None and output_each(r) is not None]
+        for word, figure, each in (
+            ("read", "total_input_tokens", input_each),
+            ("made", "total_output_tokens", output_each),
+        ):
+            extremes = _extremes([(each(r) or 0.0, r) for r in known])
+            if extremes is None:
+                continue
+            (low, a), (high, b) = extremes
+            other = subject(a) != subject(b)
+            enough = WORK if other else FAR  # between runs of the same thing, a little is chance
+            if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
+                continue
+            same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
+            yield Finding(
+                "comparability.work_differs",
+                "void" if other and high / low - 1 > FAR and (same_prompts or not unsaid(point(a))) else "doubt",
+                f"At {load_words(point(a))}, {high:,.1f} tokens were {word} for a request of {subject(b)!r} and "
+                f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and latency "
+                "are of different work.",
+                "Compare tokens/s, or make answers equally long (--ignore-eos) and send the same prompts.",
+                locations([a, b], figure, "completed"),
+            )
+
+
+def _served_alike(rows: Sequence[Row]) -> list[list[Row]]:
+    return [group for group in together(rows) if group[0].kind == "serve"]
+
+
+def _extremes(values: list[tuple[float, Row]]) -> tuple[tuple[float, Row], tuple[float, Row]] | None:
+    by_value = itemgetter(0)
+    return (min(values, key=by_value), max(values, key=by_value)) if len(values) > 1 else None
+
+
+def success(rows: Sequence[Row]) -> Iterator[Finding]:
+    for group in _served_alike(rows):
+        shares = [((r.get("completed") or 0.0) / s[0], r) for r in group if (s := sent(r)) and s[0]]
+        extremes = _extremes(shares)
+        if extremes is None:
+            continue
+        (low, a), (high, b) = extremes
+        if high - low > SERVED and high <= 1.0:
+            yield Finding(
+                "comparability.success_differs",
+                "void" if subject(a) != subject(b) else "doubt",
+                f"At {load_words(point(a))}, {subject(b)!r} answered {high:.0%} of its requests and "
+                f"{subject(a)!r} {low:.0%}: its figures are of those that it could answer.",
+                "Rates and latencies of survivors aren't comparable with those of all. Make both answer all.",
+                locations([a, b], "completed"),
+            )
+
+
+def loads(rows: Sequence[Row]) -> Iterator[Finding]:
+    """One series was measured under higher loads than another."""
+    by_load: dict[str, dict[tuple[str, str], dict[float, Row]]] = {}
+    for row in rows:
+        if (raised := level(row)) and row.form == "csv" and row.kind == "serve":
+            series = by_load.setdefault(raised[0], {}).setdefault((row.file, subject(row)), {})
+            series.setdefault(raised[1], row)
+    for name, by_series in by_load.items():
+        for one, other in combinations(by_series, 2):
+            more, few = (one, other) if len(by_series[one]) >= len(by_series[other]) else (other, one)
+            most = max(by_series[few])
+            extra = sorted(v for v in by_series[more] if v > most)
+            first = [next(iter(by_series[who].values())) for who in (one, other)]
+            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and alike_prompts(*first):
+                yield note(
+                    "comparability.loads_differ",
+                    f"{_series_name(*more)} has results for {name.replace('_', ' ')} "
+                    f"{', '.join(f'{v:g}' for v in extra[:6])}, and {_series_name(*few)} has none beyond {most:g}.",
+                    "Say why the others are missing: they may have failed.",
+                )
+
+
+def _series_name(file: str, name: str) -> str:
+    return f"{name} ({file})" if name and name != file else file
+
+
+def models(rows: Sequence[Row]) -> Iterator[Finding]:
+    """An instruction-tuned model stands beside its base model."""
+    seen: set[frozenset[str]] = set()
+    for group in _served_alike(rows):
+        by_name = {named(str(r.setting("model"))): r for r in group if r.setting("model")}
+        for a, b in combinations(by_name, 2):
+            if a.taught != b.taught and related(a, b) and frozenset((a.name, b.name)) not in seen:
+                seen.add(frozenset((a.name, b.name)))
+                yield doubt(
+                    "comparability.model_differs",
+                    f"{a.name} and {b.name} are compared: one was taught to answer, the other wasn't, so that "
+                    "they end at other places and make other numbers of tokens.",
+                    "Use the same model for both.",
+                    [by_name[m].setting_location("model") for m in (a, b)],
+                )
+
+
+def parts_of_a_node(rows: Sequence[Row]) -> Iterator[Finding]:
+    for group in together(rows):
+        by_count = {n: r for r in group if (n := r.number("accelerators"))}
+        if len(by_count) > 1:
+            low, high = min(by_count), max(by_count)
+            yield note(
+                "comparability.parts_of_a_node",
+                f"{subject(by_count[high])!r} has {high:g} accelerators and {subject(by_count[low])!r} {low:g}.",
+                "Compare what each accelerator does, or what each dollar buys.",
+                locations([by_count[low], by_count[high]]),
+            )
+            return
+
+
+def definitions_rows(rows: Sequence[Row]) -> Iterator[Finding]:
+    by_stem: dict[str, Counter[str]] = {}
+    for row in rows:
+        for name, figure in row.figures.items():
+            if figure.definition and name.endswith("_ms"):
+                by_stem.setdefault(name.removesuffix("_ms").rpartition("_")[2], Counter())[figure.definition] += 1
+    unlike = {s: meanings for s, meanings in by_stem.items() if not one_meaning(meanings)}
+    if unlike:
+        yield note(
+            "comparability.definitions",
+            f"The tools mean different things by {', '.join(s.upper() for s in unlike)}: "
+            + "; ".join(f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items())
+            + ".",
+            "Don't put them in one column. METHOD.md says what each is.",
+        )
+
+
+# ---- two settings that are compared ----
+
+
+class Objection(NamedTuple):
+    """A finding, and the figures that it excludes: none, some, or (None) all of the pairing."""
+
+    finding: Finding
+    against: frozenset[str] | None = frozenset()
+
+
+class Two(NamedTuple):
+    """The two sides of a comparison."""
+
+    a: Group
+    b: Group
+    metrics: Sequence[str]
+
+    @property
+    def rows(self) -> tuple[Row, Row]:
+        return self.a[0].row, self.b[0].row
+
+    def settings(self, name: str) -> tuple[Scalar | None, Scalar | None]:
+        return self.rows[0].setting(name), self.rows[1].setting(name)
+
+    def means(self, figure: Callable[[Row], float | None]) -> list[float | None]:
+        """Return the mean over each side's runs."""
+        values = ([v for m in group if (v := figure(m.row)) is not None] for group in (self.a, self.b))
+        return [sum(side) / len(side) if side else None for side in values]
+
+    def ratios(self, counted: Callable[[Row], tuple[float, float] | None]) -> list[float | None]:
+        """Return the ratio of two counts, each summed over a side's runs."""
+        pairs = ([counts for m in group if (counts := counted(m.row))] for group in (self.a, self.b))
+        return [sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None for side in pairs]
+
+    def latencies(self, *stems: str) -> set[str]:
+        return {m for m in self.metrics if any(m.endswith(f"_{stem}_ms") for stem in stems)}
+
+
+def sides(two: Two) -> Iterator[Finding | Objection]:
+    for name, group in (("A", two.a), ("B", two.b)):
+        if any(m.verdict == "void" for m in group):
+            text = f"{name} is void by itself: {_codes(group, 'void')}."
+            advice = "Measure it again: what is wrong compares with nothing."
+            yield Objection(void("comparability.void_side", text, advice), None)
+        elif any(m.verdict == "doubtful" for m in group):
+            text = f"{name} is doubtful by itself: {_codes(group, 'doubt')}."
+            advice = "`dyno runs show` has the reasons. What moved one side alone looks like a difference."
+            yield doubt("comparability.doubtful_side", text, advice)
+
+
+def _codes(group: Group, level: str) -> str:
+    codes = Counter(f.code for m in group for f in m.findings if f.level == level)
+    listed = (f"{code} ({n} of {len(group)} runs)" if len(group) > 1 else code for code, n in codes.items())
+    return ", ".join(listed) or "its file says so"
+
+
+def load(two: Two) -> Iterator[Objection]:
+    """Such a pair is compared only with --anyway."""
+    if unlike := list(conflicts(*two.rows)):
+        text = f"Workload or load differ: {_listed(unlike)}."
+        advice = "Measure both under the same load: the figures differ by the load alone."
+        yield Objection(void("comparability.load", text, advice), None)
+
+
+def requests(two: Two) -> Iterator[Finding]:
+    a, b = two.means(requests_of)
+    if a and b and a != b:
+        yield doubt(
+            "comparability.requests",
+            f"A had {a:g} requests, B {b:g}: start and drain are a larger part of the shorter run.",
+            "Send as many to both.",
+        )
+
+
+def prompts(two: Two) -> Iterator[Finding]:
+    one, other = ({m.prompts_sha256 for m in group} - {None} for group in (two.a, two.b))
+    a, b = two.rows
+    tokenizers, datasets, seeds = two.settings("tokenizer"), two.settings("dataset"), two.settings("seed")
+    if all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
+        yield doubt(
+            "comparability.tokenizers",
+            f"Prompts were made with two tokenizers ({tokenizers[0]} and {tokenizers[1]}): they are other texts, "
+            "and a token is not the same amount of text.",
+            "Compare by text (characters, words), or with prompts from one file.",
+        )
+    elif all(datasets) and datasets[0] != datasets[1]:
+        yield doubt(
+            "comparability.prompts",
+            f"{a.tool or 'A'} took {datasets[0]}, {b.tool or 'B'} {datasets[1]}: other prompts, by other tools.",
+            "Give both the same file of prompts.",
+        )
+    elif one and other and one != other:
+        which = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] and len(two.a) == len(two.b) == 1 else ""
+        yield Finding(
+            "comparability.prompts",
+            # Random ones of the same lengths are as good; of repeats, one side may have had some more.
+            "note" if datasets[0] == "random" or one <= other or other <= one else "doubt",
+            f"The two sides did not get the same prompts{which}.",
+            "Give both the same seed, dataset and tokenizer; lengths and contents move latencies.",
+        )
+
+
+def lengths(two: Two) -> Iterator[Objection]:
+    by_time = {"request_throughput", "request_goodput", "duration_s"}
+    advice = "Compare tokens/s, or fix the lengths (--ignore-eos, --random-output-len) and measure again."
+    yield from _lengths(two, "output", by_time | two.latencies("e2el", "latency"), advice, False)
+    same = {m.prompts_sha256 for m in two.a} == {m.prompts_sha256 for m in two.b} != {None}
+    by_time |= {"total_token_throughput", "input_throughput"} | two.latencies("ttft")
+    yield from _lengths(two, "input", by_time, "Give both prompts of the same length.", same)
+
+
+def _lengths(two: Two, which: str, against: set[str], advice: str, same_prompts: bool) -> Iterator[Objection]:
+    def tokens(row: Row) -> tuple[float, float] | None:
+        count, done = row.get(f"total_{which}_tokens"), row.get("completed")
+        return (count, done) if count is not None and done else None
+
+    a, b = two.ratios(tokens)
+    if not a or not b or abs(b / a - 1) <= LENGTHS:
+        return
+    excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
+    text = f"A had {a:,.1f} {which} tokens a request, B {b:,.1f} ({b / a - 1:+.0%}): other work for each."
+    if excluded:
+        text += f" Not comparable then: {', '.join(map(words, excluded))}."
+    level: Level = "note" if same_prompts else "doubt"
+    yield Objection(Finding(f"comparability.{which}_length", level, text, advice), frozenset(excluded))
+
+
+def failures(two: Two) -> Iterator[Finding | Objection]:
+    def failed(row: Row) -> tuple[float, float] | None:
+        count, done = row.get("failed"), row.get("completed")
+        return (count, count + done) if count is not None and done is not None else None
+
+    a, b = two.ratios(failed)
+    if a is None or b is None or abs(a - b) <= FAILED:
+        return
+    refused = abs(a - b) >= FAILED_VOID
+    finding = Finding(
+        "comparability.failures",
+        "void" if refused else "doubt",
+        f"{a:.1%} of A's requests failed and {b:.1%} of B's: the side that fails more is left with less to do, and "
+        "its latencies are those of the requests that it could serve.",
+        "Find out why they fail before comparing speeds.",
+    )
+    yield Objection(finding, None if refused else frozenset())
+
+
+def definitions(two: Two) -> Iterator[Finding | Objection]:
+    a, b = two.rows
+    other: dict[str, list[str]] = {}
+    near: dict[str, list[str]] = {}
+    for metric in two.metrics:
+        x, y = a.figures.get(metric), b.figures.get(metric)
+        if x is None or y is None:
+            continue
+        one, meant = (DEFINITIONS.get(figure.definition, "") for figure in (x, y))
+        if one and meant and one != meant:
+            group = near if one_meaning((x.definition, y.definition)) else other
+            group.setdefault(f"A: {one} ({x.definition}); B: {meant} ({y.definition})", []).append(metric)
+        elif one != meant:
+            other.setdefault(f"it isn't known what {'A' if not one else 'B'} means by it", []).append(metric)
+    for why, metrics in near.items():
+        yield note(
+            "comparability.definitions",
+            f"{', '.join(map(words, metrics))}: told in other words, and the same but for streams that begin or "
+            f"end with a chunk without text. {why}.",
+            "Look at the first chunk of a stream where it matters.",
+        )
+    for why, metrics in other.items():
+        text = f"{', '.join(map(words, metrics))}: the two sides don't mean the same. {why[0].upper()}{why[1:]}."
+        advice = "Compare figures of one tool, or those that all reckon alike (throughput)."
+        yield Objection(note("comparability.definitions", text, advice), frozenset(metrics))
+
+
+def changes(two: Two) -> Iterator[Finding]:
+    things = things_changed(*two.rows)
+    listed = _listed(things)
+    names = [row.series or row.label for row in two.rows]
+    if not things and all(names) and names[0] != names[1]:
+        listed, things = f"what their author calls {names[0]} and {names[1]}", [("series", names[0], names[1])]
+    if len(things) == 1:
+        advice = "That is what the figures compare, as far as settings are told."
+        yield note("comparability.subject", f"What differs is {listed}.", advice)
+    elif things:
+        advice = "It can't be told which of them made the difference. Change one at a time."
+        yield doubt("comparability.several_changes", f"{len(things)} things differ at once: {listed}.", advice)
+    else:
+        advice = "A difference then is something that isn't told, or chance."
+        yield note("comparability.nothing_changed", "No setting that is told differs between the two.", advice)
+
+
+def accelerators(two: Two) -> Iterator[Finding]:
+    a, b = (row.number("accelerators") for row in two.rows)
+    if not a or not b or a == b:
+        return
+    one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
+    each = f" For each: {one / a:,.1f} and {other / b:,.1f} tokens/s." if one and other else ""
+    yield doubt(
+        "comparability.accelerators",
+        f"A used {a:g} accelerators and B {b:g}.{each}",
+        "Compare whole machines, or the throughput of each accelerator at the latency that is wanted.",
+    )
+
+
+def single_runs(two: Two) -> Iterator[Finding]:
+    if len(two.a) == len(two.b) == 1 and two.rows[0].kind != "quality":
+        yield note(
+            "comparability.single_runs",
+            "One run on each side: the intervals hold what differs between a run's requests, and for what differs "
+            f"from run to run an allowance of {100 * ALLOWED:g} %, which may be too little.",
+            "Repeat both (`repeats = 3` in a study) before a difference of a few percent is called real.",
+        )
+
+
+def rigs(two: Two) -> Iterator[Finding]:
+    a, b = two.a[0].rig, two.b[0].rig
+    if a is not None and b is not None:
+        yield from machine.differences(a, b)
+
+
+def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
+    """Settings that differ, without those that follow from another one that does."""
+    sure = a.form == b.form == "run"
+    unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
+    for name in dict.fromkeys((*a.settings, *b.settings)):
+        x, y = a.setting(name), b.setting(name)
+        if name in _NOT_A_CHANGE or passes(name) or plain(x) == plain(y) or (not sure and (x is None or y is None)):
+            continue
+        if name == "model" and _last(x) == _last(y):  # wherever it lies
+            continue
+        unlike[name] = (x, y)
+    if a.tool != b.tool and a.tool and b.tool:
+        unlike["tool"] = (a.tool, b.tool)
+    follows = {name: set(dependent) for name, dependent in _FOLLOWS.items() if name in unlike}
+    if "model" in unlike and not _same_model(*unlike["model"]):
+        follows.get("quantization", set()).discard("model")
+    followed = set().union(*follows.values())
+    return [(name, *values) for name, values in unlike.items() if name not in followed]
+
+
+def _same_model(x: Scalar | None, y: Scalar | None) -> bool:
+    """But for the words that tell its quantization."""
+    return _QUANTIZATION.sub("", _last(x)) == _QUANTIZATION.sub("", _last(y))
+
+
+def _last(path: Scalar | None) -> str:
+    return str(path).rstrip("/").rpartition("/")[2]
+
+
+def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
+    def value(v: Scalar | None) -> str:
+        return "not told" if v is None else f"{v:g}" if isinstance(v, float) else str(v)
+
+    return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)

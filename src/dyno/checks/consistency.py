@@ -1,0 +1,512 @@
+"""Can the figures of one result all be true, and are two results one? Needs no other knowledge than what they mean."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from dyno.facts.finding import Finding, doubt, note, void
+from dyno.facts.imported import Figure, Row
+from dyno.facts.load import LOAD
+from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS
+from dyno.measure.cost import per_million
+from dyno.measure.points import (
+    bounds,
+    duration,
+    finite_rate,
+    locations,
+    output_each,
+    point,
+    requests_per_s,
+    sent,
+    settings,
+    subject,
+)
+
+SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
+WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
+OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
+# Tools whose throughput is the sum over the whole run; others reckon it in a window of their own.
+WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
+NEAR, NEARLY = 0.001, 0.0025
+_TELLING = (
+    "duration_s", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "mean_itl_ms",
+    "p99_itl_ms", "mean_e2el_ms", "total_token_throughput", "output_throughput", "mean_latency_ms",
+)  # fmt: skip
+_KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
+_SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
+SAME = 6  # figures, that a copy has at least
+MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
+
+
+def sums(row: Row) -> Iterator[Finding]:
+    """Counts by duration against the throughput that is told."""
+    took = duration(row)
+    if took is None or row.tool not in WHOLE_RUN:
+        return
+    f = row.figures
+    total = f.get("total_tokens")
+    if total is None and "total_input_tokens" in f and "total_output_tokens" in f:
+        total = Figure(f["total_input_tokens"].value + f["total_output_tokens"].value, f["total_output_tokens"].line)
+    pairs = (
+        ("requests", "request_throughput", f.get("completed"), "completed"),
+        ("output tokens", "output_throughput", f.get("total_output_tokens"), "total_output_tokens"),
+        ("tokens", "total_token_throughput", total, "total_output_tokens"),
+    )
+    wrong: list[tuple[float, str, str, str]] = []
+    for what, name, count, count_name in pairs:
+        reported = f.get(name)
+        if count is None or reported is None or not count.value:
+            continue
+        low, high = count.value / bounds(took)[1], count.value / max(bounds(took)[0], 1e-9)
+        least, most = bounds(reported)
+        # A table may be cut to few digits in any of its columns.
+        slack = (SLACK if row.form in ("json", "block", "csv") else 0.02) * reported.value
+        if least > high + slack or most < low - slack:
+            off = reported.value / (count.value / took.value) - 1
+            text = f"{count.value:,.0f} {what} in {took.value:,.2f} s are {count.value / took.value:,.2f}/s, and "
+            wrong.append((abs(off), f"{text}{reported.value:,.2f} is told ({off:+.2%})", name, count_name))
+    if wrong:
+        worst = max(wrong)
+        yield Finding(
+            "consistency.sums",
+            "void" if worst[0] > WRONG else "doubt",
+            f"{'; '.join(w[1] for w in wrong)}.",
+            "One of them is of another run, or wrong. Look into the raw results.",
+            locations([row], "duration_s", *(n for w in wrong for n in w[2:])),
+        )
+
+
+def percentiles(row: Row) -> Iterator[Finding]:
+    """Their order, and what a mean allows."""
+    for stem in SAMPLED:
+        ladder = _ladder(row, stem)
+        wrong = [
+            f"{a} {x.value:,.2f} ms lies above {b} {y.value:,.2f} ms"
+            for (a, x), (b, y) in pairwise(ladder)
+            if bounds(x)[0] > bounds(y)[1] + SLACK * y.value
+        ]
+        mean = row.figures.get(f"mean_{stem}_ms")
+        count = _count(row, stem)
+        below = [f"{name} {value.value:,.2f} ms" for name, value in ladder if value.value < -value.half]
+        if below:
+            yield void(
+                "consistency.percentiles",
+                f"{stem.upper()}: a time can't be negative: {', '.join(below)}.",
+                "Look into the raw results.",
+                locations([row], *(f"{n}_{stem}_ms" for n, _ in ladder)),
+            )
+            continue
+        for name, value in ladder if mean is not None else []:
+            if mean is not None and (most := _most(name, bounds(mean)[1], count)) and bounds(value)[0] > most * 1.01:
+                wrong.append(
+                    f"{name} {value.value:,.2f} ms can't be: with a mean of {mean.value:,.2f} ms it is at most "
+                    f"{most:,.2f} ms"
+                )  # fmt: skip
+        least, highest = row.figures.get(f"min_{stem}_ms"), row.figures.get(f"max_{stem}_ms")
+        if mean and least and bounds(mean)[1] < bounds(least)[0]:
+            wrong.append(f"the mean {mean.value:,.2f} ms lies below the minimum {least.value:,.2f} ms")
+        if mean and highest and bounds(mean)[0] > bounds(highest)[1]:
+            wrong.append(f"the mean {mean.value:,.2f} ms lies above the maximum {highest.value:,.2f} ms")
+        if wrong:
+            yield void(
+                "consistency.percentiles",
+                f"{stem.upper()}: {'; '.join(wrong)}.",
+                "Such figures aren't of one set of requests, or a unit is wrong. Look into the raw results.",
+                locations([row], f"mean_{stem}_ms", *(f"{n}_{stem}_ms" for n, _ in ladder)),
+            )
+
+
+def _ladder(row: Row, stem: str) -> list[tuple[str, Figure]]:
+    """From the minimum to the maximum."""
+    ladder: list[tuple[float, str, Figure]] = []
+    for name, figure in row.figures.items():
+        if not name.endswith(f"_{stem}_ms"):
+            continue
+        word = name.removesuffix(f"_{stem}_ms")
+        place = {"min": 0.0, "median": 50.0, "max": 100.0}.get(word)
+        if place is None and word.startswith("p"):
+            try:
+                place = float(word[1:])
+            except ValueError:
+                continue
+        if place is not None:
+            ladder.append((place, word, figure))
+    return [(word, figure) for _, word, figure in sorted(ladder, key=lambda t: t[0])]
+
+
+def _count(row: Row, stem: str) -> float | None:
+    return row.get("total_output_tokens") if stem == "itl" else row.get("completed")
+
+
+def _most(word: str, mean: float, count: float | None) -> float | None:
+    """What a percentile of times can be at most: those that lie above it are part of the mean."""
+    place = 50.0 if word == "median" else float(word[1:]) if word[:1] == "p" and word[1:2].isdigit() else None
+    if place is None or place < 50 or not count:
+        return None
+    above = max((1 - place / 100) * (count - 1), 1.0)  # samples at least as large; of the highest, itself
+    return mean * count / above
+
+
+def tail_below_mean(row: Row) -> Iterator[Finding]:
+    """Possible if a few are very much longer than all others, and then the mean says nothing."""
+    for stem in ("ttft", "tpot", "e2el"):
+        mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
+        if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
+            yield doubt(
+                "consistency.tail_below_mean",
+                f"P99 of {stem.upper()} ({tail.value:,.2f} ms) lies below its mean ({mean.value:,.2f} ms).",
+                "Either they are of different requests, or one in a hundred took so long that the mean is theirs.",
+                locations([row], f"mean_{stem}_ms", f"p99_{stem}_ms"),
+            )
+
+
+def end_before_first(row: Row) -> Iterator[Finding]:
+    """No request ends before its first token, so that no statistic of the ends lies below that of the first tokens."""
+    wrong = []
+    if row.tool == "dyno":  # it leaves first tokens out whose arrival it doesn't know
+        return
+    for word in ("mean", "median", "p50", "p90", "p95", "p99"):
+        first, end = row.figures.get(f"{word}_ttft_ms"), row.figures.get(f"{word}_e2el_ms")
+        if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
+            wrong.append(f"{word} TTFT {first.value:,.2f} ms, {word} E2EL {end.value:,.2f} ms")
+    if wrong:
+        yield void(
+            "consistency.end_before_first",
+            f"Requests end before their first token: {'; '.join(wrong)}.",
+            "The two are of different requests, or a unit is wrong.",
+            locations([row], "mean_ttft_ms", "mean_e2el_ms"),
+        )
+
+
+def latencies(row: Row) -> Iterator[Finding]:
+    """From the first token to the end it takes as many gaps as there are chunks, and at most tokens − 1."""
+    first, end, gap = (row.figures.get(f"mean_{s}_ms") for s in ("ttft", "e2el", "itl"))
+    each = output_each(row)
+    if row.tool not in ("vllm", "sglang", "dyno") or not (first and end and gap and each) or each < 2:
+        return
+    decoding, most = end.value - first.value, gap.value * (each - 1)
+    if decoding > 1.1 * most + 2.0 and gap.value > 0:
+        yield doubt(
+            "consistency.latencies",
+            f"From first token to end it took {decoding:,.0f} ms on average, but {each:.1f} tokens at "
+            f"{gap.value:.2f} ms each (ITL) take {most:,.0f} ms at most.",
+            "TTFT, ITL and E2EL are not of the same requests, or tokens were counted short.",
+            locations([row], "mean_ttft_ms", "mean_itl_ms", "mean_e2el_ms"),
+        )
+
+
+def in_flight(row: Row) -> Iterator[Finding]:
+    """Little's law: requests/s times the seconds that each was there. More than were let in can't be."""
+    rps, each, first = requests_per_s(row), output_each(row), row.get("mean_ttft_ms")
+    limits = {
+        "concurrency": row.number("concurrency"),
+        "requests": (sent(row) or (row.get("completed") or 0.0, ""))[0] or None,
+    }
+    known = {name: value for name, value in limits.items() if value}
+    if row.kind != "serve" or rps is None or not known or row.tool not in ("vllm", "sglang", "dyno", ""):
+        return
+    name, most = min(known.items(), key=lambda kv: kv[1])
+    cap = f"a concurrency of {most:g}" if name == "concurrency" else f"{most:g} requests in all"
+    e2el, tpot = row.get("mean_e2el_ms"), row.get("mean_tpot_ms")
+    if e2el is not None and rps * e2el / 1000 > OVER * most + 0.5:
+        yield void(
+            "consistency.in_flight",
+            f"{rps:.2f} requests/s that take {e2el / 1000:,.2f} s each are {rps * e2el / 1000:,.0f} in flight, "
+            f"with {cap}.",
+            "Latency, rate and limit can't all be true. Look into the raw results.",
+            locations([row], "request_throughput", "mean_e2el_ms"),
+        )
+    if e2el is None and tpot and first is not None and each and each > 1:
+        streams = rps * (first + (each - 1) * tpot) / 1000
+        if streams > OVER * most + 0.5:
+            itl = row.get("mean_itl_ms")
+            by_gaps = f"; by the gaps (ITL) {rps * (first + (each - 1) * itl) / 1000:,.0f}" if itl else ""
+            yield Finding(
+                "consistency.mean_tpot",
+                # With no limit at all it is so with every set of chats, and nobody chose a level to compare.
+                "doubt" if streams > FAR_OVER * most and (name == "concurrency" or finite_rate(row)) else "note",
+                f"By its mean TPOT of {tpot:,.1f} ms, {streams:,.0f} requests would be in flight, with {cap}{by_gaps}.",
+                "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
+                locations([row], "mean_tpot_ms", "mean_itl_ms"),
+            )
+
+
+def beyond_the_run(row: Row) -> Iterator[Finding]:
+    """A median request that takes longer than all requests together."""
+    middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
+    if row.kind != "serve" or row.tool not in ("vllm", "sglang", "dyno") or not (middle and each and took) or each < 2:
+        return
+    long_s = middle * (each - 1) / 1000
+    if long_s > 1.5 * took.value:
+        same = each == round(each)  # all answers have that length
+        yield Finding(
+            "consistency.beyond_the_run",
+            "void" if same and long_s > 2 * took.value else "doubt",
+            f"At its median TPOT of {middle:,.1f} ms, an answer of {each:,.0f} tokens takes {long_s:,.0f} s, in a run "
+            f"of {took.value:,.1f} s.",
+            "That is no time per token. Tokens came all at once, or were counted wrongly.",
+            locations([row], "median_tpot_ms", "duration_s"),
+        )
+
+
+def batch_counts(row: Row) -> Iterator[Finding]:
+    """Offline: requests × (input + output) against the tokens that are told."""
+    read, length, count, total = (
+        row.number("input_len"), row.number("output_len"), row.get("completed"), row.get("total_tokens"),
+    )  # fmt: skip
+    if row.kind == "serve" or not (read and length and count and total):
+        return
+    expected = count * (read + length)
+    if abs(total / expected - 1) > 0.02:
+        yield doubt(
+            "consistency.tokens",
+            f"{count:,.0f} requests of {read:,.0f} + {length:,.0f} tokens are {expected:,.0f}, "
+            f"and {total:,.0f} is told.",
+            "Its lengths or its count are not those of this row.",
+            locations([row], "total_tokens", "completed"),
+        )
+
+
+def zero_first_token(row: Row) -> Iterator[Finding]:
+    """A first token that takes no time."""
+    mean, median = row.figures.get("mean_ttft_ms"), row.figures.get("median_ttft_ms")
+    others = [row.get(f"mean_{s}_ms") for s in ("tpot", "itl")]
+    if row.samples and row.samples.ttfts_ms:
+        return  # requests.zeros_in_mean knows more
+    if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
+        yield doubt(
+            "consistency.zero_ttft",
+            "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else "."),
+            "Answers without a token, or tokens that the client took for something else, were counted with zero.",
+            locations([row], "mean_ttft_ms", "median_ttft_ms"),
+        )
+
+
+def peak(row: Row) -> Iterator[Finding]:
+    highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
+    # dyno's is of a whole second, and some runs are shorter.
+    if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
+        yield note(
+            "consistency.peak_below_mean",
+            f"The peak output throughput ({highest.value:,.0f} tok/s) lies below the mean ({mean.value:,.0f} tok/s).",
+            "The tool counts chunks for the peak, and a chunk holds several tokens. Don't use the peak.",
+            locations([row], "peak_output_throughput", "output_throughput"),
+        )
+
+
+def two_runs(row: Row) -> Iterator[Finding]:
+    """Offline: tokens of the batch by its latency against the throughput beside it."""
+    batch, read, generated = row.number("batch_size"), row.number("input_len"), row.number("output_len")
+    latency = row.get("mean_latency_ms") or row.get("mean_e2el_ms")
+    reported = row.figures.get("total_token_throughput")
+    if row.kind == "serve" or not (batch and read and generated and latency and reported):
+        return
+    expected = batch * (read + generated) / (latency / 1000)
+    off = reported.value / expected - 1
+    if abs(off) > 0.02:
+        yield Finding(
+            "consistency.two_runs",
+            "void" if abs(off) > 0.5 else "doubt",
+            f"{batch:g} × ({read:g} + {generated:g}) tokens in {latency / 1000:,.2f} s are {expected:,.1f} tok/s, and "
+            f"{reported.value:,.1f} is told ({off:+.1%}).",
+            "Latency and throughput of this row are of different runs, or its batch size is another one.",
+            locations([row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput"),
+        )
+
+
+def price(row: Row) -> Iterator[Finding]:
+    reported, hour = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour")
+    speeds = [s for name in TOKEN_THROUGHPUTS if (s := row.get(name))]
+    if reported is None or not hour or not speeds:
+        return
+    costs = [cost for speed in speeds if (cost := per_million(hour, speed)) is not None]
+    if all(abs(reported.value / cost - 1) > WRONG for cost in costs):
+        yield doubt(
+            "consistency.price",
+            f"{hour:g} an hour at {speeds[0]:,.1f} tok/s are {costs[0]:,.2f} for a million tokens, and "
+            f"{reported.value:,.2f} is told.",
+            "Say which tokens are counted, and for how many machines the price is.",
+            locations([row], "cost_per_million_tokens"),
+        )
+
+
+def rate_exceeds(row: Row) -> Iterator[Finding]:
+    """More requests served each second than were sent."""
+    offered, rps = finite_rate(row), requests_per_s(row)
+    done = row.get("completed") or row.number("num_prompts") or 0.0
+    if offered and rps and done >= 100 and rps > 1.25 * offered:
+        yield doubt(
+            "consistency.more_than_offered",
+            f"{rps:.2f} requests/s were served, where {offered:g} were offered.",
+            "The rate is not the one of this run, or requests were not sent as planned.",
+            locations([row], "request_throughput"),
+        )
+
+
+def copies(rows: Sequence[Row]) -> Iterator[Finding]:
+    """One result that stands several times in one file, in the same form."""
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        values = tuple(sorted((n, f.value) for n, f in row.figures.items()))
+        if row.kind == "serve" and row.form != "table" and len(values) >= SAME and row.get("duration_s"):
+            alike.setdefault((row.file, row.form, values, str(sorted(settings(row).items())), point(row)), []).append(
+                row
+            )
+    for same in alike.values():
+        if len(same) > 1:
+            yield note(
+                "consistency.copies",
+                f"{len(same)} results are the same in all {len(same[0].figures)} figures: one, told {len(same)} times.",
+                "They are no repeats. Repeat the run for its noise.",
+                locations(same),
+            )
+
+
+def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
+    """One note for all results that were merged with a second report of themselves."""
+    if pairs:
+        first, copy = pairs[0]
+        said = "1 result is reported twice and counts once"
+        if len(pairs) > 1:
+            said = f"{len(pairs):,} results are reported more than once and count once. The first"
+        yield note(
+            "consistency.reported_twice",
+            f"{said}: {copy.location} repeats {first.location}.",
+            "If these are separate runs, one of them has copied figures. Check the raw results.",
+            locations([row for pair in pairs for row in pair]),
+        )
+
+
+def twins(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Different things that behave the same to the last digit."""
+    served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
+    served.sort(key=lambda r: r.figures["duration_s"].value)
+    generated = [
+        r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith("tg") and r.get("speed")
+    ]
+    for i, a in enumerate(served):
+        for b in served[i + 1 : i + 1 + NEIGHBOURS]:
+            if b.figures["duration_s"].value > a.figures["duration_s"].value * (1 + NEAR):
+                break
+            yield from _twins(a, b, generated[:MOST])
+
+
+def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
+    differs = [n for n in _SUBJECT if n in settings(a) and n in settings(b) and settings(a)[n] != settings(b)[n]]
+    load = [n for n in LOAD if a.setting(n) is not None and b.setting(n) is not None and a.setting(n) != b.setting(n)]
+    if not (differs or load):
+        return
+    both = [n for n in _TELLING if a.get(n) and b.get(n)]
+    if len(both) < 4 or (a.get("completed") or 0) < 10:
+        return
+    equal = [n for n in both if a.get(n) == b.get(n)]
+    paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
+    same = len(equal) == len(both)
+    near = bool(paces) and all(_off(a, b, n) < NEARLY for n in paces) and not load and point(a) == point(b)
+    if not (same or near):
+        return
+    what = " and ".join(f"{n.replace('_', ' ')} {settings(a)[n]} / {settings(b)[n]}" for n in differs) or ", ".join(
+        f"{n} {a.setting(n)} / {b.setting(n)}" for n in load
+    )
+    text = (
+        f"Two results with {what} are the same in all {len(both)} figures."
+        if same
+        else f"Results with {what} took {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, with "
+        + ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
+        + "."
+    )
+    witness = _witness(a, b, generated) if not same else None
+    yield Finding(
+        "consistency.twins",
+        "void" if witness or same else "doubt",
+        text + (f" {witness[0]}" if witness else ""),
+        "One server was measured twice: a client's --model doesn't choose what is served. Ask the server what it is.",
+        locations([a, b], "duration_s", "mean_itl_ms") + (witness[1] if witness else []),
+    )
+
+
+def _off(a: Row, b: Row, name: str) -> float:
+    x, y = a.figures[name].value, b.figures[name].value
+    return abs(x / y - 1) if y else 1.0
+
+
+def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] | None:
+    """Token generation of both models, measured by another tool in the same papers."""
+    speeds = []
+    for row in (a, b):
+        name = str(row.setting("quantization") or row.setting("model") or "").lower()
+        matching = [
+            r for r in generated
+            if _alike(name, f"{r.setting('model') or ''} {r.label} {r.setting('quantization') or ''}".lower())
+        ]  # fmt: skip
+        if not matching:
+            return None
+        speeds.append(max(matching, key=lambda r: r.figures["speed"].value))
+    x, y = (r.figures["speed"].value for r in speeds)
+    if min(x, y) > 0.9 * max(x, y):
+        return None
+    return f"Alone they make {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label}).", locations(
+        speeds, "speed"
+    )
+
+
+def _alike(name: str, other: str) -> bool:
+    """llama-bench writes 'Q4_K - Medium' where a file's name says Q4_K_M."""
+    kinds = _KIND.findall(name.replace("-", "_"))
+    if not kinds:
+        return False
+    wanted = kinds[-1].replace("fp16", "f16")
+    spelled = re.sub(r" ?- (small|medium|large)", lambda m: f"_{m[1][0]}", other)
+    return wanted in _KIND.findall(spelled)
+
+
+def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Rows that are others times a whole number, with the very same time: reckoned, not measured."""
+    by_time: dict[tuple[str, str, float], list[Row]] = {}
+    for row in rows:
+        for name in ("duration_s", "mean_latency_ms", "mean_e2el_ms"):
+            if (time := row.get(name)) and time > 0:
+                by_time.setdefault((row.kind, name, time), []).append(row)
+    groups: dict[tuple[str, str, int, str], list[tuple[Row, Row]]] = {}
+    for (_, name, _), same_time in by_time.items():
+        for i, a in enumerate(same_time[:50]):
+            for b in same_time[i + 1 : 50]:
+                if (times := _multiple(a, b)) and subject(a) != subject(b):
+                    low, high = (a, b) if times > 0 else (b, a)
+                    groups.setdefault((subject(low), subject(high), abs(times), name), []).append((low, high))
+    seen: set[tuple[str, str, int]] = set()
+    for (low_name, high_name, times, name), pairs in groups.items():
+        digits = max(_digits(low.get(name) or 0) for low, _ in pairs)
+        if (low_name, high_name, times) in seen or (len(pairs) < 3 and digits < 6):
+            continue
+        seen.add((low_name, high_name, times))
+        low, high = pairs[0]
+        yield void(
+            "comparability.multiplied",
+            f"{len(pairs)} results of {high_name!r} have the very times of {low_name!r} (such as "
+            f"{low.get(name):,.8g}) and {times} times its throughput: they were reckoned, not measured.",
+            "Mark them as an estimate, or measure them.",
+            locations([high for _, high in pairs[:6]]) + locations([low]),
+        )
+
+
+def _multiple(a: Row, b: Row) -> int | None:
+    """How many times b's throughput is a's; negative: the other way round."""
+    ratios = []
+    for name in reversed(THROUGHPUTS):
+        x, y = a.figures.get(name), b.figures.get(name)
+        if x and y and x.value and y.value:
+            if min(_digits(x.value), _digits(y.value)) < 4:
+                continue
+            ratios.append(y.value / x.value)
+    if not ratios:
+        return None
+    for ratio, sign in ((ratios[0], 1), (1 / ratios[0], -1)):
+        whole = round(ratio)
+        if 2 <= whole <= 64 and all(abs((r if sign > 0 else 1 / r) / whole - 1) < 2e-5 for r in ratios):
+            return sign * whole
+    return None
+
+
+def _digits(value: float) -> int:
+    return len(f"{value:.10g}".replace(".", "").lstrip("0"))

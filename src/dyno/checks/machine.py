@@ -1,0 +1,231 @@
+"""Was the machine fit to be measured, how did it run under the load, and are two machines the same?
+
+The rig is that of the machine on which dyno ran: its checks are silent about a server elsewhere.
+"""
+
+from collections.abc import Iterator
+
+from dyno.checks.evidence import Circumstances, Evidence
+from dyno.facts.finding import Finding, doubt, note
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
+from dyno.units import human_bytes
+
+FEW = 10  # samples: fewer tell nothing of a share
+THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples
+GAP_S = 2.0
+PRESSURE_PERCENT = 10.0
+Difference = tuple[str, object, object]
+_SETTINGS = ("power_cap_w", "clock_max_mhz", "memory_clock_max_mhz", "partition", "link")
+
+
+def accelerator_shared(rig: Rig) -> Iterator[Finding]:
+    shared = [a for a in rig.accelerators if a.engine and a.processes]
+    if shared:
+        yield doubt(
+            "rig.accelerator_shared",
+            f"Other processes use accelerators that the engine uses: {_on(shared)}.",
+            "They take compute, bandwidth and memory from the engine. Stop them, or use accelerators that are free.",
+        )
+    # One process on each may be the engine itself.
+    unclear = [a for a in rig.accelerators if a.engine is None and len(a.processes) > 1]
+    if unclear:
+        yield note(
+            "rig.accelerator_shared",
+            f"Several processes use one accelerator, and dyno can't tell which are the engine's: {_on(unclear)}.",
+            "Make sure that nothing else ran there.",
+        )
+
+
+def _on(accelerators: list[Accelerator]) -> str:
+    return "; ".join(f"on {a.index} {', '.join(a.processes)}" for a in accelerators)
+
+
+def power_capped(rig: Rig) -> Iterator[Finding]:
+    capped: dict[str, list[str]] = {}
+    for a in _in_use(rig):
+        if a.power_cap_w and a.power_cap_default_w and a.power_cap_w < 0.99 * a.power_cap_default_w:
+            capped.setdefault(f"{a.power_cap_w:g} W of {a.power_cap_default_w:g} W", []).append(str(a.index))
+    if capped:
+        listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
+        yield note(
+            "rig.power_capped",
+            f"The power of accelerators is capped below its default: {listed}.",
+            "Say so with the figures, or set the default again.",
+        )
+
+
+def _in_use(rig: Rig) -> list[Accelerator]:
+    """Return those that the engine uses, or may use."""
+    return [a for a in rig.accelerators if a.engine is not False]
+
+
+def _discrete(rig: Rig) -> list[Accelerator]:
+    return [a for a in _in_use(rig) if not a.integrated]
+
+
+def numa_balancing(rig: Rig) -> Iterator[Finding]:
+    if rig.state.get("numa_balancing") == "on" and _discrete(rig) and rig.numa_nodes != 1:
+        yield note(
+            "rig.numa_balancing",
+            f"Automatic NUMA balancing is on, with {rig.numa_nodes or 'several'} NUMA nodes and {len(_discrete(rig))} "
+            "accelerators: the kernel moves pages while they are in use, which slows and scatters the figures.",
+            "AMD and others advise `sysctl kernel.numa_balancing=0` for measurements.",
+        )
+
+
+def governor(rig: Rig) -> Iterator[Finding]:
+    state = rig.state.get("governor")
+    if state is not None and not all(
+        part.split(" on ")[0] in ("performance", "powersave (performance)") for part in state.split(", ")
+    ):
+        yield note(
+            "rig.governor",
+            f"The processor's frequency governor is {state}: clocks drop between an engine's steps, and its work on "
+            "the processor takes longer.",
+            "Set `cpupower frequency-set -g performance`, or say so with the figures.",
+        )
+
+
+def iommu(rig: Rig) -> Iterator[Finding]:
+    state = rig.state.get("iommu", "")
+    cards = [a for a in _discrete(rig) if a.vendor == "amd"]
+    translating = state.startswith("on") and ("DMA" in state or ("identity" not in state and "iommu=pt" not in state))
+    if len(cards) > 1 and translating:
+        yield note(
+            "rig.iommu",
+            f"The IOMMU translates addresses ({state}) with {len(cards)} AMD accelerators, which can slow transfers "
+            "between them.",
+            "AMD advises iommu=pt on the kernel's command line.",
+        )
+
+
+def memory_short(rig: Rig) -> Iterator[Finding]:
+    pressure = rig.memory_pressure_percent or 0.0
+    swapped = rig.swap_used_bytes or 0
+    # A little swap is old and idle.
+    if pressure < PRESSURE_PERCENT and swapped < max(1 << 30, 0.01 * (rig.memory_bytes or 0)):
+        return
+    free = "" if rig.memory_free_bytes is None else f", {human_bytes(rig.memory_free_bytes)} of memory are free"
+    yield Finding(
+        "rig.memory_short",
+        "doubt" if pressure >= PRESSURE_PERCENT else "note",
+        f"{human_bytes(swapped)} of swap are in use{free}, and processes waited for memory in {pressure:.0f} % of the "
+        "ten seconds before the load.",
+        "What is swapped out comes back slowly. Stop what isn't needed, or use a smaller model or cache.",
+    )
+
+
+def _engine_accelerators(e: Circumstances) -> list[AcceleratorTelemetry]:
+    return [a for a in e.telemetry.accelerators if a.engine and a.samples >= FEW] if e.telemetry else []
+
+
+def throttled(e: Circumstances) -> Iterator[Finding]:
+    held = []
+    for a in _engine_accelerators(e):
+        reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
+        if reasons:
+            listed = ", ".join(f"{r} in {share:.0%}" for r, share in reasons.items())
+            hot = "" if a.temperature_max_c is None else f", up to {a.temperature_max_c:.0f} °C"
+            held.append(f"on {a.index} {listed} of the samples{hot}")
+    if held:
+        yield doubt(
+            "telemetry.throttled",
+            f"Accelerators held their clocks down under the load: {'; '.join(held)}.",
+            "These are the figures of a machine that is too hot or short of power, and another day's will differ. Look "
+            "at cooling and power supply.",
+        )
+
+
+def power_limited(e: Circumstances) -> Iterator[Finding]:
+    """A note: accelerators are built to run at their power limit, and a good engine gets them there."""
+    capped = {}
+    for a in _engine_accelerators(e):
+        share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)
+        if share >= AT_THE_LIMIT:
+            mean = "" if a.power_mean_w is None else f", {a.power_mean_w:.0f} W on average"
+            capped[a.index] = f"{a.index} in {share:.0%} of the samples{mean}"
+    if capped:
+        yield note(
+            "telemetry.power_limited",
+            f"The power limit held clocks down: on accelerator {'; '.join(capped.values())}.",
+            "That is how they are built. Compare with machines of the same limit only.",
+        )
+
+
+def energy(e: Evidence) -> Iterator[Finding]:
+    odd = []
+    for a in _engine_accelerators(e):
+        counted, summed = a.energy_j, a.energy_by_power_j
+        # Power is an average over the second before: of a short load it is another's.
+        if counted and summed and e.summary.duration_s >= 10 and abs(summed / counted - 1) > 0.05:
+            odd.append(f"{a.index} counted {counted:.0f} J, and its power over time is {summed:.0f} J")
+    if odd:
+        yield note(
+            "telemetry.energy_differs",
+            f"Energy by counter and by power differ by over 5 %: accelerator {'; '.join(odd)}.",
+            "The counter is what is reported. Take joules for each token as good to that difference.",
+        )
+
+
+def sparse(e: Circumstances) -> Iterator[Finding]:
+    t = e.telemetry
+    if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
+        died = next((f" ({why})" for why in t.absent if "sampler" in why), "")
+        yield note(
+            "telemetry.sparse",
+            f"The machine was not sampled for {t.longest_gap_s:.1f} s of the load{died}.",
+            "Peaks of power and memory may be missed. Latencies and throughput are not affected.",
+        )
+
+
+def differences(a: Rig, b: Rig) -> Iterator[Finding]:
+    """What may explain a difference between figures besides the thing that is compared."""
+    hardware = list(_unlike(a, b, ("cpu", "sockets", "cores", "numa_nodes")))
+    if abs((a.memory_bytes or 0) - (b.memory_bytes or 0)) > 0.02 * (a.memory_bytes or 0):
+        hardware.append(("memory", human_bytes(a.memory_bytes or 0), human_bytes(b.memory_bytes or 0)))
+    if _names(a) != _names(b):
+        hardware.append(("accelerators", _names(a) or "none", _names(b) or "none"))
+    alike = [(x, y) for x, y in zip(a.accelerators, b.accelerators, strict=False) if x.name == y.name]
+    software = list(_unlike(a, b, ("system", "kernel", "container")))
+    software += [d for x, y in alike for d in _unlike(x, y, ("driver",))]
+    software += _unlike_keys(a.state, b.state, {"rocm"})
+    settings = [d for x, y in alike for d in _unlike(x, y, _SETTINGS)]
+    settings += _unlike_keys(a.state, b.state, (set(a.state) | set(b.state)) - {"rocm"})
+    variables = list(_unlike_keys(a.environment, b.environment, set(a.environment) | set(b.environment)))
+    if hardware:
+        advice = "Then the figures compare machines, whatever else was changed."
+        yield note("rig.hardware_differs", f"The machines differ: {_listed(hardware)}.", advice)
+    if software:
+        advice = "Either may move the figures. Measure both on the same one."
+        yield doubt("rig.software_differs", f"System or driver differ: {_listed(software)}.", advice)
+    if settings:
+        advice = "Set both alike, or the comparison is of these settings too."
+        yield doubt("rig.settings_differ", f"The machines are set differently: {_listed(settings)}.", advice)
+    if variables:
+        advice = "If that isn't what you compare, set them alike."
+        yield note("rig.environment_differs", f"Environment variables differ: {_listed(variables)}.", advice)
+
+
+def _names(rig: Rig) -> str:
+    names = [x.name for x in rig.accelerators]
+    return ", ".join(f"{names.count(n)}×{n}" for n in dict.fromkeys(names))
+
+
+def _unlike(a: Rig | Accelerator, b: Rig | Accelerator, fields: tuple[str, ...]) -> Iterator[Difference]:
+    for field in fields:
+        one, other = getattr(a, field), getattr(b, field)
+        if one != other:
+            yield field.removesuffix("_w").removesuffix("_mhz").replace("_", " "), one, other
+
+
+def _unlike_keys(a: dict[str, str], b: dict[str, str], names: set[str]) -> Iterator[Difference]:
+    for name in sorted(names):
+        if a.get(name) != b.get(name):
+            yield name, a.get(name), b.get(name)
+
+
+def _listed(unlike: list[Difference]) -> str:
+    """Each once: eight accelerators with another cap are one difference."""
+    words = ((name, *("unknown" if value is None else value for value in values)) for name, *values in unlike)
+    return ", ".join(dict.fromkeys(f"{name} {one} / {other}" for name, one, other in words))

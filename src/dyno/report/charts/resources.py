@@ -1,0 +1,179 @@
+"""What results take: money, memory, power and energy."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import altair as alt
+
+from dyno.facts.chart import Chart
+from dyno.facts.entry import Entry, Number
+from dyno.facts.load import KEYS, LOADS
+from dyno.report.charts import base, vega
+from dyno.report.charts.against import LineChart, Measure, against
+from dyno.report.charts.bars import bars
+from dyno.report.charts.base import Drawing, Row, Select, tips
+from dyno.report.charts.vega import expr, let, tip, unit, when
+from dyno.report.look import Look
+
+
+def own(value: float | None) -> Number | None:
+    return None if value is None else Number(value)
+
+
+# ---- cost: at each load, and at the cheapest ----
+
+PRICES = {
+    "per_million_output": "a million output tokens",
+    "per_million_input": "a million input tokens",
+    "per_million_total": "a million tokens, input and output",
+    "per_thousand_requests": "a thousand requests",
+    "energy_per_million_output": "electricity alone, for a million output tokens",
+}
+HOW = "Lower is better. Each figure bears the whole price: where output tokens are told, their prompts come free."
+
+
+def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """One currency at a time; mostly there is only one."""
+    for i, currency in enumerate(dict.fromkeys(e.cost.currency for e in entries if e.cost)):
+        # Trials without a result have no price, and belong to each.
+        priced = [e for e in entries if (e.cost and e.cost.currency == currency) or e.failure]
+        tail = f"-{i + 1}" if i else ""
+        measures = [
+            Measure(name, words, f"{currency}, {words}", currency, partial(price, name))
+            for name, words in PRICES.items()
+        ]
+        name, choice = f"cost-{{}}{tail}", ("price", "Price of")
+        kind = LineChart(name, "Cost", "Cost against {}", HOW, measures, choice, log=True, falling=True)
+        for axis in LOADS:
+            for chart in against(kind, priced, look, [axis]):
+                yield chart
+                yield cheapest([e for e in priced if e.cost and axis in e.axes], axis, look, currency, tail)
+
+
+def price(name: str, entry: Entry) -> Number | None:
+    return own(getattr(entry.cost, name, None))
+
+
+def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tail: str) -> Chart:
+    panels = base.panels(entries, axis, "load", least=1)
+    assert panels is not None
+    panel, rows = panels
+    for entry, row in zip(entries, rows, strict=True):
+        row |= {name: base.short(cost.value) for name in PRICES if (cost := price(name, entry))}
+    words = base.present(PRICES, rows)
+    name, title = f"cheapest-{axis.replace('_', '-')}{tail}", f"Cost at the cheapest {KEYS[axis].against}"
+    about = HOW + " A void result stands only where a series has no other."
+    drawing = Drawing(look, rows, name, "Cost", title, about)
+    drawing.selects = [Select("price", "Price of", words, next(iter(words))), panel]
+    drawing.params = [vega.constant("currency", currency)]
+    order = [alt.SortField("bad", order="ascending"), alt.SortField("y", order="ascending")]
+    before, after = KEYS[axis].words.split("{}")
+    drawing.steps = [
+        let("y", "datum[price]"),
+        when("isValid(datum.y)"),
+        # A void result wins only where there is no other.
+        let("bad", "datum.verdict == 'void' ? 1 : 0"),
+        vega.window("row_number", "rank", sort=order, by=["series"]),
+        when("datum.rank == 1"),
+        let("at", f"'{before}' + format(datum.load, ',') + '{after}'"),
+        let("text", "format(datum.y, ',.3~r') + ' at ' + datum.at"),
+        let("told", "format(datum.y, ',.4~r') + ' ' + currency"),
+    ]
+    tooltip = tips(("told", "Cost"), ("at", "Load"))
+    return bars(drawing, len(drawing.series), expr("currency + ', ' + price_words[price]"), tooltip)
+
+
+# ---- memory ----
+
+WHAT = {"after": "after load, before any request", "peak": "at most, under load"}
+HOLDERS = {"accelerators": "of accelerators", "processes": "of the engine's processes"}
+
+
+def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """The most that a trial of a series held."""
+    most: dict[tuple[str, str, str], tuple[float, Entry]] = {}
+    for entry in entries:
+        if entry.memory is None:
+            continue
+        for what, value in (("after", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)):
+            key = (entry.memory.basis, what, entry.series)
+            if value is not None and (key not in most or value > most[key][0]):
+                most[key] = (value, entry)
+    rows: list[Row] = []
+    for (holder, what, _), (value, entry) in most.items():
+        load = base.load_words([("kind", entry.kind), *entry.load.items()])
+        row = {"of": holder, "what": WHAT[what], "y": base.short(value / 2**30), "load": load}
+        rows.append(base.entry_row(entry) | row)
+    if not rows:
+        return
+    rows.sort(key=lambda row: (row["what"], look.places[row["series"]]))
+    drawing = Drawing(look, rows, "memory", "Memory", "Memory after load, and at most")
+    drawing.about = (
+        "Of all accelerators of a trial together, or of the engine's processes; of a series' trials the largest. Some "
+        "engines take all that they may at their start, whatever they need."
+    )
+    holders = [row["of"] for row in rows]
+    words = {k: w for k, w in HOLDERS.items() if k in holders}
+    drawing.selects = [Select("of", "Memory", words, base.commonest(holders))]
+    drawing.steps = [let("text", "format(datum.y, ',.3~r')"), let("told", "format(datum.y, ',.4~r') + ' GiB'")]
+    tooltip = tips(("what", "When"), ("told", "Memory"), ("load", "Of the trial with most"))
+    count = len({row["what"] for row in rows}) * len(drawing.series)
+    yield bars(drawing, count, "Memory (GiB)", tooltip, by="what")
+
+
+# ---- power and energy: over a trial's time, and against the load ----
+
+TALL = 360  # pixels of the two panels
+LEAST = 40  # moments of a trial, below which a dip can't be seen
+JOULES, WATTS = "Energy per output token (J)", "Power (W)"
+USED = "Of the accelerators that were used, on average."
+MEASURES = [
+    Measure("joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)),
+    Measure("watts", "power", WATTS, "W", lambda e: own(e.power_w)),
+]
+ENERGY = LineChart("energy-{}", "Energy", "Energy and power against {}", USED, MEASURES, falling=True)
+
+
+def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    yield from power_over_time(entries, look)
+    yield from against(ENERGY, entries, look, LOADS)
+
+
+def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    """Two panels in one view, so that it is as wide as the page: each has its half of the height."""
+    trials = base.OneTrial([e for e in entries if e.moments], LEAST)
+    rows: list[Row] = []
+    for i, entry in enumerate(trials.entries):
+        moments = base.evenly(entry.moments, trials.most)
+        row = base.entry_row(entry) | {"trial": i, "at": base.shorts(moments, lambda m: m.at_s)}
+        row["watts"] = base.shorts(moments, lambda m: m.power_w)
+        row["joules"] = base.shorts(moments, lambda m: m.joules_per_token)
+        row["speed"] = base.shorts(moments, lambda m: m.tokens_per_s)
+        rows.append(row)
+    if not rows:
+        return
+    drawing = Drawing(look, rows, "power-time", "Energy", "Power and energy per token over time", height=TALL)
+    drawing.about = (
+        "Of one trial at a time: the power of its accelerators, and that power by the tokens of the same slice of time."
+    )
+    trials.add_to(drawing)
+    drawing.resolve = alt.Resolve(scale=alt.ScaleResolveMap(y="independent"))
+    drawing.steps = [vega.flatten("at", "watts", "joules", "speed"), let("when", "format(datum.at, ',') + ' s'")]
+    for name, field, shown_in in (("told", "watts", "W"), ("each", "joules", "J/token"), ("made", "speed", "tokens/s")):
+        text = f"isValid(datum.{field}) ? format(datum.{field}, ',') + ' {shown_in}' : 'not known'"
+        drawing.steps.append(let(name, text))
+    fields = {"series": "Series", "when": "Time", "told": "Power", "each": "Energy", "made": "Output"}
+    tooltip = [tip(field, title) for field, title in {**fields, "verdict": "Verdict"}.items()]
+    joules = any(v is not None for row in rows for v in row["joules"])
+    panels = [("watts", WATTS, [TALL / 2 - 14, 0] if joules else [TALL, 0])]
+    panels += [("joules", JOULES, [TALL, TALL / 2 + 14])] if joules else []
+    line, dots = {**vega.LINE, "strokeWidth": 1.5}, {**vega.POINT, "filled": True, "size": 14}
+    place = {"x": vega.seconds("at"), "color": drawing.colour("" if len(drawing.series) > 1 else "stroke")}
+    layers: list[alt.LayerSpec] = []
+    for field, title, span in panels:
+        axis = alt.Axis(title=title, orient="left", tickCount=4)
+        where = {**place, "y": alt.Y(f"{field}:Q", scale=alt.Scale(zero=True, nice=True, range=span), axis=axis)}
+        valid = when(f"isValid(datum.{field})")
+        path = unit(line, where, valid, params=[] if layers else [vega.zoom("x")])
+        layers.append(alt.LayerSpec(layer=[path, unit(dots, {**where, "tooltip": tooltip}, valid)]))
+    yield drawing.chart(layers)

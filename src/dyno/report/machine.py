@@ -1,0 +1,186 @@
+"""The machine as text: the rig, telemetry under a load, and the roofline."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.roofline import Peaks, Roofline
+from dyno.facts.telemetry import TelemetrySummary
+from dyno.report.table import terminal, text_table
+from dyno.units import human_bytes
+
+UNKNOWN = "unknown"
+GiB = 1 << 30
+
+
+def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
+    """What is known in columns, what isn't by name. `state_names`: all that might be known of the host's state."""
+    out = _pairs(
+        {
+            "system": rig.system,
+            "kernel": f"{rig.kernel} ({rig.machine})",
+            "cpu": rig.cpu,
+            "cores": _cores(rig),
+            "memory": _share(rig.memory_free_bytes, rig.memory_bytes, "free of"),
+            "swap": "none" if rig.swap_bytes == 0 else _share(rig.swap_used_bytes, rig.swap_bytes, "used of"),
+            "container": rig.container or "none seen",
+            "python": rig.python,
+            "load average": f"{rig.load_average_1min:g}",
+        }
+    )
+    out += ["", "Accelerators", *(_accelerators(rig) or ["  none found"])]
+    out += [f"  not known: {why}" for why in rig.unknown]
+    if rig.topology:
+        names = [str(i) for i in range(len(rig.topology))]
+        rows = [[name, *row] for name, row in zip(names, rig.topology, strict=True)]
+        out += ["", "Links between them", *_columns([["", *names], *rows])]
+    out += ["", "State", *_pairs({k.replace("_", " "): v for k, v in rig.state.items()}, "  ")]
+    missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
+    if missing:
+        out.append(f"  {UNKNOWN} or absent: {', '.join(missing)}")
+    if rig.environment:
+        out += ["", "Environment", *(f"  {k}={v}" for k, v in rig.environment.items())]
+    return out
+
+
+def _cores(rig: Rig) -> str:
+    def count(n: int | None, what: str) -> str:
+        return f"{UNKNOWN} {what}s" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
+
+    return f"{rig.cores} usable, {count(rig.sockets, 'socket')}, {count(rig.numa_nodes, 'NUMA node')}"
+
+
+def _share(part: int | None, whole: int | None, words: str) -> str:
+    if whole is None:
+        return UNKNOWN
+    return f"{UNKNOWN if part is None else human_bytes(part)} {words} {human_bytes(whole)}"
+
+
+def _accelerators(rig: Rig) -> list[str]:
+    titles = ["#", "name", "arch", "memory used", "driver", "power cap", "max MHz", "partition", "link", "NUMA"]
+    rows: list[list[str]] = []
+    for a in rig.accelerators:
+        row = _accelerator(a)
+        if rows and rows[-1][1:] == row[1:]:  # of eight alike, one line
+            rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{a.index}"
+        else:
+            rows.append(row)
+    busy = [f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes]
+    out = _columns([titles, *rows]) + busy if rows else []
+    nvidia = {a.name for a in rig.accelerators if a.vendor == "nvidia"}
+    if len(nvidia) > 1 and rig.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        out.append("  Numbers are in the order of the PCI bus. CUDA_VISIBLE_DEVICES counts the fastest first, unless")
+        out.append("  CUDA_DEVICE_ORDER=PCI_BUS_ID is set.")
+    return out
+
+
+def _accelerator(a: Accelerator) -> list[str]:
+    clocks = [str(n) if n else UNKNOWN for n in (a.clock_max_mhz, a.memory_clock_max_mhz)]
+    return [
+        str(a.index),
+        a.name + (" (integrated)" if a.integrated else ""),
+        a.architecture or UNKNOWN,
+        _share(a.memory_used_bytes, a.memory_bytes, "of"),
+        a.driver or UNKNOWN,
+        _power(a),
+        UNKNOWN if clocks == [UNKNOWN, UNKNOWN] else "/".join(clocks),
+        a.partition or "-",
+        a.link or UNKNOWN,
+        UNKNOWN if a.numa_node is None else str(a.numa_node),
+    ]
+
+
+def _power(a: Accelerator) -> str:
+    if a.power_cap_w is None:
+        return UNKNOWN
+    default = a.power_cap_default_w
+    if default is None:
+        return f"{a.power_cap_w:g} W (default {UNKNOWN})"
+    return f"{a.power_cap_w:g} W" + (f" of {default:g} W" if default != a.power_cap_w else "")
+
+
+def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
+    width = max((len(k) for k in values), default=0)
+    return [f"{indent}{k:<{width}}  {v}" for k, v in values.items()]
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    return ["  " + line for line in terminal(text_table(rows[0], rows[1:]))]
+
+
+def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
+    """Label and value of each. An unknown one has no line."""
+    its = [a for a in t.accelerators if a.engine is not False]
+    gib, percent = 1 / GiB, 100.0
+    rows: list[tuple[str, Sequence[float | None], str, float]] = [
+        ("  Use, mean (%):", [a.use_mean_percent for a in its], ".0f", 1),
+        ("  Memory after load (GiB):", [a.memory_after_load_bytes for a in its], ".1f", gib),
+        ("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], ".1f", gib),
+        ("  Power, mean (W):", [a.power_mean_w for a in its], ".0f", 1),
+        ("  Power, peak (W):", [a.power_peak_w for a in its], ".0f", 1),
+        ("  Clock, mean (MHz):", [a.clock_mean_mhz for a in its], ".0f", 1),
+        ("  Temperature, highest (°C):", [a.temperature_max_c for a in its], ".0f", 1),
+        ("Energy (J):", [t.energy_j], ".0f", 1),
+        ("Energy per output token (J):", [t.energy_per_output_token_j], ".4g", 1),
+    ]
+    if t.host is not None:
+        rows += [
+            ("Host: CPU busy, mean (cores):", [t.host.cpu_mean_cores], ".2f", 1),
+            ("Host: memory, peak (GiB):", [t.host.memory_peak_bytes], ".1f", gib),
+            ("Host: energy of processors (J):", [t.host.package_energy_j], ".0f", 1),
+        ]
+    rows += [
+        ("Engine: memory after load (GiB):", [t.engine_resident_bytes], ".2f", gib),
+        ("Engine: running, mean:", [e.running_mean for e in t.engines], ".1f", 1),
+        ("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], ".1f", 1),
+        ("Engine: KV cache used, mean (%):", [e.kv_mean_share for e in t.engines], ".1f", percent),
+        ("Engine: KV cache used, peak (%):", [e.kv_peak_share for e in t.engines], ".1f", percent),
+        ("Engine: preemptions:", [e.preemptions for e in t.engines], ".0f", 1),
+        ("Engine: prefix cache hits (%):", [_ratio(t, "prefix_hit_tokens", "prefix_queried_tokens")], ".1f", percent),
+        ("Engine: draft tokens accepted (%):", [_ratio(t, "accepted_tokens", "drafted_tokens")], ".1f", percent),
+        ("Engine: tokens a step, mean:", [e.accepted_length_mean for e in t.engines], ".2f", 1),
+    ]
+    out = [("Accelerators:", ", ".join(str(a.index) for a in its))] if its else []
+    for label, values, shape, scale in rows:
+        if any(v is not None for v in values):
+            out.append((label, " / ".join("-" if v is None else format(v * scale, shape) for v in values)))
+    return [*out, ("Sampled every (s), cost (of a core):", f"{t.interval_s:g}, {t.cost:.2%}")]
+
+
+def _ratio(t: TelemetrySummary, part: str, whole: str) -> float | None:
+    share, all_ = t.total(part), t.total(whole)
+    return share / all_ if all_ and share is not None else None
+
+
+def roofline_pairs(r: Roofline) -> list[tuple[str, str]]:
+    """Label and value of each. An unknown one has no line."""
+    out = []
+    for share in r.shares:
+        for what, value in (("memory bandwidth", share.bandwidth), ("arithmetic", share.arithmetic)):
+            if value is not None:
+                out.append((f"Share of {what} ({share.what}):", f"{value:.1%}".replace("%", " %")))
+    return [*out, ("  Peaks:", _short(r.peaks, r.precision))] if out else []
+
+
+def _counted(peaks: Peaks) -> str:
+    return f"{peaks.count} × {peaks.name}" if peaks.count > 1 else peaks.name
+
+
+def _short(peaks: Peaks, precision: str) -> str:
+    flops = f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}"
+    return f"{_counted(peaks)}: {peaks.bandwidth / 1e9:,.4g} GB/s, {flops}"
+
+
+def peak_lines(peaks: Peaks) -> list[str]:
+    """All that is known of them, for the doctor."""
+    out = [_counted(peaks)]
+    if peaks.bandwidth_by_size:
+        sizes = [f"{n >> 20} MiB {rate / 1e9:,.4g}" for n, rate in peaks.bandwidth_by_size.items()]
+        bandwidth = f"bandwidth (GB/s) by what is read again and again: {', '.join(sizes)}"
+        out += wrap(bandwidth, 100, initial_indent="  ", subsequent_indent="    ")
+    else:
+        cache = f", last cache {human_bytes(peaks.cache_bytes)}" if peaks.cache_bytes else ""
+        out.append(f"  bandwidth {peaks.bandwidth / 1e9:,.4g} GB/s{cache}")
+    flops = [f"{precision} {rate / 1e12:,.4g}" for precision, rate in peaks.flops.items()]
+    out.append(f"  arithmetic (T operations/s): {', '.join(flops)}")
+    return [*out, *wrap(peaks.source, 100, initial_indent="  ", subsequent_indent="    ")]
