@@ -174,7 +174,7 @@ class FakeServer:
         connection.script, connection.turn, connection.next, connection.log = script, self._turns, 0, [arrival]
         heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
 
-    # ---- what it answers ----
+    # ---- answers ----
 
     def _answer(self, method: str, path: str, body: bytes) -> Script:
         try:

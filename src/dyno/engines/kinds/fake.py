@@ -26,11 +26,11 @@ class FakeKind(Kind):
         return {"prefix_caching": False}
 
     def own_program(self) -> Program | None:
-        # -P: a folder named dyno where the user stands is not this package.
+        # -P: a folder named dyno in the current one is not this package.
         return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="dyno", embedded=True)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        self.flags(spec, None)  # what it can't do is an error here too
+        self.flags(spec, None)  # a setting that it can't do is an error here too
         default = FakeSpec()
         own = FakeSpec(
             model=spec.served_name or spec.model or default.model,

@@ -12,7 +12,7 @@ from dyno.facts.offline import Batch
 from dyno.facts.version import before
 
 _FIRST = "5.6"
-# By a flag, or lying in the checkpoint, where it is found.
+# By a flag, or detected in the checkpoint.
 _QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
 
 
@@ -70,5 +70,5 @@ class Transformers(Kind):
 
 
 def _batches(spec: EngineSpec) -> bool:
-    """Without continuous batching, one request after the other."""
+    """Return whether it batches continuously; else it works on one request after the other."""
     return bool(spec.max_batched_tokens or spec.memory_fraction) or "--continuous-batching" in spec.args

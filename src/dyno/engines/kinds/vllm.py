@@ -27,7 +27,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch
 from dyno.http import Client
 
-# What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
+# vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
 _IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
 _METHODS = {  # by a flag; since, until
@@ -152,7 +152,7 @@ class Vllm(Kind):
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         if spec.prefix_caching is None:
             # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Micro tests
-            # need it: what is in the context before one is found there, and not counted. It is emptied before each.
+            # need it: the context before a test comes from there, and isn't counted. It is emptied before each.
             spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro")
         leave = ("served_name", "draft_model", "draft_tokens")
         flags = self.flags(with_dtype(spec), program.version, leave)
