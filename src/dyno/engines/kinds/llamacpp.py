@@ -191,8 +191,8 @@ class LlamaCpp(Kind):
 
 
 def llama_bench(program: Program, by: str | None) -> str | None:
-    """Return the one beside the llama-server in use: another build is another engine. The embedded engine has none beside
-    it: there, one on PATH where it is asked for by name."""
+    """Return the one beside the llama-server in use: another build is another engine. For the embedded engine, one on
+    PATH where it is asked for by name."""
     if program.embedded:
         return shutil.which("llama-bench") if by == "llama-bench" else None
     if program.absent:  # where it is to run, it may be
