@@ -27,7 +27,7 @@ class Script(msgspec.Struct):
     tokens: int = 0  # that it will have written
 
 
-class Answer:
+class FakeAnswer:
     """An answer on OpenAI's routes: as a stream, or in one piece where no stream was asked for."""
 
     data, end_mark = "data: ", "data: [DONE]"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dyno.engines.fake import FakeSpec
-from dyno.engines.fake.answer import HEAD, LAST_CHUNK, Answer, Script, chunk, whole
+from dyno.engines.fake.answer import HEAD, LAST_CHUNK, FakeAnswer, Script, chunk, whole
 
 ROUTES = ("/", "/generate", "/generate_stream")
 
@@ -28,7 +28,7 @@ _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 _SAMPLES = ("temperature", "top_k", "top_p", "typical_p")
 
 
-class TgiAnswer(Answer):
+class TgiAnswer(FakeAnswer):
     """An answer to POST /generate, /generate_stream, and /, which is either."""
 
     data, end_mark = "data:", ""  # its framework writes no space before JSON

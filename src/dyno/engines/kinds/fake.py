@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 
 from dyno.engines.fake import FakeSpec, changed
-from dyno.engines.kinds.base import Kind, Option, Program
+from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
 from dyno.facts.engine import EngineSpec
 
 
-class FakeKind(Kind):
+class FakeKind(EngineKind):
     name = "fake"
     title = "The fake engine"
     computes = False
     options = {
-        **dict.fromkeys(("served_name", "max_model_len"), Option(lambda _: ())),
-        "prefix_caching": Option(lambda on: {False: ()}[on]),  # it has none
+        **dict.fromkeys(("served_name", "max_model_len"), EngineFlag(lambda _: ())),
+        "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # it has none
     }
 
     def default_name(self, spec: EngineSpec) -> str:

