@@ -13,7 +13,7 @@ from dyno.facts.metric import SPEEDS
 from dyno.results import columns
 from dyno.results.columns import Meaning, devices, figure, plain, rate, settings_of, stem_of
 from dyno.results.printed import printed
-from dyno.results.tools import llama_bench_table, lm_eval_table
+from dyno.results.tools import llama_bench, lm_eval
 from dyno.secrets import shown
 
 Form = Literal["table", "csv"]
@@ -81,7 +81,7 @@ AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 
 def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     """Return the results of a table; none of one without figures."""
-    for read in (llama_bench_table.rows, lm_eval_table.rows):
+    for read in (llama_bench.table_rows, lm_eval.table_rows):
         if (rows := read(table, index, file, form)) is not None:
             return rows
     blank = Row(
@@ -173,9 +173,9 @@ def _down(table: Table, i: int) -> list[Cell]:
 
 def _column(title: str, header: list[str], cells: list[Cell]) -> Meaning | None:
     # pp512, tg128: one and the same figure in several columns, told apart by the test.
-    if test := llama_bench_table.titled(title):
+    if test := llama_bench.titled(title):
         return Meaning("speed", test=test)
-    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench_table.titled(match[2])):
+    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench.titled(match[2])):
         column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
         return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
     if title == "num_requests" and "total_num_tokens" in header:
@@ -240,7 +240,7 @@ def _named(title: str) -> tuple[str, Meaning] | None:
     if match := _BEHIND.fullmatch(title.strip()):
         tries.append((match[2], match[1]))
     for name, rest in tries:
-        test = llama_bench_table.titled(rest)
+        test = llama_bench.titled(rest)
         column = Meaning("speed", test=test) if test else columns.meaning(rest)
         if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
             continue
@@ -329,7 +329,7 @@ def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dic
 def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     """tg is one request's, which makes a token a step: of several at once, or of guessed tokens, it is 'decode'."""
     if test not in ("pp", "tg"):
-        return llama_bench_table.test(test, line)
+        return llama_bench.test_settings(test, line)
     several = any(
         (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
     )
@@ -364,8 +364,8 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
     if set(figures) != {"speed"}:
         return {}
     for setting in settings.values():
-        if isinstance(setting.value, str) and llama_bench_table.is_test(setting.value):
-            return llama_bench_table.test(setting.value, setting.line)
+        if isinstance(setting.value, str) and llama_bench.is_test_name(setting.value):
+            return llama_bench.test_settings(setting.value, setting.line)
     return {}
 
 
