@@ -8,7 +8,7 @@ readings readings, it is contradicted only if it fails in all of them.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dyno.facts.finding import Finding, Level
@@ -385,7 +385,7 @@ def _by_load(rows: Iterable[Row], within: list[Levels]) -> dict[tuple[object, ..
     return {key: group[0] for key, group in groups.items() if len(group) == 1}
 
 
-def claims(documents: list[Document]) -> Iterator[Finding]:
+def claims(documents: Sequence[Document]) -> Iterator[Finding]:
     reports = [d for d in documents if any(h.level for h in d.headings)]
     data = [r for d in documents if d not in reports for r in d.rows]
     for document in reports:
