@@ -1,7 +1,8 @@
 """A protocol: a path, a request body, and a way to read the events of its stream."""
 
 from bisect import bisect_right
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -38,6 +39,13 @@ class Reading(msgspec.Struct):
     error_detail: str = ""
 
 
+class StreamEvent(Protocol):
+    error: Any
+
+
+Event = TypeVar("Event", bound=StreamEvent)
+
+
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
@@ -54,6 +62,25 @@ _FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_se
 def in_openais_words(finish_reason: str | None) -> str | None:
     """Translate TGI's finish reasons. Its completions have "" with each token but the last."""
     return _FINISH.get(finish_reason, finish_reason)
+
+
+def decoded(
+    events: list[tuple[int, bytes]], decode: Callable[[bytes], Event], reading: Reading
+) -> Iterator[tuple[int, Event]]:
+    """Yield events of a protocol of one's own, to the first that can't be read or reports an error."""
+    for end, data in events:
+        if data == b"[DONE]":
+            reading.done = True
+            continue
+        try:
+            event = decode(data)
+        except UNREADABLE as e:
+            garbage(reading, data, e)
+            return
+        if event.error is not None:
+            stream_error(reading, event.error)
+            return
+        yield end, event
 
 
 def garbage(reading: Reading, data: bytes, error: Exception) -> Reading:

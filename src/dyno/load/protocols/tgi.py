@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, Reading, decoded, in_openais_words, settle_silent
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -56,16 +56,7 @@ class GenerateStream:
     def read(self, events: list[tuple[int, bytes]]) -> Reading:
         reading = Reading([], [])
         silent = 0
-        for end, data in events:
-            if data == b"[DONE]":
-                reading.done = True
-                continue
-            try:
-                event = _decode(data)
-            except UNREADABLE as e:
-                return garbage(reading, data, e)
-            if event.error is not None:
-                return stream_error(reading, event.error)
+        for end, event in decoded(events, _decode, reading):
             if event.token is not None:
                 text = "" if event.token.special else event.token.text
                 if text or reading.chunk_ends:
@@ -81,7 +72,8 @@ class GenerateStream:
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
-        settle_silent(reading, silent, None)
+        if reading.error is None:
+            settle_silent(reading, silent, None)
         return reading
 
 
