@@ -43,13 +43,13 @@ def is_test(value: Value) -> bool:
 
 
 def _inner(value: Value) -> Value:
-    """Some keep its object inside one of their own, with what they tried."""
+    """Return the test itself: some keep it inside an object of their own."""
     inner = value.get("bench_raw")
     return inner if inner is not None and inner.is_object else value
 
 
 def inner_tests(value: Value) -> list[Value]:
-    """Its list of tests, where somebody keeps it whole inside an object of their own; else the value itself."""
+    """Return the tests of a list that is kept inside another object; else the value itself."""
     items = list(value.each("raw"))
     return items if items and all(item.is_object and is_test(item) for item in items) else [value]
 
@@ -241,7 +241,7 @@ def test_settings(text: str, line: int, by: Literal["column", "block"] = "column
 
 
 def titled(title: str) -> str | None:
-    """The test of a column such as 'pp512' or 'tg128 (t/s)', as people who compare models lay them side by side."""
+    """Return the test of a column such as 'pp512' or 'tg128 (t/s)', from a comparison of models."""
     match = _TEST_TITLE.fullmatch(" ".join(title.lower().split()))
     return match[1] if match else None
 
