@@ -7,7 +7,7 @@ from typing import Final, Literal
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Samples, Scalar, Setting, Table, Unread
 from dyno.results.columns import TO_BYTES, TO_ONE
-from dyno.results.draft import Draft, Read, rows_of
+from dyno.results.draft import Draft, Read
 from dyno.results.json_text import Value
 from dyno.results.printed import half, printed
 from dyno.secrets import shown
@@ -81,14 +81,18 @@ def tests(value: Value, file: str) -> Iterator[Draft]:
 
 def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str, form: Literal["csv", "sql"]) -> Read:
     """Read the lines of a CSV file or of SQL, where each value is a text."""
-    drafts = []
+    rows: list[Row] = []
+    unread: list[Unread] = []
     for values, line in zip(cells, lines, strict=True):
         by_title = dict(zip(titles, values, strict=False))
         draft = Draft("micro", "llama-bench", file, line, form)
         if len(values) == len(titles):
             _fill(draft, {k: (_scalar(k, v), line) for k, v in by_title.items() if v != ""}, by_title["avg_ts"])
-        drafts.append(draft)
-    return rows_of(drafts)
+        if draft.figures:
+            rows.append(draft.row())
+        else:
+            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
+    return rows, unread
 
 
 def sql(text: str, file: str) -> Read:
