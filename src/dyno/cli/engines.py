@@ -55,9 +55,8 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def start_fake(options: argparse.Namespace) -> int:
-    from dyno.engines.fake import FAULTS
+    from dyno.engines.fake import FAULTS, FakeSpec, parse_faults
     from dyno.engines.fake.server import serve
-    from dyno.engines.fake.spec import FakeSpec, parse_faults
 
     if "help" in options.fault:
         for kind, what in FAULTS.items():
