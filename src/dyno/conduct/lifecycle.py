@@ -83,7 +83,7 @@ class Life:
         )
 
     def capacity(self) -> str:
-        """What it serves, in a few words."""
+        """Describe what it serves, in a few words."""
         t = self.target
         facts = [
             t.max_model_len and f"context {t.max_model_len}",

@@ -1,4 +1,4 @@
-"""Text Generation Inference's own route. Held against its API description and its client; no TGI server was run."""
+"""Text Generation Inference's own route. Checked against its API description and client; no TGI server was run."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ class GenerateStream:
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """In TGI's values: it refuses those by which others turn a filter off, and greedy is to give none at all."""
+    """Translate sampling values: TGI refuses those by which others turn a filter off; greedy is to give none at all."""
     greedy = given.get("temperature") == 0
     off = {
         "temperature": greedy,
