@@ -91,8 +91,8 @@ class Names:
         return any(not t[0].isdigit() and len(t) > 2 and self._distinguishes(t) for t in tokens(word))
 
     def find(self, phrase: str) -> list[frozenset[str]]:
-        telling = [t for t in tokens(phrase) if self._distinguishes(t)]
-        return [name for name in self.rows if all(_within(t, name) for t in telling)]
+        words = [t for t in tokens(phrase) if self._distinguishes(t)]
+        return [name for name in self.rows if all(_within(t, name) for t in words)]
 
     def before(self, words: list[str]) -> str:
         """The name that a clause ends with."""

@@ -3,18 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from dyno.checks import (
-    client,
-    comparability,
-    consistency,
-    engine,
-    load,
-    machine,
-    physics,
-    requests,
-    statistics,
-    tokens,
-)
+from dyno.checks import client, comparability, consistency, engine, load, machine, physics, requests, statistics, tokens
 from dyno.checks.comparability import Objection, Two
 from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, worst_first

@@ -21,11 +21,9 @@ _RATES = {
 
 def proxy(e: Evidence) -> Iterator[Finding]:
     if e.trial.target.proxy:
-        yield note(
-            "client.proxy",
-            f"All requests went through the proxy {e.trial.target.proxy}.",
-            "It adds to every latency and may hold streams back. To measure the server alone, name it in no_proxy.",
-        )
+        text = f"All requests went through the proxy {e.trial.target.proxy}."
+        advice = "It adds to every latency and may hold streams back. To measure the server alone, name it in no_proxy."
+        yield note("client.proxy", text, advice)
 
 
 def limits(e: Evidence) -> Iterator[Finding]:

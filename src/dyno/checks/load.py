@@ -113,11 +113,9 @@ def streams(e: Evidence) -> Iterator[Finding]:
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:
     again = max(e.summary.sent - e.prompts, 0) + e.repeated_prompts
     if again:
-        yield doubt(
-            "load.repeated_prompts",
-            f"{again} of {e.summary.sent} requests repeated an earlier prompt.",
-            "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset.",
-        )
+        text = f"{again} of {e.summary.sent} requests repeated an earlier prompt."
+        advice = "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."
+        yield doubt("load.repeated_prompts", text, advice)
 
 
 def replicas(e: Evidence) -> Iterator[Finding]:
@@ -161,11 +159,9 @@ def slots_offline(e: OfflineEvidence) -> Iterator[Finding]:
     """A batch that isn't worked on as one."""
     at_once, wanted = e.target.slots, e.offline.requests
     if e.offline.kind == "latency" and at_once and at_once < wanted:
-        yield doubt(
-            "load.slots",
-            f"A batch of {wanted} was asked for, and the engine works on {at_once} at once: the others waited.",
-            "The latency is that of several batches. Raise max_num_seqs, or lower the batch.",
-        )
+        text = f"A batch of {wanted} was asked for, and the engine works on {at_once} at once: the others waited."
+        advice = "The latency is that of several batches. Raise max_num_seqs, or lower the batch."
+        yield doubt("load.slots", text, advice)
 
 
 def slots_row(row: Row) -> Iterator[Finding]:
@@ -225,12 +221,9 @@ def queue(row: Row) -> Iterator[Finding]:
     """A first token that waits for a good part of the whole run."""
     first, took, done = row.get("mean_ttft_ms"), row.get("duration_s"), row.get("completed") or 0
     if row.kind == "serve" and first and took and done >= MANY and first / 1000 > 0.2 * took:
-        yield note(
-            "load.queue",
-            f"The first token took {first / 1000:,.1f} s on average, in a run of {took:,.1f} s.",
-            "Most of that is waiting in a queue: a longer run would give a longer time.",
-            locations([row], "mean_ttft_ms", "duration_s"),
-        )
+        text = f"The first token took {first / 1000:,.1f} s on average, in a run of {took:,.1f} s."
+        advice = "Most of that is waiting in a queue: a longer run would give a longer time."
+        yield note("load.queue", text, advice, locations([row], "mean_ttft_ms", "duration_s"))
 
 
 def saturated(rows: Sequence[Row]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS
-from dyno.measure.points import ASIDE, finite_rate, key, level, locations, point, requests_per_s, subject
+from dyno.measure.points import ASIDE, finite_rate, in_flight, key, level, locations, point, subject
 from dyno.measure.statistics import samples_needed
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
@@ -45,12 +45,9 @@ def few_samples_row(row: Row) -> Iterator[Finding]:
     short = [p for p in given if p > 50 and count and count < samples_needed(p)]
     if row.kind == "serve" and short:
         p = max(short)
-        yield note(
-            "statistics.few_samples",
-            f"P{p:g} of {count:,.0f} requests is an estimate: it needs {samples_needed(p):,} at 99 % confidence.",
-            f"Send at least {samples_needed(p):,} requests, or report a lower percentile.",
-            locations([row], f"p{p:g}_ttft_ms", "completed"),
-        )
+        text = f"P{p:g} of {count:,.0f} requests is an estimate: it needs {samples_needed(p):,} at 99 % confidence."
+        advice = f"Send at least {samples_needed(p):,} requests, or report a lower percentile."
+        yield note("statistics.few_samples", text, advice, locations([row], f"p{p:g}_ttft_ms", "completed"))
 
 
 def short(e: Evidence) -> Iterator[Finding]:
@@ -81,20 +78,13 @@ def ramp(e: Evidence) -> Iterator[Finding]:
 
 def ramp_row(row: Row) -> Iterator[Finding]:
     """A short run is start and drain: fewer streams were open than asked for."""
-    asked, done, rps = row.number("concurrency"), row.get("completed"), requests_per_s(row)
+    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
     if row.kind != "serve" or not asked or asked < 2 or not done:
         return
-    each = (row.get("total_output_tokens") or 0) / done
-    first, gap, e2el = row.get("mean_ttft_ms"), row.get("mean_itl_ms"), row.get("mean_e2el_ms")
-    in_flight = None
-    if rps and e2el:
-        in_flight = rps * e2el / 1000
-    elif rps and first is not None and gap and each > 1:
-        in_flight = rps * (first + (each - 1) * gap) / 1000
-    if in_flight is not None and in_flight < FULL * asked:
+    if streams is not None and streams < FULL * asked:
         yield note(
             "statistics.ramp_and_drain",
-            f"{in_flight:,.1f} requests were in flight on average, where {asked:g} were asked for "
+            f"{streams:,.1f} requests were in flight on average, where {asked:g} were asked for "
             f"({done:,.0f} requests, {done / asked:.1f} for each stream).",
             "Start and drain lower the throughput over the whole run. Send many times as many as are in flight.",
             locations([row], "request_throughput", "completed"),
@@ -103,11 +93,9 @@ def ramp_row(row: Row) -> Iterator[Finding]:
 
 def single_run(e: Circumstances) -> Iterator[Finding]:
     if e.completed and e.repeats < 2:
-        yield note(
-            "statistics.single_run",
-            "This is a single run: what differs by chance from run to run is not known.",
-            "Repeat it before you call a small difference real.",
-        )
+        text = "This is a single run: what differs by chance from run to run is not known."
+        advice = "Repeat it before you call a small difference real."
+        yield note("statistics.single_run", text, advice)
 
 
 def single_run_rows(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -158,11 +146,9 @@ def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
         return
     mean, deviation = fmean(e.latencies_ms), stdev(e.latencies_ms)
     if deviation > UNSTEADY * mean:
-        yield doubt(
-            "statistics.unsteady",
-            f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}.",
-            "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again.",
-        )
+        text = f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}."
+        advice = "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again."
+        yield doubt("statistics.unsteady", text, advice)
 
 
 def first_iteration_row(row: Row) -> Iterator[Finding]:
@@ -173,12 +159,9 @@ def first_iteration_row(row: Row) -> Iterator[Finding]:
         return
     rest = median(times[1:])
     if rest > 0 and times[0] > FIRST * rest:
-        yield note(
-            "statistics.first_iteration",
-            f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median).",
-            "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out.",
-            locations([row], "mean_latency_ms", "speed"),
-        )
+        text = f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median)."
+        advice = "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out."
+        yield note("statistics.first_iteration", text, advice, locations([row], "mean_latency_ms", "speed"))
 
 
 def unsteady_row(row: Row) -> Iterator[Finding]:
@@ -280,12 +263,9 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
         if n := _questions(a, b):
             right, good = round(x * n), round(y * n)
             counted = f": {right} and {good} right answers of {n}, {abs(right - good)} apart"
-        yield note(
-            "statistics.within_error",
-            f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{counted}.",
-            "Neither is shown to be better, nor that nothing was lost.",
-            locations([a, b], "score"),
-        )
+        text = f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{counted}."
+        advice = "Neither is shown to be better, nor that nothing was lost."
+        yield note("statistics.within_error", text, advice, locations([a, b], "score"))
 
 
 def _questions(a: Row, b: Row) -> int | None:

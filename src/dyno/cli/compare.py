@@ -5,12 +5,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dyno.cli import settings
+from dyno.compare.gate import check_metric, judge, parse, stops
 from dyno.errors import StoreError, UsageError
+from dyno.facts.comparison import Comparison
+from dyno.report.compare import as_markdown, text
 
 if TYPE_CHECKING:
     from dyno.conduct.sources import Source
-    from dyno.facts.comparison import Comparison
 
 GATE = 3  # exit code: a gate is broken, or what should be compared isn't comparable
 
@@ -46,13 +50,9 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import msgspec
-
     import dyno
     from dyno.compare.compare import compare
-    from dyno.compare.gate import check_metric, judge, parse, stops
     from dyno.conduct.sources import read
-    from dyno.report.compare import as_markdown, text
 
     gates = [parse(gate) for gate in options.gate]
     for name in options.metric:
@@ -74,13 +74,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _name(source: "Source") -> str:
-    """Where it lies, and which part of it is meant."""
+    """Return its path, and the part of it that is compared."""
     _, colon, part = source.word.rpartition(":")
     return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
 
 def _check_distinct(a: "Source", b: "Source") -> None:
-    """Not one and the same thing twice."""
+    """Refuse to compare a thing with itself."""
     if not a.measured or not b.measured:
         empty = a if not a.measured else b
         why = f": {empty.document.unread[0].why}" if empty.document.unread else "."
@@ -98,7 +98,7 @@ def _check_distinct(a: "Source", b: "Source") -> None:
         )
 
 
-def _refused(comparison: "Comparison", options: argparse.Namespace) -> bool:
-    """Also a figure that was asked for and is none of both sides. What is compared anyway is marked, and no refusal."""
+def _refused(comparison: Comparison, options: argparse.Namespace) -> bool:
+    """Whether nothing can be compared, or a metric that was asked for can't. --anyway marks it instead."""
     asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
     return not comparison.pairings or any(p.refused for p in comparison.pairings) or bool(asked)

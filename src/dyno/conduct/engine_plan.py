@@ -10,8 +10,7 @@ from dyno import secrets
 from dyno.engines import container
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import Kind, Program
-from dyno.engines.launch import WORKER, allowed, launches, shown, spec_secrets
-from dyno.engines.locate import locate
+from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits

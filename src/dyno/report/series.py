@@ -161,7 +161,7 @@ def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
     if place is not None:
         facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
         facts["engine"] = place.engine
-        return facts | {k: short(v) for k, v in place.of("engine").items()}
+        return facts | {k: short(v) for k, v in place.varying("engine").items()}
     if row.series:
         return {"series": row.series.strip()}
     if called and row.form != "run":

@@ -34,8 +34,8 @@ def read(file: str, data: bytes) -> Document | None:
     if not any(title for title in header) or any(printed(title) for title in header if title):
         return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a line of titles", "table")])
     if llama_bench.is_header(header):
-        found, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
-        return Document(file, "llama-bench csv", found, unread=unread + wrong)
+        results, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
+        return Document(file, "llama-bench csv", results, unread=unread + wrong)
     hidden = [is_secret(title) for title in header]
     cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = Table(lines[0], header, cells, lines[1:])

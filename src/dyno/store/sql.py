@@ -187,7 +187,7 @@ class Answer(msgspec.Struct):
 
 
 class Tables:
-    """`unreadable` tells, in words, which runs are left out."""
+    """`unreadable`: sentences about runs that are left out."""
 
     def __init__(self, runs: Path) -> None:
         self.unreadable: list[str] = []
@@ -212,7 +212,7 @@ class Tables:
         self._db.execute("SET enable_external_access = false")
 
     def ask(self, query: str) -> Answer:
-        """A file that turns out to be damaged is left out, and the question asked again."""
+        """Answer a query. A damaged file is left out, and the query runs again."""
         named = [table for table in self._long if table in query.lower()]
         try:
             self._fit(named)
@@ -270,7 +270,7 @@ class Tables:
             self._db.execute(f"SET threads = {max(1, min(int(threads), _bytes(limit) // 2 // room))}")
 
     def _left_out(self, error: duckdb.Error) -> bool:
-        """A file that the error names, from now on."""
+        """Leave out the file that the error names."""
         named = _IN_FILE.search(str(error))
         for table, paths in self._long.items():
             if named and (rest := [p for p in paths if str(p) != named[1]]) != paths:
@@ -281,7 +281,7 @@ class Tables:
         return False
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
-        """(table, column, type, meaning), in order."""
+        """Yield (table, column, type, meaning), in order."""
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
         by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
         for table, column, kind in by_table:
@@ -369,7 +369,7 @@ def _rows(result: Any) -> Iterator[Sequence[Any]]:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """A join may give two columns one name, and an object of JSON would lose one of them."""
+    """Number columns of one name, as joins have them: a JSON object would lose one."""
     return [f"{name}_{n}" if (n := names[:i].count(name)) else name for i, name in enumerate(names)]
 
 
@@ -378,7 +378,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _planned(study: Path) -> dict[str, Any]:
-    """What study.json says of each trial, by its id."""
+    """Read study.json's trials, by id."""
     trials = _within(_json(study / "study.json"), "trials") or []
     return {id: trial for trial in trials if (id := _within(trial, "place.id"))}
 
@@ -437,7 +437,7 @@ def _fields(kind: type) -> tuple[inspect.Field, ...]:
 
 
 def _plain(kind: inspect.Type) -> inspect.Type:
-    """Without its None."""
+    """The type without None."""
     if isinstance(kind, inspect.UnionType):
         return next(t for t in kind.types if not isinstance(t, inspect.NoneType))
     return kind
@@ -479,7 +479,7 @@ def _flat(kind: type, value: Any, prefix: str) -> dict[str, Any]:
 
 
 def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
-    """By the names of the result file: mean_ttft_ms, p99_ttft_ms."""
+    """Name its parts as the result file does: mean_ttft_ms, p99_ttft_ms."""
     percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
     parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
     return {f"{part}_{name.removeprefix('client_')}_ms": v for part, v in parts.items()}

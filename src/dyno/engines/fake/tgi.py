@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.answer import HEAD, LAST_CHUNK, Answer, Script, chunk, whole
-from dyno.engines.fake.spec import FakeSpec
 
 ROUTES = ("/", "/generate", "/generate_stream")
 

@@ -13,6 +13,7 @@ from dyno.engines.kinds.base import (
     Kind,
     LogFacts,
     Option,
+    Options,
     Program,
     count,
     flag,
@@ -33,15 +34,13 @@ _CACHE_TYPES = {
 }  # fmt: skip
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
-_OPTIONS = {
-    "served_name": (flag("--alias"),),
-    "quantization": (Option(lambda _: ()),),  # it is the file's: checked there, not said
-    "kv_cache_dtype": (
-        Option(lambda v: [*_K.give(v), *_V.give(v)]),
-    ),
-    "tensor_parallel": (Option(lambda _: ["--split-mode", "row"]),),  # over the devices that are visible
-    "pipeline_parallel": (Option(lambda _: ["--split-mode", "layer"]),),
-    "max_batched_tokens": (Option(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),),
+_OPTIONS: Options = {
+    "served_name": flag("--alias"),
+    "quantization": Option(lambda _: ()),  # it is the file's: checked there, not said
+    "kv_cache_dtype": Option(lambda v: [*_K.give(v), *_V.give(v)]),
+    "tensor_parallel": Option(lambda _: ["--split-mode", "row"]),  # over the devices that are visible
+    "pipeline_parallel": Option(lambda _: ["--split-mode", "layer"]),
+    "max_batched_tokens": Option(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),
     "prefix_caching": (
         switch(["--cache-prompt"], ["--no-cache-prompt", "--cache-ram", "0"], since="7716"),
         Option(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off

@@ -25,11 +25,11 @@ class Transformers(Kind):
     in_container = ("transformers",)
     backend = "transformers"
     options = {
-        "dtype": (one_of("--dtype", DTYPES),),
-        "quantization": (one_of("--quantization", _QUANTIZATIONS),),
-        "max_batched_tokens": (flag("--cb-max-batch-tokens"),),
-        "memory_fraction": (flag("--cb-max-memory-percent"),),
-        "prefix_caching": (Option(lambda on: {False: ()}[on]),),  # none, but with continuous batching
+        "dtype": one_of("--dtype", DTYPES),
+        "quantization": one_of("--quantization", _QUANTIZATIONS),
+        "max_batched_tokens": flag("--cb-max-batch-tokens"),
+        "memory_fraction": flag("--cb-max-memory-percent"),
+        "prefix_caching": Option(lambda on: {False: ()}[on]),  # none, but with continuous batching
     }
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

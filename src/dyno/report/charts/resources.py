@@ -61,9 +61,8 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
     for entry, row in zip(entries, rows, strict=True):
         row |= {name: base.short(cost.value) for name in PRICES if (cost := price(name, entry))}
     words = base.present(PRICES, rows)
-    name, title = f"cheapest-{axis.replace('_', '-')}{tail}", f"Cost at the cheapest {KEYS[axis].against}"
-    about = HOW + " A void result stands only where a series has no other."
-    drawing = Drawing(look, rows, name, "Cost", title, about)
+    drawing = Drawing(look, rows, f"cheapest-{axis}{tail}", "Cost", f"Cost at the cheapest {KEYS[axis].against}")
+    drawing.about = HOW + " A void result stands only where a series has no other."
     drawing.selects = [Select("price", "Price of", words, next(iter(words))), panel]
     drawing.params = [vega.constant("currency", currency)]
     order = [alt.SortField("bad", order="ascending"), alt.SortField("y", order="ascending")]

@@ -96,9 +96,9 @@ def _tradeoff(
     rank = {text: -i for i, text in enumerate(FIRST)}
     latency = max(known, key=lambda k: (counts[k], rank.get(known[k], -len(FIRST))))
     figure = max(figures, key=counts.__getitem__)
-    level, name = KEYS[axis], f"tradeoff-{axis.replace('_', '-')}"
+    level = KEYS[axis]
     title = f"Throughput against latency, by {level.against}"
-    drawing = Drawing(look, rows, name, "Throughput and latency", title, per=switch.modes)
+    drawing = Drawing(look, rows, f"tradeoff-{axis}", "Throughput and latency", title, per=switch.modes)
     drawing.about = (
         f"Up and to the left is better. Numbers at the points are the {level.against}. On the Pareto front nothing "
         "else that is shown has more throughput at as little latency; void points don't count for it. ✕ in the corner: "

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.fake.spec import FakeSpec, changed
+from dyno.engines.fake import FakeSpec, changed
 from dyno.engines.kinds.base import Kind, Option, Program
 from dyno.facts.engine import EngineSpec
 
@@ -15,8 +15,8 @@ class FakeKind(Kind):
     title = "The fake engine"
     computes = False
     options = {
-        **dict.fromkeys(("served_name", "max_model_len"), (Option(lambda _: ()),)),
-        "prefix_caching": (Option(lambda on: {False: ()}[on]),),  # it has none
+        **dict.fromkeys(("served_name", "max_model_len"), Option(lambda _: ())),
+        "prefix_caching": Option(lambda on: {False: ()}[on]),  # it has none
     }
 
     def default_name(self, spec: EngineSpec) -> str:
