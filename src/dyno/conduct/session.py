@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
     headers: dict[str, str]  # sent with each request; their values reach no file
     watcher: Watcher = msgspec.field(default_factory=Watcher)
     stop: Stop = msgspec.field(default_factory=Stop)
-    fleet: Fleet | None = None  # None: somebody else has started the server
+    fleet: Fleet | None = None  # None: dyno hasn't started the server
 
     @property
     def core(self) -> int | None:
