@@ -1,4 +1,4 @@
-"""What would be run for an engine setting, and what is wrong with it, before it runs."""
+"""Plans an engine setting before it runs: locates program and model, finds problems, makes the commands to launch."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ class EnginePlan:
         return self.clean(secrets.without_in_command(text))
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
-        """What is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
+        """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
         return [*filter(None, (self.absent, self._too_long(needed))), *self._contradictions(), *self._memory()]
 
     def _too_long(self, needed: Sequence[int]) -> str | None:
@@ -114,7 +114,7 @@ class EnginePlan:
         )
 
     def _contradictions(self) -> Iterator[str]:
-        """What the setting says against the model's files and the machine."""
+        """Yield contradictions between the setting, the model's files and the machine."""
         spec, model = self.spec, self.model
         if model and not model.format and spec.load_format != "dummy":
             yield (
@@ -175,7 +175,7 @@ class EnginePlan:
         return free + (host or 0) if spreads else free
 
     def notes(self, concurrency: int | None) -> list[str]:
-        """What is allowed and will be a finding."""
+        """Return what is allowed and will be a finding."""
         at_once = self.limits.slots and self.limits.slots * self.spec.replicas
         notes = []
         if at_once and concurrency and concurrency > at_once:
@@ -207,7 +207,7 @@ class EnginePlan:
         return peaks.of_engine(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
 
     def lines(self) -> Iterator[str]:
-        """What a dry run prints."""
+        """Yield the lines of a dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
         if not self.program.asked:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
@@ -257,7 +257,7 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
 
 
 def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
-    """One for each copy: from the first one on, or free ones."""
+    """Return a port for each copy: from the first one on, or free ones."""
     ports = [first + i if first else 8000 + i if dry else free_port() for i in range(spec.replicas)]
     if max(ports, default=0) > 65535:
         raise UsageError(

@@ -71,7 +71,7 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
 
 
 def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
-    """What a dry run prints."""
+    """Yield the lines of a dry run."""
     yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"

@@ -256,7 +256,7 @@ class Conductor:
         return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
-        """Measure on a server that somebody else has started."""
+        """Measure on a server that dyno hasn't started."""
         trial = planned.trial
         session = attach(trial, self.headers(planned), self.watcher, self.stop)
         session.wait_idle(trial.target)

@@ -124,7 +124,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
                 Wire(warmup(trial, session, work.warmups), spool, stop=stop, core=session.core).drive()
             check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
-            # After the warm-up: what it left behind is nobody's prefix.
+            # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
         watcher.phase("Measuring")

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, decoded, settle_silent
+from dyno.load.protocols.base import Asked, StreamReading, decoded, settle_silent
 
 
-class _Event(msgspec.Struct, gc=False):
+class _CompletionEvent(msgspec.Struct, gc=False):
     content: str = ""
     tokens: list[int] | None = None
     stop: bool = False
@@ -20,7 +20,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_CompletionEvent).decode
 
 _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
 
@@ -41,8 +41,8 @@ class Completion:
             body["ignore_eos"] = True
         return {**body, **asked.extra_body}
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading:
-        reading = Reading([], [], chunk_tokens=[])
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        reading = StreamReading([], [], chunk_tokens=[])
         silent, last_end = 0, None
         for end, event in decoded(events, _decode, reading):
             if event.content or (reading.chunk_ends and not event.stop):

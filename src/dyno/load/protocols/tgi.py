@@ -1,11 +1,11 @@
-"""Text Generation Inference's own route. Held against its API description and its client; no TGI server was run."""
+"""Text Generation Inference's own route. Checked against its API description and client; no TGI server was run."""
 
 from typing import Any
 
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import Asked, Reading, decoded, in_openais_words, settle_silent
+from dyno.load.protocols.base import Asked, StreamReading, decoded, in_openais_words, settle_silent
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -19,14 +19,14 @@ class _Details(msgspec.Struct, gc=False):
     input_length: int | None = None  # from TGI 2.3 on
 
 
-class _Event(msgspec.Struct, gc=False):
+class _TokenEvent(msgspec.Struct, gc=False):
     token: _Token | None = None
     generated_text: str | None = None  # with the last token
     details: _Details | None = None  # likewise
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_TokenEvent).decode
 
 
 class GenerateStream:
@@ -53,8 +53,8 @@ class GenerateStream:
         }
         return {"inputs": request.prompt, "parameters": parameters, "stream": True}  # stream: for --endpoint /
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading:
-        reading = Reading([], [])
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        reading = StreamReading([], [])
         silent = 0
         for end, event in decoded(events, _decode, reading):
             if event.token is not None:
@@ -78,7 +78,7 @@ class GenerateStream:
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """In TGI's values: it refuses those by which others turn a filter off, and greedy is to give none at all."""
+    """Translate sampling values: TGI refuses those by which others turn a filter off; greedy is to give none at all."""
     greedy = given.get("temperature") == 0
     off = {
         "temperature": greedy,
