@@ -48,7 +48,7 @@ class Coverage(msgspec.Struct, frozen=True):
     tables: ReadShare
     blocks: ReadShare
     files: ReadShare  # that consist of results, or hold numbers and no result
-    lost: list[tuple[str, Unread]]  # the file, and what holds numbers and was not read
+    lost: list[tuple[str, Unread]]  # the file, and the part with numbers that was not read
 
     @property
     def complete(self) -> bool:

@@ -298,7 +298,7 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
 
 
 def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
-    """The metrics of a comparison; none where rows don't have what it is about."""
+    """The metrics of a comparison; none where rows don't have it."""
     if verb["noun"]:
         plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", verb["noun"], re.I)
         return [_ANY] if plain else measures(verb["noun"])

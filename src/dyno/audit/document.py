@@ -1,4 +1,4 @@
-"""Opens a file and detects by its content what it is."""
+"""Opens a file and detects its kind by its content."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ from dyno.results import structured
 from dyno.results.lines import decoded, holds_numbers, lines
 from dyno.units import human_bytes
 
-WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
@@ -96,7 +96,7 @@ def _is_markdown(file: str, content: bytes) -> bool:
 
 
 def _large(file: str, data: _Bytes) -> Document:
-    """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
+    """Walk only the parts around marks of results: a hundred megabytes hold perhaps ten blocks."""
     spots = sorted({spot for mark in _MARKS for spot in _spots(data, mark)})
     spans: list[list[int]] = []
     for spot in spots:

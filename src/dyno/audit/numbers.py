@@ -111,7 +111,7 @@ def _evaluate(text: str) -> tuple[float, float] | None:
     plain = re.sub(r"(?<=[\d)\s])x(?=[\d(\s])", "*", plain).strip()
     if not re.search(r"[\d)]\s{0,3}[-+*/]\s{0,3}[\d(]", plain) or re.search(r"\*\s*\*|/\s*/|x|,|\d\s+\d", plain):
         return None
-    # a-b without blanks is more often a range or a date than a sum, unless it stands in brackets.
+    # a-b without blanks is more often a range or a date than a sum, unless it is in brackets.
     bare = re.sub(r"\([\d.]{1,15}-[\d.]{1,15}\)", "0", plain)
     if re.search(r"\d-\d", bare) or re.search(r"\d\s{0,2}/\s{0,2}\d+\s{0,2}/|(^|\D)0\d", plain):
         return None
@@ -290,7 +290,7 @@ _WIDEST = 24  # numbers of a row
 class CellNumber(NamedTuple):
     value: float
     half: float  # of a unit of its last digit
-    mark: str  # %, x or ''; ± before it where a sign stands
+    mark: str  # %, x or ''; ± before it where it has a sign
 
 
 def percentages(d: Document) -> Iterator[Finding]:

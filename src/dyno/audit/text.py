@@ -56,7 +56,7 @@ _EVALUATED = re.compile(
 _ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
 _CALCULATES = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
-# A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
+# A line of its own above results that names them: 'tgi', 'fp8 -tp 4'.
 _LOOSE = re.compile(r"[\w +/()=,-][\w .+/()=,-]{0,60}[\w)]")
 _NO_LABELS = {
     "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
@@ -82,7 +82,7 @@ class Walk:
         self._scope = Scope()
         self._variables: dict[str, str] = {}
         self._pending: dict[str, Setting] = {}  # lines right before a block
-        self._label: _Numbered | None = None  # what the next results are called, by a comment or a line above
+        self._label: _Numbered | None = None  # the name of the next results, by a comment or a line above
         self._loose = False  # the label is a line that only looks like one
         self._recent_words: _Numbered | None = None  # a short paragraph right before
         self._fence: str | None = None
