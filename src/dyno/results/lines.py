@@ -1,6 +1,7 @@
 """A file's bytes as lines that can be read: numbered as in an editor, without terminal colours."""
 
 import codecs
+import mmap
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -39,12 +40,13 @@ def holds_numbers(data: bytes) -> bool:
     return len(_FRACTION.findall(data[: 1 << 20])) > 1
 
 
-def lines(data: bytes, first: int = 1) -> Iterator[TextLine]:
+def lines(data: bytes | mmap.mmap, first: int = 1, start: int = 0, stop: int | None = None) -> Iterator[TextLine]:
     """Decode UTF-8, or a line that isn't as Windows-1252. A progress bar is seen in its last state; of empty lines in a
-    row, the first few."""
-    number, start, empty = first, 0, 0
-    while start < len(data):
-        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or len(data)
+    row, the first few. `first`: the number of the line at `start`."""
+    number, empty, stop = first, 0, len(data) if stop is None else stop
+    while start < stop:
+        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or stop
+        end = min(end, stop)
         part = data[start:end].decode("utf-8", errors="surrogateescape")
         for text in part.removesuffix("\n").split("\n"):
             if not text:
