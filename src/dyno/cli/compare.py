@@ -2,12 +2,13 @@
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from dyno.cli import settings
-
-if TYPE_CHECKING:
-    from dyno.facts.comparison import Comparison
+from dyno.compare.gate import check_metric, parse, stops
+from dyno.facts.comparison import Comparison
+from dyno.report.compare import as_markdown, text
 
 GATE = 3  # exit code: a gate is broken, or what should be compared isn't comparable
 
@@ -43,12 +44,8 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import msgspec
-
     import dyno
-    from dyno.compare.gate import check_metric, parse, stops
     from dyno.conduct.read import compare_words
-    from dyno.report.compare import as_markdown, text
 
     gates = [parse(gate) for gate in options.gate]
     for name in options.metric:
@@ -62,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _refused(comparison: "Comparison", options: argparse.Namespace) -> bool:
+def _refused(comparison: Comparison, options: argparse.Namespace) -> bool:
     """Also a figure that was asked for and is none of both sides. What is compared anyway is marked, and no refusal."""
     asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
     return not comparison.pairings or any(p.refused for p in comparison.pairings) or bool(asked)

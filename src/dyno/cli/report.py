@@ -6,16 +6,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dyno import secrets
 from dyno.cli import settings
 from dyno.cli.flags import pairs
 from dyno.errors import DynoError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    from dyno.facts.chart import Chart
-    from dyno.facts.report import Report
+from dyno.facts.chart import Chart
+from dyno.facts.report import Report
+from dyno.report.csv_table import csv
+from dyno.report.markdown import markdown
+from dyno.store.run import write
 
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
 _EPILOG = """\
@@ -135,7 +135,7 @@ def _again(options: argparse.Namespace) -> str:
 
 
 def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
-    """Before anything is read: a mistake in the last flag shouldn't cost the reading."""
+    """Check the flags before anything is read."""
     for path in outputs:
         if path.suffix.lower() not in _FORMS:
             raise UsageError(f"-o {path}: dyno makes {', '.join(_FORMS)}. Which one is told by the name's end.")
@@ -148,20 +148,20 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
 # ---- what is written ----
 
 
-def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Path]) -> "list[Chart]":
+def _charts(report: Report, options: argparse.Namespace, outputs: Sequence[Path]) -> list[Chart]:
     if not options.list_charts and all(path.suffix.lower() in (".md", ".csv") for path in outputs):
         return []
     from dyno.report.charts import charts
 
-    all_charts = charts(report)
-    names = [chart.name for chart in all_charts]
+    drawn = charts(report)
+    names = [chart.name for chart in drawn]
     if unknown := [name for name in options.chart if name not in names]:
         raise UsageError(f"--chart {unknown[0]}: there is no such chart here. There are {', '.join(names)}.")
-    return all_charts
+    return drawn
 
 
-def _choices(chart: "Chart") -> list[str]:
-    """What --show can choose."""
+def _choices(chart: Chart) -> list[str]:
+    """List what --show can choose."""
     lines = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
@@ -174,7 +174,7 @@ def _choices(chart: "Chart") -> list[str]:
     return lines
 
 
-def _write(report: "Report", charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
+def _write(report: Report, charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
     form = output.suffix.lower()
     if form in (".png", ".svg"):
         _pictures(charts, output, options)
@@ -182,17 +182,13 @@ def _write(report: "Report", charts: "list[Chart]", output: Path, options: argpa
     if form == ".html":
         _save(output, _page(report, charts))
     elif form == ".md":
-        from dyno.report.markdown import markdown
-
         _save(output, markdown(report).encode())
     else:
-        from dyno.report.csv_table import csv
-
         _save(output, csv(report).encode())
     print(output)
 
 
-def _page(report: "Report", charts: "list[Chart]") -> bytes:
+def _page(report: Report, charts: list[Chart]) -> bytes:
     from dyno.report.page import page
 
     return page(report, charts, _cache()).encode()
@@ -203,7 +199,7 @@ def _cache() -> Path:
     return (Path(given) if given else Path.home() / ".cache") / "dyno"
 
 
-def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
+def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
     from dyno.report.picture import png, svg
 
     wanted = [c for c in charts if c.name in options.chart] if options.chart else charts
@@ -226,7 +222,7 @@ def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) 
         print(path)
 
 
-def _can_show(chart: "Chart", values: dict[str, str]) -> None:
+def _can_show(chart: Chart, values: dict[str, str]) -> None:
     for name, value in values.items():
         param = next(p for p in chart.spec["params"] if p["name"] == name)
         bind = param.get("bind") or {}
@@ -238,8 +234,6 @@ def _can_show(chart: "Chart", values: dict[str, str]) -> None:
 
 
 def _save(path: Path, data: bytes) -> None:
-    from dyno.store.run import write
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -166,6 +166,21 @@ def sent(row: Row) -> tuple[float, str] | None:
     return asked, sources.get(row.settings["num_prompts"].by, "the command")
 
 
+def in_flight(row: Row, pace: str) -> float | None:
+    """Requests in flight on average, by Little's law: from the mean E2EL, else from TTFT and a time for each token
+    (mean_itl_ms, mean_tpot_ms)."""
+    rps, e2el, each = requests_per_s(row), row.get("mean_e2el_ms"), output_each(row)
+    first, gap = row.get("mean_ttft_ms"), row.get(pace)
+    if rps and e2el:
+        return rps * e2el / 1000
+    return rps * (first + (each - 1) * gap) / 1000 if rps and first is not None and gap and each and each > 1 else None
+
+
+def speed_tests(rows: Iterable[Row], test: str) -> list[Row]:
+    """Return micro results with a speed: `pp` of prompts, `tg` of generation."""
+    return [r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith(test) and r.get("speed")]
+
+
 def locations(rows: Sequence[Row], *names: str) -> list[str]:
     """Lines of the figures that are named, else of the rows."""
     out: list[str] = []

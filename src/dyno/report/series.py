@@ -229,7 +229,7 @@ def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
         if (place := row.place) is not None:
             facts = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
             facts["engine"] = place.engine
-            facts |= {k: short(v) for k, v in place.of("engine").items()}
+            facts |= {k: short(v) for k, v in place.varying("engine").items()}
         elif row.series:
             facts = {"series": row.series.strip()}
         elif called and row.form != "run":
