@@ -10,7 +10,7 @@ from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Cost, Entry, Memory, Number
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Cell, Table
-from dyno.facts.report import AuthorsTable, Best, Report, Sheet, ShownCommand, Words
+from dyno.facts.report import AuthorsTable, Best, CommandText, Report, Sheet, Words
 
 ENGINES = {"vLLM 0.11.0": 1.0, "SGLang 0.5.2": 1.08, "TGI 3.3.4": 0.74}
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"]
@@ -122,9 +122,8 @@ def of(entries: list[Entry], **fields: Any) -> Report:
                           [e.id for e in entries if e.series == name])
                     for name in dict.fromkeys(e.series for e in entries)],
         "commands": [
-            ShownCommand("server", "vllm serve meta-llama/Llama-3.1-70B-Instruct \\\n  --tensor-parallel-size 4"),
-            ShownCommand("client", "dyno serve --concurrency 64 --input-len 512", [e.id for e in entries[:3]]),
-        ],
+            CommandText("server", "vllm serve meta-llama/Llama-3.1-70B-Instruct \\\n  --tensor-parallel-size 4"),
+            CommandText("client", "dyno serve --concurrency 64 --input-len 512", [e.id for e in entries[:3]])],
         "definitions": {k: v for k, v in DEFINITIONS.items() if k.startswith("dyno.")},
         "again": "dyno report runs/2025-11-14 -o report.html",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sources results: words of a command line → results → a report or a comparison. Nothing is printed here: what a user
+"""Reading results: words of a command line → results → a report or a comparison. Nothing is printed here: what a user
 should know besides is a list of warnings."""
 
 import datetime

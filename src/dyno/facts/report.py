@@ -34,7 +34,7 @@ class Sheet(msgspec.Struct, frozen=True):
     entries: list[str] = []  # ids of what was measured on it
 
 
-class ShownCommand(msgspec.Struct, frozen=True):
+class CommandText(msgspec.Struct, frozen=True):
     """What was run. Secrets are taken out where it was recorded."""
 
     what: str  # server, client, study, …: for whom
@@ -66,6 +66,6 @@ class Report(msgspec.Struct, frozen=True):
     tables: list[AuthorsTable] = []
     rigs: list[Sheet] = []
     engines: list[Sheet] = []  # the same, of engines: version, settings, how it was started
-    commands: list[ShownCommand] = []
+    commands: list[CommandText] = []
     definitions: dict[str, str] = {}  # facts/definition.py's key → words, those that are used
     again: str = ""  # the command that makes this report

@@ -121,20 +121,20 @@ def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[s
     b, a = contest.ranked[:2]
     sides = [_sampled(e.rows, detail) for e in (a, b)]
     # Each at its own best load, they are compared all the same: that is what the answer does.
-    other_loads = level(a) != level(b)
+    loads_differ = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    pair = pairing(sides[0], sides[1], metrics, anyway=other_loads)
-    if other_loads:
+    pair = pairing(sides[0], sides[1], metrics, anyway=loads_differ)
+    if loads_differ:
         where = f", each at its best load ({level(b)} and {level(a)})"
     else:
         where = "" if contest.kind in SMALL else f" at {level(b)}"
     names = f"{_about(contest)}{b.series} against {a.series}{where}"
     letters = f" (A: {a.series}, B: {b.series})"
-    serious = [f.text for f in pair.findings if f.level != "note" and not (other_loads and f.code in _BY_LOAD)]
+    serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
     d = next((d for d in pair.differences if d.metric == contest.metric), None)
-    if d is None or (pair.refused and not other_loads):
+    if d is None or (pair.refused and not loads_differ):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
         return f"{names}: not comparable. {why}{letters}", ""
     doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
