@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from dyno.facts.imported import Figure, Row, Scalar, place
 from dyno.facts.load import COMPARABLE, COUNTED, LEVELS, LOAD, identity, near
+from dyno.facts.setting import SETTINGS
 from dyno.measure.model_name import named
 
 # Settings of the client or of the file: neither the load nor what bears it.
@@ -12,12 +13,10 @@ ASIDE = {
     "backend", "endpoint", "tokenizer", "seed", "percentiles", "ignore_eos", "tool_version", "date", "price_per_hour",
     "samples", "repeat",
 }  # fmt: skip
-ENGINE = (
-    "model", "revision", "engine", "engine_version", "quantization", "kv_cache_dtype", "dtype", "tensor_parallel",
-    "pipeline_parallel", "replicas", "max_num_seqs", "max_model_len", "max_batched_tokens", "chunked_prefill",
-    "prefix_caching", "scheduler_steps", "enforce_eager", "memory_fraction", "speculative", "accelerator",
-    "accelerators",
-)  # fmt: skip
+# Settings of the engine and the machine.
+ENGINE = tuple(
+    n for n in SETTINGS[SETTINGS.index("model") :] if n not in ASIDE and n not in ("model_bytes", "parameters")
+)
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 
 Point = tuple[tuple[str, Scalar], ...]

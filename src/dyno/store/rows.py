@@ -13,7 +13,7 @@ import numpy as np
 
 from dyno.errors import StoreError
 from dyno.facts.definition import definition
-from dyno.facts.engine import EngineFacts
+from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
@@ -26,16 +26,14 @@ from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
+from dyno.measure.points import ENGINE
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 _TOOL = "dyno"
 # Engine settings that rows call the same.
-_ENGINE = (
-    "quantization", "kv_cache_dtype", "dtype", "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs",
-    "max_model_len", "max_batched_tokens", "chunked_prefill", "prefix_caching", "memory_fraction",
-)  # fmt: skip
+_ENGINE = [name for name in ENGINE if name in EngineSpec.__struct_fields__ and name != "model"]
 # The same settings as the server reports them.
 _REPORTED = {
     "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype", "dtype": "dtype", "max_num_seqs": "slots",
