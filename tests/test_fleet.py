@@ -455,7 +455,7 @@ HANGS = """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     port = sys.argv[sys.argv.index("--port") + 1]
-    fake = "from dyno.engines.fake.server import serve; from dyno.engines.fake.spec import FakeSpec; "
+    fake = "from dyno.engines.fake.server import serve; from dyno.engines.fake import FakeSpec; "
     fake += "import sys; serve(FakeSpec(first_ms=5, gap_ms=1, model='m'), int(sys.argv[1]))"
     sys.exit(subprocess.call([sys.executable, "-c", fake, port]))
 """

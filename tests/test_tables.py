@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dyno.facts.imported import Cell, Row, Table
 from dyno.facts.metric import better
-from dyno.results.columns import Column, meaning, statistic
+from dyno.results.columns import Meaning, meaning, statistic
 from dyno.results.printed import Printed, printed
 from dyno.results.tables import rows_of
 
@@ -70,7 +70,7 @@ def values(row: Row) -> dict[str, float]:
     ],
 )
 def test_a_title_means_a_figure(title: str, name: str, scale: float | None) -> None:
-    assert meaning(title) == Column(name, scale=scale)
+    assert meaning(title) == Meaning(name, scale=scale)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_title_means_a_figure(title: str, name: str, scale: float | None) -> N
     ],
 )  # fmt: skip
 def test_a_title_means_a_setting(title: str, name: str) -> None:
-    assert meaning(title) == Column(name, figure=False)
+    assert meaning(title) == Meaning(name, figure=False)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +110,27 @@ def test_what_isnt_certain_means_nothing(title: str) -> None:
     ],
 )  # fmt: skip
 def test_a_speed_of_prompts_or_of_decoding_has_its_test(title: str, test: str) -> None:
-    assert meaning(title) == Column("speed", test=test)
+    assert meaning(title) == Meaning("speed", test=test)
 
 
 @pytest.mark.parametrize(
     ("title", "column"),
     [
-        ("Output tok/s (c32)", Column("output_throughput", told=(("concurrency", 32),))),
-        ("Mean TTFT (ms) (bs=4)", Column("mean_ttft_ms", told=(("batch_size", 4),))),
-        ("Aggregate tok/s", Column("speed")),
-        ("out_tok_s", Column("output_throughput")),
-        ("out_tput", Column("output_throughput")),
-        ("avg_tps_mean", Column("speed")),
-        ("results_ttft_s_quantiles_p90", Column("p90_ttft_ms", scale=1e3)),
-        ("results_inter_token_latency_s_stddev", Column("std_itl_ms", scale=1e3)),
-        ("成功请求数", Column("completed")),
-        ("平均 TTFT (ms)", Column("mean_ttft_ms")),
-        ("总 Token 吞吐量 (tok/s)", Column("total_token_throughput")),
-        ("并发数", Column("concurrency", figure=False)),
+        ("Output tok/s (c32)", Meaning("output_throughput", load=(("concurrency", 32),))),
+        ("Mean TTFT (ms) (bs=4)", Meaning("mean_ttft_ms", load=(("batch_size", 4),))),
+        ("Aggregate tok/s", Meaning("speed")),
+        ("out_tok_s", Meaning("output_throughput")),
+        ("out_tput", Meaning("output_throughput")),
+        ("avg_tps_mean", Meaning("speed")),
+        ("results_ttft_s_quantiles_p90", Meaning("p90_ttft_ms", scale=1e3)),
+        ("results_inter_token_latency_s_stddev", Meaning("std_itl_ms", scale=1e3)),
+        ("成功请求数", Meaning("completed")),
+        ("平均 TTFT (ms)", Meaning("mean_ttft_ms")),
+        ("总 Token 吞吐量 (tok/s)", Meaning("total_token_throughput")),
+        ("并发数", Meaning("concurrency", figure=False)),
     ],
 )
-def test_more_titles(title: str, column: Column) -> None:
+def test_more_titles(title: str, column: Meaning) -> None:
     assert meaning(title) == column
 
 

@@ -1,5 +1,5 @@
-"""Files that a user or another file names: plain ones, and no more of them than fits. What else lies there (a folder,
-a device, a socket) is an OSError with words in it, so that each reader tells of it in its own sentence."""
+"""Reads files that a user or another file names, within bounds. Anything but a plain file (a folder, a device, a
+socket) is an OSError with words in it, for the reader's own message."""
 
 import errno
 import os

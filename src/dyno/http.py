@@ -84,7 +84,7 @@ class Route:
         self.proxy = None if via.proxy is None or url.local else Url(via.proxy)
         # TLS goes through a tunnel; a plain request is handed to the proxy, with the server's whole URL.
         handed = self.proxy is not None and not url.tls
-        self.front = str(url) if handed else url.prefix  # what stands before a path
+        self.front = str(url) if handed else url.prefix  # before a path
         login = {k: v for k, v in (headers or {}).items() if k.lower() == _PROXY_LOGIN}
         self.headers = {k: v for k, v in (headers or {}).items() if handed or k not in login}
         host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
@@ -145,7 +145,7 @@ def tls_context(via: Transport) -> ssl.SSLContext:
         try:
             context.load_cert_chain(via.cert, via.cert_key, password=_refuse_to_ask)
         except (OSError, ValueError) as e:
-            # The key's path isn't repeated: an API key may stand there by mistake.
+            # The key's path isn't repeated: it may be an API key by mistake.
             if getattr(e, "reason", None) == "KEY_VALUES_MISMATCH":
                 raise UsageError(f"--key is not the private key of the certificate in --cert {via.cert}.") from None
             raise UsageError(

@@ -77,7 +77,7 @@ while len(list(folder.iterdir())) < 3:
 SERVES = """
 port = int(sys.argv[sys.argv.index("--port") + 1])
 from dyno.engines.fake.server import serve
-from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake import FakeSpec
 serve(FakeSpec(first_ms=2, gap_ms=1, model="m"), port)
 """
 

@@ -154,12 +154,9 @@ def parts_of_a_node(rows: Sequence[Row]) -> Iterator[Finding]:
         by_count = {n: r for r in group if (n := r.number("accelerators"))}
         if len(by_count) > 1:
             low, high = min(by_count), max(by_count)
-            yield note(
-                "comparability.parts_of_a_node",
-                f"{subject(by_count[high])!r} has {high:g} accelerators and {subject(by_count[low])!r} {low:g}.",
-                "Compare what each accelerator does, or what each dollar buys.",
-                locations([by_count[low], by_count[high]]),
-            )
+            text = f"{subject(by_count[high])!r} has {high:g} accelerators and {subject(by_count[low])!r} {low:g}."
+            advice = "Compare what each accelerator does, or what each dollar buys."
+            yield note("comparability.parts_of_a_node", text, advice, locations([by_count[low], by_count[high]]))
             return
 
 
@@ -199,19 +196,19 @@ class Two(NamedTuple):
 
     @property
     def rows(self) -> tuple[Row, Row]:
-        return self.a[0].row, self.b[0].row
+        return self.a[0], self.b[0]
 
     def settings(self, name: str) -> tuple[Scalar | None, Scalar | None]:
         return self.rows[0].setting(name), self.rows[1].setting(name)
 
     def means(self, figure: Callable[[Row], float | None]) -> list[float | None]:
         """Return the mean over each side's runs."""
-        values = ([v for m in group if (v := figure(m.row)) is not None] for group in (self.a, self.b))
+        values = ([v for m in group if (v := figure(m)) is not None] for group in (self.a, self.b))
         return [sum(side) / len(side) if side else None for side in values]
 
     def ratios(self, counted: Callable[[Row], tuple[float, float] | None]) -> list[float | None]:
         """Return the ratio of two counts, each summed over a side's runs."""
-        pairs = ([counts for m in group if (counts := counted(m.row))] for group in (self.a, self.b))
+        pairs = ([counts for m in group if (counts := counted(m))] for group in (self.a, self.b))
         return [sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None for side in pairs]
 
     def latencies(self, *stems: str) -> set[str]:
@@ -247,11 +244,9 @@ def load(two: Two) -> Iterator[Objection]:
 def requests(two: Two) -> Iterator[Finding]:
     a, b = two.means(requests_of)
     if a and b and a != b:
-        yield doubt(
-            "comparability.requests",
-            f"A had {a:g} requests, B {b:g}: start and drain are a larger part of the shorter run.",
-            "Send as many to both.",
-        )
+        text = f"A had {a:g} requests, B {b:g}: start and drain are a larger part of the shorter run."
+        advice = "Send as many to both."
+        yield doubt("comparability.requests", text, advice)
 
 
 def prompts(two: Two) -> Iterator[Finding]:
@@ -266,11 +261,9 @@ def prompts(two: Two) -> Iterator[Finding]:
             "Compare by text (characters, words), or with prompts from one file.",
         )
     elif all(datasets) and datasets[0] != datasets[1]:
-        yield doubt(
-            "comparability.prompts",
-            f"{a.tool or 'A'} took {datasets[0]}, {b.tool or 'B'} {datasets[1]}: other prompts, by other tools.",
-            "Give both the same file of prompts.",
-        )
+        text = f"{a.tool or 'A'} took {datasets[0]}, {b.tool or 'B'} {datasets[1]}: other prompts, by other tools."
+        advice = "Give both the same file of prompts."
+        yield doubt("comparability.prompts", text, advice)
     elif one and other and one != other:
         which = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] and len(two.a) == len(two.b) == 1 else ""
         yield Finding(
@@ -376,11 +369,9 @@ def accelerators(two: Two) -> Iterator[Finding]:
         return
     one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
     each = f" For each: {one / a:,.1f} and {other / b:,.1f} tokens/s." if one and other else ""
-    yield doubt(
-        "comparability.accelerators",
-        f"A used {a:g} accelerators and B {b:g}.{each}",
-        "Compare whole machines, or the throughput of each accelerator at the latency that is wanted.",
-    )
+    text = f"A used {a:g} accelerators and B {b:g}.{each}"
+    advice = "Compare whole machines, or the throughput of each accelerator at the latency that is wanted."
+    yield doubt("comparability.accelerators", text, advice)
 
 
 def single_runs(two: Two) -> Iterator[Finding]:
@@ -400,7 +391,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
-    """Settings that differ, without those that follow from another one that does."""
+    """Return the settings that differ, without those that follow from another difference."""
     sure = a.form == b.form == "run"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
@@ -420,7 +411,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
 
 
 def _same_model(x: Scalar | None, y: Scalar | None) -> bool:
-    """But for the words that tell its quantization."""
+    """Compare names without the words for a quantization."""
     return _QUANTIZATION.sub("", _last(x)) == _QUANTIZATION.sub("", _last(y))
 
 

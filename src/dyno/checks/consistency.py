@@ -1,13 +1,15 @@
-"""Can the figures of one result all be true, and are two results one? Needs no other knowledge than what they mean."""
+"""Can the figures of one result all be true, and are two results really one? Judged from the figures alone."""
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
+from operator import itemgetter
 
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Figure, Row
 from dyno.facts.load import LOAD
-from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS
+from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS, latency
+from dyno.measure import points
 from dyno.measure.cost import per_million
 from dyno.measure.points import (
     bounds,
@@ -19,13 +21,14 @@ from dyno.measure.points import (
     requests_per_s,
     sent,
     settings,
+    speed_tests,
     subject,
 )
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
 OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
-# Tools whose throughput is the sum over the whole run; others reckon it in a window of their own.
+# Tools whose throughput is the sum over the whole run; others use a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
 NEAR, NEARLY = 0.001, 0.0025
 _TELLING = (
@@ -34,12 +37,12 @@ _TELLING = (
 )  # fmt: skip
 _KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
 _SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
-SAME = 6  # figures, that a copy has at least
-MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
+SAME = 6  # least number of figures in a copy
+MOST, NEIGHBOURS = 1_000, 20  # rows that are compared with each other
 
 
 def sums(row: Row) -> Iterator[Finding]:
-    """Counts by duration against the throughput that is told."""
+    """Counts divided by the duration are not the reported throughput."""
     took = duration(row)
     if took is None or row.tool not in WHOLE_RUN:
         return
@@ -77,32 +80,31 @@ def sums(row: Row) -> Iterator[Finding]:
 
 
 def percentiles(row: Row) -> Iterator[Finding]:
-    """Their order, and what a mean allows."""
+    """Percentiles are in order, and no higher than the mean allows."""
     for stem in SAMPLED:
         ladder = _ladder(row, stem)
+        names = [f"{name}_{stem}_ms" for _, name, _ in ladder]
+        if below := [f"{name} {figure.value:,.2f} ms" for _, name, figure in ladder if figure.value < -figure.half]:
+            text = f"{stem.upper()}: a time can't be negative: {', '.join(below)}."
+            yield void("consistency.percentiles", text, "Look into the raw results.", locations([row], *names))
+            continue
         wrong = [
             f"{a} {x.value:,.2f} ms lies above {b} {y.value:,.2f} ms"
-            for (a, x), (b, y) in pairwise(ladder)
+            for (_, a, x), (_, b, y) in pairwise(ladder)
             if bounds(x)[0] > bounds(y)[1] + SLACK * y.value
         ]
-        mean = row.figures.get(f"mean_{stem}_ms")
-        count = _count(row, stem)
-        below = [f"{name} {value.value:,.2f} ms" for name, value in ladder if value.value < -value.half]
-        if below:
-            yield void(
-                "consistency.percentiles",
-                f"{stem.upper()}: a time can't be negative: {', '.join(below)}.",
-                "Look into the raw results.",
-                locations([row], *(f"{n}_{stem}_ms" for n, _ in ladder)),
-            )
-            continue
-        for name, value in ladder if mean is not None else []:
-            if mean is not None and (most := _most(name, bounds(mean)[1], count)) and bounds(value)[0] > most * 1.01:
+        mean, least, highest = (row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max"))
+        count = row.get("total_output_tokens" if stem == "itl" else "completed")
+        for place, name, figure in ladder if mean and count else ():
+            if name in ("min", "max") or place < 50 or not mean or not count:
+                continue
+            # Samples above a percentile are part of the mean; above the highest, itself.
+            most = bounds(mean)[1] * count / max((1 - place / 100) * (count - 1), 1.0)
+            if most and bounds(figure)[0] > most * 1.01:
                 wrong.append(
-                    f"{name} {value.value:,.2f} ms can't be: with a mean of {mean.value:,.2f} ms it is at most "
+                    f"{name} {figure.value:,.2f} ms can't be: with a mean of {mean.value:,.2f} ms it is at most "
                     f"{most:,.2f} ms"
-                )  # fmt: skip
-        least, highest = row.figures.get(f"min_{stem}_ms"), row.figures.get(f"max_{stem}_ms")
+                )
         if mean and least and bounds(mean)[1] < bounds(least)[0]:
             wrong.append(f"the mean {mean.value:,.2f} ms lies below the minimum {least.value:,.2f} ms")
         if mean and highest and bounds(mean)[0] > bounds(highest)[1]:
@@ -112,43 +114,19 @@ def percentiles(row: Row) -> Iterator[Finding]:
                 "consistency.percentiles",
                 f"{stem.upper()}: {'; '.join(wrong)}.",
                 "Such figures aren't of one set of requests, or a unit is wrong. Look into the raw results.",
-                locations([row], f"mean_{stem}_ms", *(f"{n}_{stem}_ms" for n, _ in ladder)),
+                locations([row], f"mean_{stem}_ms", *names),
             )
 
 
-def _ladder(row: Row, stem: str) -> list[tuple[str, Figure]]:
-    """From the minimum to the maximum."""
-    ladder: list[tuple[float, str, Figure]] = []
-    for name, figure in row.figures.items():
-        if not name.endswith(f"_{stem}_ms"):
-            continue
-        word = name.removesuffix(f"_{stem}_ms")
-        place = {"min": 0.0, "median": 50.0, "max": 100.0}.get(word)
-        if place is None and word.startswith("p"):
-            try:
-                place = float(word[1:])
-            except ValueError:
-                continue
-        if place is not None:
-            ladder.append((place, word, figure))
-    return [(word, figure) for _, word, figure in sorted(ladder, key=lambda t: t[0])]
-
-
-def _count(row: Row, stem: str) -> float | None:
-    return row.get("total_output_tokens") if stem == "itl" else row.get("completed")
-
-
-def _most(word: str, mean: float, count: float | None) -> float | None:
-    """What a percentile of times can be at most: those that lie above it are part of the mean."""
-    place = 50.0 if word == "median" else float(word[1:]) if word[:1] == "p" and word[1:2].isdigit() else None
-    if place is None or place < 50 or not count:
-        return None
-    above = max((1 - place / 100) * (count - 1), 1.0)  # samples at least as large; of the highest, itself
-    return mean * count / above
+def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
+    """Return places, names and figures from the minimum to the maximum."""
+    statistics = {parts[0]: f for name, f in row.figures.items() if (parts := latency(name)) and parts[1] == stem}
+    places = {"min": 0.0, "median": 50.0, "max": 100.0} | {s: float(s[1:]) for s in statistics if s[1].isdigit()}
+    return sorted(((places[s], s, f) for s, f in statistics.items() if s in places), key=itemgetter(0))
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
-    """Possible if a few are very much longer than all others, and then the mean says nothing."""
+    """Possible only if a few requests are far slower than all others; then the mean says nothing."""
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
@@ -161,7 +139,7 @@ def tail_below_mean(row: Row) -> Iterator[Finding]:
 
 
 def end_before_first(row: Row) -> Iterator[Finding]:
-    """No request ends before its first token, so that no statistic of the ends lies below that of the first tokens."""
+    """No request ends before its first token, so no statistic of E2EL is below the same statistic of TTFT."""
     wrong = []
     if row.tool == "dyno":  # it leaves first tokens out whose arrival it doesn't know
         return
@@ -170,16 +148,13 @@ def end_before_first(row: Row) -> Iterator[Finding]:
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
             wrong.append(f"{word} TTFT {first.value:,.2f} ms, {word} E2EL {end.value:,.2f} ms")
     if wrong:
-        yield void(
-            "consistency.end_before_first",
-            f"Requests end before their first token: {'; '.join(wrong)}.",
-            "The two are of different requests, or a unit is wrong.",
-            locations([row], "mean_ttft_ms", "mean_e2el_ms"),
-        )
+        text = f"Requests end before their first token: {'; '.join(wrong)}."
+        advice = "The two are of different requests, or a unit is wrong."
+        yield void("consistency.end_before_first", text, advice, locations([row], "mean_ttft_ms", "mean_e2el_ms"))
 
 
 def latencies(row: Row) -> Iterator[Finding]:
-    """From the first token to the end it takes as many gaps as there are chunks, and at most tokens − 1."""
+    """Decoding takes one gap per chunk, and at most tokens − 1 gaps."""
     first, end, gap = (row.figures.get(f"mean_{s}_ms") for s in ("ttft", "e2el", "itl"))
     each = output_each(row)
     if row.tool not in ("vllm", "sglang", "dyno") or not (first and end and gap and each) or each < 2:
@@ -196,43 +171,34 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 
 def in_flight(row: Row) -> Iterator[Finding]:
-    """Little's law: requests/s times the seconds that each was there. More than were let in can't be."""
-    rps, each, first = requests_per_s(row), output_each(row), row.get("mean_ttft_ms")
-    limits = {
-        "concurrency": row.number("concurrency"),
-        "requests": (sent(row) or (row.get("completed") or 0.0, ""))[0] or None,
-    }
-    known = {name: value for name, value in limits.items() if value}
-    if row.kind != "serve" or rps is None or not known or row.tool not in ("vllm", "sglang", "dyno", ""):
+    """By Little's law more requests were in flight than were allowed."""
+    rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
+    asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
+    most = min((limit for limit in (asked, count) if limit), default=None)
+    if row.kind != "serve" or not rps or not streams or not most or row.tool not in ("vllm", "sglang", "dyno", ""):
         return
-    name, most = min(known.items(), key=lambda kv: kv[1])
-    cap = f"a concurrency of {most:g}" if name == "concurrency" else f"{most:g} requests in all"
-    e2el, tpot = row.get("mean_e2el_ms"), row.get("mean_tpot_ms")
-    if e2el is not None and rps * e2el / 1000 > OVER * most + 0.5:
-        yield void(
-            "consistency.in_flight",
-            f"{rps:.2f} requests/s that take {e2el / 1000:,.2f} s each are {rps * e2el / 1000:,.0f} in flight, "
-            f"with {cap}.",
-            "Latency, rate and limit can't all be true. Look into the raw results.",
-            locations([row], "request_throughput", "mean_e2el_ms"),
+    if streams <= OVER * most + 0.5:
+        return
+    cap = f"a concurrency of {most:g}" if most == asked else f"{most:g} requests in all"
+    if e2el:
+        text = f"{rps:.2f} requests/s that take {e2el / 1000:,.2f} s each are {streams:,.0f} in flight, with {cap}."
+        advice = "Latency, rate and limit can't all be true. Look into the raw results."
+        yield void("consistency.in_flight", text, advice, locations([row], "request_throughput", "mean_e2el_ms"))
+    elif e2el is None:
+        itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get("mean_tpot_ms")
+        by_gaps = f"; by the gaps (ITL) {itl:,.0f}" if itl else ""
+        yield Finding(
+            "consistency.mean_tpot",
+            # With no limit at all it is so with every set of chats, and nobody chose a level to compare.
+            "doubt" if streams > FAR_OVER * most and (most == asked or finite_rate(row)) else "note",
+            f"By its mean TPOT of {tpot:,.1f} ms, {streams:,.0f} requests would be in flight, with {cap}{by_gaps}.",
+            "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
+            locations([row], "mean_tpot_ms", "mean_itl_ms"),
         )
-    if e2el is None and tpot and first is not None and each and each > 1:
-        streams = rps * (first + (each - 1) * tpot) / 1000
-        if streams > OVER * most + 0.5:
-            itl = row.get("mean_itl_ms")
-            by_gaps = f"; by the gaps (ITL) {rps * (first + (each - 1) * itl) / 1000:,.0f}" if itl else ""
-            yield Finding(
-                "consistency.mean_tpot",
-                # With no limit at all it is so with every set of chats, and nobody chose a level to compare.
-                "doubt" if streams > FAR_OVER * most and (name == "concurrency" or finite_rate(row)) else "note",
-                f"By its mean TPOT of {tpot:,.1f} ms, {streams:,.0f} requests would be in flight, with {cap}{by_gaps}.",
-                "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
-                locations([row], "mean_tpot_ms", "mean_itl_ms"),
-            )
 
 
 def beyond_the_run(row: Row) -> Iterator[Finding]:
-    """A median request that takes longer than all requests together."""
+    """A median request takes longer than the whole run."""
     middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
     if row.kind != "serve" or row.tool not in ("vllm", "sglang", "dyno") or not (middle and each and took) or each < 2:
         return
@@ -250,7 +216,7 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
 
 
 def batch_counts(row: Row) -> Iterator[Finding]:
-    """Offline: requests × (input + output) against the tokens that are told."""
+    """Offline: requests × (input + output) are not the reported tokens."""
     read, length, count, total = (
         row.number("input_len"), row.number("output_len"), row.get("completed"), row.get("total_tokens"),
     )  # fmt: skip
@@ -268,18 +234,15 @@ def batch_counts(row: Row) -> Iterator[Finding]:
 
 
 def zero_first_token(row: Row) -> Iterator[Finding]:
-    """A first token that takes no time."""
+    """The first token takes no time."""
     mean, median = row.figures.get("mean_ttft_ms"), row.figures.get("median_ttft_ms")
     others = [row.get(f"mean_{s}_ms") for s in ("tpot", "itl")]
     if row.samples and row.samples.ttfts_ms:
         return  # requests.zeros_in_mean knows more
     if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
-        yield doubt(
-            "consistency.zero_ttft",
-            "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else "."),
-            "Answers without a token, or tokens that the client took for something else, were counted with zero.",
-            locations([row], "mean_ttft_ms", "median_ttft_ms"),
-        )
+        text = "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else ".")
+        advice = "Answers without a token, or tokens that the client took for something else, were counted with zero."
+        yield doubt("consistency.zero_ttft", text, advice, locations([row], "mean_ttft_ms", "median_ttft_ms"))
 
 
 def peak(row: Row) -> Iterator[Finding]:
@@ -295,7 +258,7 @@ def peak(row: Row) -> Iterator[Finding]:
 
 
 def two_runs(row: Row) -> Iterator[Finding]:
-    """Offline: tokens of the batch by its latency against the throughput beside it."""
+    """Offline: the tokens of a batch divided by its latency are not the reported throughput."""
     batch, read, generated = row.number("batch_size"), row.number("input_len"), row.number("output_len")
     latency = row.get("mean_latency_ms") or row.get("mean_e2el_ms")
     reported = row.figures.get("total_token_throughput")
@@ -331,27 +294,23 @@ def price(row: Row) -> Iterator[Finding]:
 
 
 def rate_exceeds(row: Row) -> Iterator[Finding]:
-    """More requests served each second than were sent."""
+    """More requests per second were served than sent."""
     offered, rps = finite_rate(row), requests_per_s(row)
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
-        yield doubt(
-            "consistency.more_than_offered",
-            f"{rps:.2f} requests/s were served, where {offered:g} were offered.",
-            "The rate is not the one of this run, or requests were not sent as planned.",
-            locations([row], "request_throughput"),
-        )
+        text = f"{rps:.2f} requests/s were served, where {offered:g} were offered."
+        advice = "The rate is not the one of this run, or requests were not sent as planned."
+        yield doubt("consistency.more_than_offered", text, advice, locations([row], "request_throughput"))
 
 
 def copies(rows: Sequence[Row]) -> Iterator[Finding]:
-    """One result that stands several times in one file, in the same form."""
+    """One result is repeated in a file, in the same form."""
     alike: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         values = tuple(sorted((n, f.value) for n, f in row.figures.items()))
         if row.kind == "serve" and row.form != "table" and len(values) >= SAME and row.get("duration_s"):
-            alike.setdefault((row.file, row.form, values, str(sorted(settings(row).items())), point(row)), []).append(
-                row
-            )
+            same_settings = (row.file, row.form, str(sorted(settings(row).items())), point(row))
+            alike.setdefault((*same_settings, values), []).append(row)
     for same in alike.values():
         if len(same) > 1:
             yield note(
@@ -363,27 +322,22 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
-    """One note for all results that were merged with a second report of themselves."""
+    """Give one note for all results that were merged with a duplicate."""
     if pairs:
         first, copy = pairs[0]
         said = "1 result is reported twice and counts once"
         if len(pairs) > 1:
             said = f"{len(pairs):,} results are reported more than once and count once. The first"
-        yield note(
-            "consistency.reported_twice",
-            f"{said}: {copy.location} repeats {first.location}.",
-            "If these are separate runs, one of them has copied figures. Check the raw results.",
-            locations([row for pair in pairs for row in pair]),
-        )
+        text = f"{said}: {copy.location} repeats {first.location}."
+        advice = "If these are separate runs, one of them has copied figures. Check the raw results."
+        yield note("consistency.reported_twice", text, advice, locations([row for pair in pairs for row in pair]))
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Different things that behave the same to the last digit."""
+    """Results of different subjects agree to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
     served.sort(key=lambda r: r.figures["duration_s"].value)
-    generated = [
-        r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith("tg") and r.get("speed")
-    ]
+    generated = speed_tests(rows, "tg")
     for i, a in enumerate(served):
         for b in served[i + 1 : i + 1 + NEIGHBOURS]:
             if b.figures["duration_s"].value > a.figures["duration_s"].value * (1 + NEAR):
@@ -402,19 +356,16 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     equal = [n for n in both if a.get(n) == b.get(n)]
     paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
     same = len(equal) == len(both)
-    near = bool(paces) and all(_off(a, b, n) < NEARLY for n in paces) and not load and point(a) == point(b)
+    distance = max((abs(a.figures[n].value / b.figures[n].value - 1) for n in paces), default=1.0)
+    near = distance < NEARLY and not load and point(a) == point(b)
     if not (same or near):
         return
-    what = " and ".join(f"{n.replace('_', ' ')} {settings(a)[n]} / {settings(b)[n]}" for n in differs) or ", ".join(
-        f"{n} {a.setting(n)} / {b.setting(n)}" for n in load
-    )
-    text = (
-        f"Two results with {what} are the same in all {len(both)} figures."
-        if same
-        else f"Results with {what} took {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, with "
-        + ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
-        + "."
-    )
+    what = " and ".join(f"{n.replace('_', ' ')} {settings(a)[n]} / {settings(b)[n]}" for n in differs)
+    what = what or ", ".join(f"{n} {a.setting(n)} / {b.setting(n)}" for n in load)
+    text = f"Two results with {what} are the same in all {len(both)} figures."
+    if not same:
+        alike = ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
+        text = f"Results with {what} took {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, with {alike}."
     witness = _witness(a, b, generated) if not same else None
     yield Finding(
         "consistency.twins",
@@ -425,13 +376,8 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _off(a: Row, b: Row, name: str) -> float:
-    x, y = a.figures[name].value, b.figures[name].value
-    return abs(x / y - 1) if y else 1.0
-
-
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] | None:
-    """Token generation of both models, measured by another tool in the same papers."""
+    """Return the generation speeds of both models that another tool measured, if they differ."""
     speeds = []
     for row in (a, b):
         name = str(row.setting("quantization") or row.setting("model") or "").lower()
@@ -445,9 +391,8 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] 
     x, y = (r.figures["speed"].value for r in speeds)
     if min(x, y) > 0.9 * max(x, y):
         return None
-    return f"Alone they make {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label}).", locations(
-        speeds, "speed"
-    )
+    text = f"Alone they make {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label})."
+    return text, locations(speeds, "speed")
 
 
 def _alike(name: str, other: str) -> bool:
@@ -461,7 +406,7 @@ def _alike(name: str, other: str) -> bool:
 
 
 def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Rows that are others times a whole number, with the very same time: reckoned, not measured."""
+    """Rows are whole multiples of others with exactly the same time: calculated, not measured."""
     by_time: dict[tuple[str, str, float], list[Row]] = {}
     for row in rows:
         for name in ("duration_s", "mean_latency_ms", "mean_e2el_ms"):
@@ -469,11 +414,10 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
                 by_time.setdefault((row.kind, name, time), []).append(row)
     groups: dict[tuple[str, str, int, str], list[tuple[Row, Row]]] = {}
     for (_, name, _), same_time in by_time.items():
-        for i, a in enumerate(same_time[:50]):
-            for b in same_time[i + 1 : 50]:
-                if (times := _multiple(a, b)) and subject(a) != subject(b):
-                    low, high = (a, b) if times > 0 else (b, a)
-                    groups.setdefault((subject(low), subject(high), abs(times), name), []).append((low, high))
+        for a, b in combinations(same_time[:50], 2):
+            if (times := _multiple(a, b)) and subject(a) != subject(b):
+                low, high = (a, b) if times > 0 else (b, a)
+                groups.setdefault((subject(low), subject(high), abs(times), name), []).append((low, high))
     seen: set[tuple[str, str, int]] = set()
     for (low_name, high_name, times, name), pairs in groups.items():
         digits = max(_digits(low.get(name) or 0) for low, _ in pairs)
@@ -491,14 +435,12 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _multiple(a: Row, b: Row) -> int | None:
-    """How many times b's throughput is a's; negative: the other way round."""
+    """Return how many times a's throughput b has; negative: the other way round."""
     ratios = []
     for name in reversed(THROUGHPUTS):
-        x, y = a.figures.get(name), b.figures.get(name)
-        if x and y and x.value and y.value:
-            if min(_digits(x.value), _digits(y.value)) < 4:
-                continue
-            ratios.append(y.value / x.value)
+        x, y = a.get(name), b.get(name)
+        if x and y and min(_digits(x), _digits(y)) >= 4:
+            ratios.append(y / x)
     if not ratios:
         return None
     for ratio, sign in ((ratios[0], 1), (1 / ratios[0], -1)):

@@ -11,11 +11,9 @@ from dyno.units import human_bytes
 def model_name(e: Evidence) -> Iterator[Finding]:
     asked, listed = e.target.model, e.target.models_listed
     if listed is not None and asked not in listed:
-        yield doubt(
-            "model.not_listed",
-            f"The server doesn't list the model {asked!r}; it lists {', '.join(map(repr, listed[:10])) or 'none'}.",
-            "Some servers answer to any name with the model they have. Name the one that is meant with --model.",
-        )
+        text = f"The server doesn't list the model {asked!r}; it lists {', '.join(map(repr, listed[:10])) or 'none'}."
+        advice = "Some servers answer to any name with the model they have. Name the one that is meant with --model."
+        yield doubt("model.not_listed", text, advice)
     others = {m: n for m, n in e.summary.models_answered.items() if m != asked}
     if others:
         what = ", ".join(f"{m!r} ({n})" for m, n in others.items())
@@ -30,15 +28,13 @@ def model_name(e: Evidence) -> Iterator[Finding]:
 
 
 def as_said(e: Evidence) -> Iterator[Finding]:
-    """Of a server that dyno attached to; one that dyno starts isn't measured if it is something else."""
+    """Checks a server that dyno attached to: one that dyno starts isn't measured if it differs."""
     if e.trial.engine is None or e.engine is not None:
         return
     if unknown := unverified(e.trial.engine, e.target):
-        yield doubt(
-            "engine.unverified",
-            f"The server doesn't tell, so this was not verified: {', '.join(unknown)}.",
-            "Look at the command that started it; or let dyno start it.",
-        )
+        text = f"The server doesn't tell, so this was not verified: {', '.join(unknown)}."
+        advice = "Look at the command that started it; or let dyno start it."
+        yield doubt("engine.unverified", text, advice)
     wrong = list(differences(e.trial.engine, e.target))
     if wrong:
         yield void(
@@ -63,20 +59,16 @@ def quantization_named(e: Evidence) -> Iterator[Finding]:
 
 def died(e: Evidence) -> Iterator[Finding]:
     if e.engine is not None and e.engine.died:
-        yield void(
-            "engine.died",
-            f"The engine died under this load, after {e.summary.completed} of {e.summary.planned} requests.",
-            e.engine.died,
-        )
+        text = f"The engine died under this load, after {e.summary.completed} of {e.summary.planned} requests."
+        advice = e.engine.died
+        yield void("engine.died", text, advice)
 
 
 def second_attempt(e: Circumstances) -> Iterator[Finding]:
     if e.first_failure:
-        yield note(
-            "engine.second_attempt",
-            f"This is the second attempt; the first failed: {e.first_failure}",
-            "An engine that fails now and then may do so again. Look at the log of its start.",
-        )
+        text = f"This is the second attempt; the first failed: {e.first_failure}"
+        advice = "An engine that fails now and then may do so again. Look at the log of its start."
+        yield note("engine.second_attempt", text, advice)
 
 
 def generic_build(e: Circumstances) -> Iterator[Finding]:
@@ -151,8 +143,6 @@ def restarted(e: Evidence) -> Iterator[Finding]:
 def no_drafts(e: OfflineEvidence) -> Iterator[Finding]:
     speculation = e.offline.speculation
     if speculation is not None and not speculation.drafted_tokens:
-        yield doubt(
-            "engine.no_drafts",
-            "Speculative decoding was on, and not one token was drafted.",
-            "This is the speed without it. n-grams find nothing in random prompts: use a dataset of texts.",
-        )
+        text = "Speculative decoding was on, and not one token was drafted."
+        advice = "This is the speed without it. n-grams find nothing in random prompts: use a dataset of texts."
+        yield doubt("engine.no_drafts", text, advice)

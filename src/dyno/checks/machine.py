@@ -30,11 +30,9 @@ def accelerator_shared(rig: Rig) -> Iterator[Finding]:
     # One process on each may be the engine itself.
     unclear = [a for a in rig.accelerators if a.engine is None and len(a.processes) > 1]
     if unclear:
-        yield note(
-            "rig.accelerator_shared",
-            f"Several processes use one accelerator, and dyno can't tell which are the engine's: {_on(unclear)}.",
-            "Make sure that nothing else ran there.",
-        )
+        text = f"Several processes use one accelerator, and dyno can't tell which are the engine's: {_on(unclear)}."
+        advice = "Make sure that nothing else ran there."
+        yield note("rig.accelerator_shared", text, advice)
 
 
 def _on(accelerators: list[Accelerator]) -> str:
@@ -48,11 +46,9 @@ def power_capped(rig: Rig) -> Iterator[Finding]:
             capped.setdefault(f"{a.power_cap_w:g} W of {a.power_cap_default_w:g} W", []).append(str(a.index))
     if capped:
         listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
-        yield note(
-            "rig.power_capped",
-            f"The power of accelerators is capped below its default: {listed}.",
-            "Say so with the figures, or set the default again.",
-        )
+        text = f"The power of accelerators is capped below its default: {listed}."
+        advice = "Say so with the figures, or set the default again."
+        yield note("rig.power_capped", text, advice)
 
 
 def _in_use(rig: Rig) -> list[Accelerator]:
@@ -146,11 +142,9 @@ def power_limited(e: Circumstances) -> Iterator[Finding]:
             mean = "" if a.power_mean_w is None else f", {a.power_mean_w:.0f} W on average"
             capped[a.index] = f"{a.index} in {share:.0%} of the samples{mean}"
     if capped:
-        yield note(
-            "telemetry.power_limited",
-            f"The power limit held clocks down: on accelerator {'; '.join(capped.values())}.",
-            "That is how they are built. Compare with machines of the same limit only.",
-        )
+        text = f"The power limit held clocks down: on accelerator {'; '.join(capped.values())}."
+        advice = "That is how they are built. Compare with machines of the same limit only."
+        yield note("telemetry.power_limited", text, advice)
 
 
 def energy(e: Evidence) -> Iterator[Finding]:
@@ -161,22 +155,18 @@ def energy(e: Evidence) -> Iterator[Finding]:
         if counted and summed and e.summary.duration_s >= 10 and abs(summed / counted - 1) > 0.05:
             odd.append(f"{a.index} counted {counted:.0f} J, and its power over time is {summed:.0f} J")
     if odd:
-        yield note(
-            "telemetry.energy_differs",
-            f"Energy by counter and by power differ by over 5 %: accelerator {'; '.join(odd)}.",
-            "The counter is what is reported. Take joules for each token as good to that difference.",
-        )
+        text = f"Energy by counter and by power differ by over 5 %: accelerator {'; '.join(odd)}."
+        advice = "The counter is what is reported. Take joules for each token as good to that difference."
+        yield note("telemetry.energy_differs", text, advice)
 
 
 def sparse(e: Circumstances) -> Iterator[Finding]:
     t = e.telemetry
     if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
         died = next((f" ({why})" for why in t.absent if "sampler" in why), "")
-        yield note(
-            "telemetry.sparse",
-            f"The machine was not sampled for {t.longest_gap_s:.1f} s of the load{died}.",
-            "Peaks of power and memory may be missed. Latencies and throughput are not affected.",
-        )
+        text = f"The machine was not sampled for {t.longest_gap_s:.1f} s of the load{died}."
+        advice = "Peaks of power and memory may be missed. Latencies and throughput are not affected."
+        yield note("telemetry.sparse", text, advice)
 
 
 def differences(a: Rig, b: Rig) -> Iterator[Finding]:

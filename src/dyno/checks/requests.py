@@ -26,12 +26,9 @@ def failed(e: Evidence) -> Iterator[Finding]:
 
 def _failed(count: int, sent: int, completed: int, details: str, lines: Sequence[str] = ()) -> Iterator[Finding]:
     if completed == 0:
-        yield void(
-            "requests.none_completed",
-            f"None of {sent} requests was completed{details}.",
-            "Nothing was measured. Look at the failures above and at the server's log.",
-            lines,
-        )
+        text = f"None of {sent} requests was completed{details}."
+        advice = "Nothing was measured. Look at the failures above and at the server's log."
+        yield void("requests.none_completed", text, advice, lines)
     elif count:
         share = count / sent
         yield Finding(
@@ -52,11 +49,9 @@ def cut_short(e: Evidence) -> Iterator[Finding]:
     why = "was interrupted" if s.outcome == "interrupted" else "ended early: the server stopped answering"
     in_flight = s.failures.get("interrupted", 0)
     total = "" if e.trial.load.duration_s is not None else f"of {s.planned} "
-    yield doubt(
-        "requests.cut_short",
-        f"The run {why} after {s.sent} {total}requests; {in_flight} in flight were abandoned.",
-        "The figures hold for what was measured until then. Run it again for the whole.",
-    )
+    text = f"The run {why} after {s.sent} {total}requests; {in_flight} in flight were abandoned."
+    advice = "The figures hold for what was measured until then. Run it again for the whole."
+    yield doubt("requests.cut_short", text, advice)
 
 
 def end_at_once(e: Evidence) -> Iterator[Finding]:
@@ -88,11 +83,9 @@ def unasked(e: Evidence) -> Iterator[Finding]:
 def unaccounted(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.completed + s.failed != s.sent:
-        yield void(
-            "requests.unaccounted",
-            f"{s.sent} requests were sent, and {s.completed} completed + {s.failed} failed are on record.",
-            "Records are missing, so that every figure is of a part. Run it again, and report this.",
-        )
+        text = f"{s.sent} requests were sent, and {s.completed} completed + {s.failed} failed are on record."
+        advice = "Records are missing, so that every figure is of a part. Run it again, and report this."
+        yield void("requests.unaccounted", text, advice)
 
 
 def resent(e: Evidence) -> Iterator[Finding]:
@@ -111,32 +104,24 @@ def failed_offline(e: OfflineEvidence) -> Iterator[Finding]:
     o = e.offline
     if o.failed:
         share = o.failed / (o.failed + o.completed)
-        yield Finding(
-            "requests.failed",
-            "void" if share > 0.5 else "doubt",
-            f"{o.failed} of {o.failed + o.completed} requests failed ({o.failure_example}).",
-            "They are in no token count. Look at engine.log for the cause.",
-        )
+        text = f"{o.failed} of {o.failed + o.completed} requests failed ({o.failure_example})."
+        advice = "They are in no token count. Look at engine.log for the cause."
+        yield Finding("requests.failed", "void" if share > 0.5 else "doubt", text, advice)
 
 
 def cut_short_offline(e: OfflineEvidence) -> Iterator[Finding]:
     if e.offline.iterations < e.wanted_iterations:
-        yield doubt(
-            "requests.cut_short",
-            f"It was stopped after {e.offline.iterations} of {e.wanted_iterations} iterations.",
-            "The figures are of those alone. Run it to its end.",
-        )
+        text = f"It was stopped after {e.offline.iterations} of {e.wanted_iterations} iterations."
+        advice = "The figures are of those alone. Run it to its end."
+        yield doubt("requests.cut_short", text, advice)
 
 
 def failed_row(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), sent(row)
     if row.kind == "serve" and done == 0 and asked is None:  # nobody tells how many failed
-        yield void(
-            "requests.none_completed",
-            "No request was completed.",
-            "Nothing was measured. Look at the server's log.",
-            locations([row], "completed"),
-        )
+        text = "No request was completed."
+        advice = "Nothing was measured. Look at the server's log."
+        yield void("requests.none_completed", text, advice, locations([row], "completed"))
     if row.kind != "serve" or done is None or asked is None or asked[0] <= done:
         return
     details = f": {asked[1]} says {asked[0]:,.0f}" if asked[1] else ""
@@ -205,12 +190,9 @@ def errors_among_successes(row: Row) -> Iterator[Finding]:
     counted = wrong - max(len(s.errors) - int(done), 0)
     if counted > 0:
         example = next(e for e in s.errors if e)
-        yield doubt(
-            "requests.errors_counted",
-            f"{wrong:,} requests have an error, {counted:,} of them count as completed: {example[:120]!r}.",
-            "Their tokens are part of the throughput. Leave them out.",
-            locations([row], "completed"),
-        )
+        text = f"{wrong:,} requests have an error, {counted:,} of them count as completed: {example[:120]!r}."
+        advice = "Their tokens are part of the throughput. Leave them out."
+        yield doubt("requests.errors_counted", text, advice, locations([row], "completed"))
 
 
 def dropped(rows: Sequence[Row]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Are there samples enough for what is claimed, and is a difference more than noise?"""
+"""Are there enough samples for what is claimed, and is a difference more than noise?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS
-from dyno.measure.points import ASIDE, finite_rate, key, level, locations, point, requests_per_s, subject
+from dyno.measure.points import ASIDE, finite_rate, in_flight, key, level, locations, point, subject
 from dyno.measure.statistics import samples_needed
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
@@ -20,6 +20,7 @@ FEW_ITERATIONS = 3  # iterations: fewer have no deviation worth the name
 DEVIATIONS, SLOWER, MUCH_SLOWER = 3.0, 0.02, 0.05
 OTHERS = 4  # iterations after the first: of fewer the deviation is a matter of luck
 UNSTEADY = 0.1
+UNLIKE = 0.1  # deviation over mean: more than engines vary by themselves on a machine that is left to them
 
 
 def few_samples(e: Evidence) -> Iterator[Finding]:
@@ -45,12 +46,9 @@ def few_samples_row(row: Row) -> Iterator[Finding]:
     short = [p for p in given if p > 50 and count and count < samples_needed(p)]
     if row.kind == "serve" and short:
         p = max(short)
-        yield note(
-            "statistics.few_samples",
-            f"P{p:g} of {count:,.0f} requests is an estimate: it needs {samples_needed(p):,} at 99 % confidence.",
-            f"Send at least {samples_needed(p):,} requests, or report a lower percentile.",
-            locations([row], f"p{p:g}_ttft_ms", "completed"),
-        )
+        text = f"P{p:g} of {count:,.0f} requests is an estimate: it needs {samples_needed(p):,} at 99 % confidence."
+        advice = f"Send at least {samples_needed(p):,} requests, or report a lower percentile."
+        yield note("statistics.few_samples", text, advice, locations([row], f"p{p:g}_ttft_ms", "completed"))
 
 
 def short(e: Evidence) -> Iterator[Finding]:
@@ -81,20 +79,13 @@ def ramp(e: Evidence) -> Iterator[Finding]:
 
 def ramp_row(row: Row) -> Iterator[Finding]:
     """A short run is start and drain: fewer streams were open than asked for."""
-    asked, done, rps = row.number("concurrency"), row.get("completed"), requests_per_s(row)
+    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
     if row.kind != "serve" or not asked or asked < 2 or not done:
         return
-    each = (row.get("total_output_tokens") or 0) / done
-    first, gap, e2el = row.get("mean_ttft_ms"), row.get("mean_itl_ms"), row.get("mean_e2el_ms")
-    in_flight = None
-    if rps and e2el:
-        in_flight = rps * e2el / 1000
-    elif rps and first is not None and gap and each > 1:
-        in_flight = rps * (first + (each - 1) * gap) / 1000
-    if in_flight is not None and in_flight < FULL * asked:
+    if streams is not None and streams < FULL * asked:
         yield note(
             "statistics.ramp_and_drain",
-            f"{in_flight:,.1f} requests were in flight on average, where {asked:g} were asked for "
+            f"{streams:,.1f} requests were in flight on average, where {asked:g} were asked for "
             f"({done:,.0f} requests, {done / asked:.1f} for each stream).",
             "Start and drain lower the throughput over the whole run. Send many times as many as are in flight.",
             locations([row], "request_throughput", "completed"),
@@ -103,15 +94,13 @@ def ramp_row(row: Row) -> Iterator[Finding]:
 
 def single_run(e: Circumstances) -> Iterator[Finding]:
     if e.completed and e.repeats < 2:
-        yield note(
-            "statistics.single_run",
-            "This is a single run: what differs by chance from run to run is not known.",
-            "Repeat it before you call a small difference real.",
-        )
+        text = "This is a single run: what differs by chance from run to run is not known."
+        advice = "Repeat it before you call a small difference real."
+        yield note("statistics.single_run", text, advice)
 
 
 def single_run_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Once for each file."""
+    """One note for each file."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
@@ -138,7 +127,7 @@ def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def first_iteration(e: OfflineEvidence) -> Iterator[Finding]:
-    """What is compiled, captured or paged in at the first use is not what the engine takes later."""
+    """The first use compiles, captures or pages in; later ones don't."""
     first, *rest = e.latencies_ms
     if len(rest) < OTHERS:
         return
@@ -158,27 +147,21 @@ def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
         return
     mean, deviation = fmean(e.latencies_ms), stdev(e.latencies_ms)
     if deviation > UNSTEADY * mean:
-        yield doubt(
-            "statistics.unsteady",
-            f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}.",
-            "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again.",
-        )
+        text = f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}."
+        advice = "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again."
+        yield doubt("statistics.unsteady", text, advice)
 
 
 def first_iteration_row(row: Row) -> Iterator[Finding]:
-    """Of repetitions, the first."""
     s = row.samples
     times = s.latencies_ms if s else []
     if row.kind not in ("latency", "micro") or len(times) < 3:
         return
     rest = median(times[1:])
     if rest > 0 and times[0] > FIRST * rest:
-        yield note(
-            "statistics.first_iteration",
-            f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median).",
-            "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out.",
-            locations([row], "mean_latency_ms", "speed"),
-        )
+        text = f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median)."
+        advice = "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out."
+        yield note("statistics.first_iteration", text, advice, locations([row], "mean_latency_ms", "speed"))
 
 
 def unsteady_row(row: Row) -> Iterator[Finding]:
@@ -202,7 +185,7 @@ def _named(row: Row) -> str:
 
 
 def drift(row: Row) -> Iterator[Finding]:
-    """First tokens of the early requests against those of the late ones, in the order of sending."""
+    """First tokens of early and late requests differ, in the order of sending."""
     s, asked = row.samples, row.number("concurrency")
     if row.kind != "serve" or s is None or not asked or finite_rate(row):
         return  # under a rate a queue grows: load.rate_not_reached
@@ -221,7 +204,7 @@ def drift(row: Row) -> Iterator[Finding]:
 
 
 def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The same setting under the same load, told twice: how far apart are they?"""
+    """Repeats of one setting under one load differ widely."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "serve" and row.form in ("block", "json", "csv") and level(row):
@@ -249,8 +232,20 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
+def unlike_repeats(name: str, speeds: Sequence[float]) -> Iterator[Finding]:
+    """Of the repeats of one trial, by their speeds in tokens/s."""
+    if len(speeds) < 2 or stdev(speeds) <= UNLIKE * fmean(speeds):
+        return
+    each = ", ".join(f"{speed:.1f}" for speed in speeds)
+    yield doubt(
+        "statistics.repeats_differ",
+        f"The {len(speeds)} repeats of {name} lie far apart: {each} tok/s.",
+        "Something else moved the figures: look at each repeat's own findings, and repeat it more often.",
+    )
+
+
 def _effective(row: Row) -> tuple[object, ...]:
-    """Settings that act under this load: a limit above the concurrency does nothing."""
+    """Return the settings that act under this load: a limit above the concurrency does nothing."""
     asked, limit = row.number("concurrency"), row.number("max_num_seqs")
     idle = asked is not None and (limit is None or limit >= asked) and asked <= 256
     skip = ASIDE | {"run_number", *(["max_num_seqs"] if idle else [])}
@@ -259,7 +254,7 @@ def _effective(row: Row) -> tuple[object, ...]:
 
 
 def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Scores that differ by less than their own standard errors."""
+    """Two scores differ by less than their own standard errors."""
     by_task: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "quality" and row.get("score") is not None and row.get("stderr"):
@@ -280,16 +275,13 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
         if n := _questions(a, b):
             right, good = round(x * n), round(y * n)
             counted = f": {right} and {good} right answers of {n}, {abs(right - good)} apart"
-        yield note(
-            "statistics.within_error",
-            f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{counted}.",
-            "Neither is shown to be better, nor that nothing was lost.",
-            locations([a, b], "score"),
-        )
+        text = f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{counted}."
+        advice = "Neither is shown to be better, nor that nothing was lost."
+        yield note("statistics.within_error", text, advice, locations([a, b], "score"))
 
 
 def _questions(a: Row, b: Row) -> int | None:
-    """How many there were, by the standard errors of two shares: one count fits both as they are printed."""
+    """Return how many questions there were: the count that fits the printed standard errors of both shares."""
     counts = [_fitting(r) for r in (a, b)]
     both = set(counts[0]) & set(counts[1])
     if not both:

@@ -1,13 +1,15 @@
-"""Were prompts and answers as long as asked, who counted, and were prompts processed or found in a cache?"""
+"""Were prompts and answers as long as requested, who counted, and did a cache answer instead of the engine?"""
 
+import math
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
 from dyno.measure.model_name import named
-from dyno.measure.points import ASIDE, input_each, locations, output_each, point, subject
+from dyno.measure.points import ASIDE, input_each, locations, output_each, point, speed_tests, subject
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -59,12 +61,9 @@ def output_short_row(row: Row) -> Iterator[Finding]:
     if row.kind != "serve" or _lengths_drawn(row) or row.setting("ignore_eos") is True:
         return
     if each and wanted and each < 0.9 * wanted:
-        yield doubt(
-            "tokens.output_short",
-            f"{each:,.0f} tokens were made for a request, where {wanted:,.0f} were asked for ({each / wanted:.0%}).",
-            "Answers ended early. Use --ignore-eos, or label the row by what was made.",
-            locations([row], "total_output_tokens"),
-        )
+        text = f"{each:,.0f} tokens were made for a request, where {wanted:,.0f} were asked for ({each / wanted:.0%})."
+        advice = "Answers ended early. Use --ignore-eos, or label the row by what was made."
+        yield doubt("tokens.output_short", text, advice, locations([row], "total_output_tokens"))
 
 
 def input_length_row(row: Row) -> Iterator[Finding]:
@@ -74,12 +73,9 @@ def input_length_row(row: Row) -> Iterator[Finding]:
     if each and wanted and abs(each / wanted - 1) > 0.1 and abs(each - wanted) > 48:
         why = "Prompts were cut" if each < wanted else "Something was added to them"
         they, share = "" if each < wanted else "they were ", each / wanted - 1
-        yield doubt(
-            "tokens.input_length",
-            f"Prompts had {each:,.0f} tokens on average, where {wanted:,.0f} were asked for ({share:+.0%}).",
-            f"{why}, or {they}counted by another tokenizer. Label the row by what was sent.",
-            locations([row], "total_input_tokens"),
-        )
+        text = f"Prompts had {each:,.0f} tokens on average, where {wanted:,.0f} were asked for ({share:+.0%})."
+        advice = f"{why}, or {they}counted by another tokenizer. Label the row by what was sent."
+        yield doubt("tokens.input_length", text, advice, locations([row], "total_input_tokens"))
 
 
 def _lengths_drawn(row: Row) -> bool:
@@ -168,11 +164,9 @@ def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
     explained = e.summary.impossible.requests if e.summary.impossible else 0  # by `believed`
     if (count := by.get("tokenizer", 0)) > explained:
-        yield note(
-            "tokens.by_tokenizer",
-            f"The server gave no usage for {count - explained} answers; their text was tokenized here.",
-            "Counts may differ from the server's by a few tokens an answer.",
-        )
+        text = f"The server gave no usage for {count - explained} answers; their text was tokenized here."
+        advice = "Counts may differ from the server's by a few tokens an answer."
+        yield note("tokens.by_tokenizer", text, advice)
     if (count := by.get("chunks", 0)) > explained:
         yield doubt(
             "tokens.by_chunks",
@@ -267,12 +261,9 @@ def sent_before(e: Evidence) -> Iterator[Finding]:
 def cache_emptied(e: Evidence) -> Iterator[Finding]:
     if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
         said = "" if e.cached_tokens is None else ", though the server tells of no hit"
-        yield Finding(
-            "cache.not_emptied",
-            "note" if said else "doubt",
-            f"The server's prefix cache could not be emptied before the load{said}.",
-            "Turn it off (prefix_caching = false), or start the engine anew for each trial.",
-        )
+        text = f"The server's prefix cache could not be emptied before the load{said}."
+        advice = "Turn it off (prefix_caching = false), or start the engine anew for each trial."
+        yield Finding("cache.not_emptied", "note" if said else "doubt", text, advice)
 
 
 def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
@@ -293,7 +284,7 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def warm(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A first token that comes after a single step, whatever the prompt: alone, with prompts of all lengths."""
+    """A single stream with prompts of all lengths gets each first token within one step."""
     for row in rows:
         middle, tail, step = (row.get(n) for n in ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms"))
         read, first = input_each(row), row.get("mean_ttft_ms")
@@ -315,28 +306,22 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
-    """The fastest prompt processing of a model of this size in the same papers."""
+    """Return the fastest prompt processing of a model of this size among the same results."""
     size = named(str(row.setting("model") or row.label)).billions
     tests = [
-        r for r in rows
-        if r.kind == "micro" and str(r.setting("test") or "").startswith("pp") and r.get("speed") and size
-        and abs((r.number("parameters") or 0) / 1e9 / size - 1) < 0.15
-    ]  # fmt: skip
-    if not tests:
-        return None
-    best = max(tests, key=lambda r: r.figures["speed"].value)
-    speed = best.figures["speed"].value
+        (r.figures["speed"].value, r)
+        for r in speed_tests(rows, "pp")
+        if size and abs((r.number("parameters") or 0) / 1e9 / size - 1) < 0.15
+    ]
+    speed, best = max(tests, key=itemgetter(0), default=(math.inf, row))
     if read / speed * 1000 < FASTER * first_ms:
         return None
-    return (
-        f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s",
-        speed,
-        locations([best], "speed"),
-    )
+    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s"
+    return text, speed, locations([best], "speed")
 
 
 def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The same thing again, and the first tokens come much sooner."""
+    """A repeated run has much earlier first tokens."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         # A first token that waits in a queue depends on all else.
@@ -345,11 +330,9 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
             settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
     for same in groups.values():
-        first, later = (
-            same[0],
-            [r for r in same[1:] if r.get("total_input_tokens") == same[0].get("total_input_tokens")],
-        )
-        if not later or not first.get("total_input_tokens"):
+        first, read = same[0], same[0].get("total_input_tokens")
+        later = [r for r in same[1:] if read and r.get("total_input_tokens") == read]
+        if not later:
             continue
         best = min(later, key=lambda r: r.figures["mean_ttft_ms"].value)
         a, b = first.figures["mean_ttft_ms"].value, best.figures["mean_ttft_ms"].value

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dyno.cli.terminal import draw
 from dyno.errors import UsageError
+from dyno.facts.finding import worst_first
+from dyno.facts.rig import Rig
+from dyno.report.block import finding_lines
+from dyno.report.machine import peak_lines, rig_lines
 
 if TYPE_CHECKING:
-    from dyno.facts.rig import Rig
     from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
@@ -33,13 +38,8 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import msgspec
-
     from dyno import checks
-    from dyno.facts.finding import worst_first
     from dyno.probe import host, rig
-    from dyno.report.block import finding_lines
-    from dyno.report.machine import rig_lines
 
     if min(options.streams) < 1:
         raise UsageError("--streams must be at least 1.")
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
-    """Of one accelerator of each kind, and of the processor."""
+def _peaks(rig: Rig, anew: bool, quick: bool) -> list["KnownPeaks"]:
+    """Return the peaks of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
     kinds = {(a.name, a.partition): a for a in reversed(rig.accelerators)}
@@ -68,8 +68,6 @@ def _peaks(rig: "Rig", anew: bool, quick: bool) -> list["KnownPeaks"]:
 
 
 def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
-    from dyno.report.machine import peak_lines
-
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 
@@ -103,8 +101,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
 
 
 def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], int]:
-    """A row for each level until one is not accurate, and the highest level that is."""
-    import msgspec
+    """Return a row for each level until one is not accurate, and the highest that is."""
 
     from dyno.conduct.calibration import Shape, calibrate
 

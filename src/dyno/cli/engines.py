@@ -9,7 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dyno.cli import settings
+from dyno.errors import EngineError, UsageError
+from dyno.units import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +55,8 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def start_fake(options: argparse.Namespace) -> int:
-    from dyno.engines.fake import FAULTS
+    from dyno.engines.fake import FAULTS, FakeSpec, parse_faults
     from dyno.engines.fake.server import serve
-    from dyno.engines.fake.spec import FakeSpec, parse_faults
 
     if "help" in options.fault:
         for kind, what in FAULTS.items():
@@ -73,7 +76,6 @@ def start_fake(options: argparse.Namespace) -> int:
 def start_engine(options: argparse.Namespace) -> int:
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import running
-    from dyno.errors import EngineError, UsageError
     from dyno.probe import rig
 
     plan = EnginePlan(settings.engine(options.kind, options), rig.look(), dry=options.dry_run)
@@ -102,8 +104,7 @@ def start_engine(options: argparse.Namespace) -> int:
 
 
 def _lines(fleet: "Fleet") -> "Iterator[str]":
-    """What the engine says of itself, as far as it does."""
-    import msgspec
+    """Describe the engine by what it reports of itself."""
 
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
@@ -144,11 +145,8 @@ def _add_remove(verbs: Any) -> None:
 
 
 def show(options: argparse.Namespace) -> int:
-    import msgspec
-
     from dyno.engines import environment
     from dyno.engines.kinds import KINDS
-    from dyno.units import human_bytes
 
     kinds: dict[str, dict[str, Any]] = {}
     for kind in KINDS.values():

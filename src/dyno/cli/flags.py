@@ -40,7 +40,7 @@ def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str =
 
 
 def _flagged(struct: Any) -> Iterator[Field]:
-    """Fields that have a flag, also those of structs within."""
+    """Yield the fields that have a flag, also those of structs within."""
     for field in fields(struct).values():
         if field.option.flags:
             yield field
@@ -49,7 +49,7 @@ def _flagged(struct: Any) -> Iterator[Field]:
 
 
 def number(group: argparse._ActionsContainer, kind: type, option: Option, default: Any = None) -> None:
-    """A flag that is no field's own: one of several that set it, or of the command alone."""
+    """Add a flag that no field declares: one of several that set it, or of the command alone."""
     _add(group, Field("", kind, option, default), {})
 
 
@@ -72,17 +72,17 @@ def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any
 
 
 def _default(field: Field) -> Any:
-    """A dict's pairs are a list of texts here."""
+    """The flag's default: the pairs of a dict are a list of texts."""
     return [] if field.default == {} else field.default
 
 
 def _dest(field: Field) -> str:
-    """As argparse has it."""
+    """The name that argparse gives it."""
     return field.option.flags.split()[0].lstrip("-").replace("-", "_")
 
 
 def values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
-    """The fields that this command has flags for; without those of which nothing was said."""
+    """Return the fields that this command has flags for, without those that were not given."""
     out = {}
     for field in fields(struct).values():
         value = getattr(o, _dest(field), None) if field.option.flags else None
@@ -93,7 +93,7 @@ def values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
 
 
 def given(o: argparse.Namespace, struct: Any) -> list[str]:
-    """The flags of a struct that were used."""
+    """Return the flags of a struct that were used."""
     used = (f for f in _flagged(struct) if getattr(o, _dest(f)) != _default(f))
     return [f.option.flags.split()[0] for f in used]
 
@@ -102,7 +102,7 @@ def given(o: argparse.Namespace, struct: Any) -> list[str]:
 
 
 class _Refused(argparse.Action):
-    """Takes whatever follows it, so that its value isn't read as something else."""
+    """Takes all that follows it, so that its value isn't read as something else."""
 
     def __init__(self, option_strings: list[str], dest: str, reason: str, **rest: Any) -> None:
         super().__init__(option_strings, dest, nargs="*", default=[], help=argparse.SUPPRESS, **rest)
@@ -113,9 +113,10 @@ class _Refused(argparse.Action):
 
 
 def add_refused(p: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
-    """Flags that dyno knows by name and doesn't do: refused with the reason. `reasons`: by their names, with spaces."""
-    for flags, reason in reasons.items():
-        p.add_argument(*flags.split(), action=_Refused, dest="refused", reason=reason)
+    """Add flags that dyno knows by name and refuses. `reasons`: reason → flags, with spaces between."""
+    for reason, flags in reasons.items():
+        for flag in flags.split():
+            p.add_argument(flag, action=_Refused, dest="refused", reason=reason)
 
 
 def check_refused(options: argparse.Namespace) -> None:
@@ -132,7 +133,7 @@ def refuse(condition: Any, message: str) -> None:
 
 
 def sized(text: str) -> int:
-    """For argparse: 500M, 20G, or bytes."""
+    """Read 500M, 20G, or bytes, for argparse."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
     try:
         size = int(float(number) * 1024 ** ("", "K", "M", "G", "T").index(unit))

@@ -87,7 +87,7 @@ def _unrecognized(parser: "Parser", words: list[str]) -> str:
 
 
 def _flags(parser: "Parser") -> list[str]:
-    """All flags of all commands."""
+    """Return all flags of all commands."""
     parser.fill()
     flags: list[str] = []
     for action in parser._actions:
@@ -98,7 +98,7 @@ def _flags(parser: "Parser") -> list[str]:
 
 
 def _dashed(argv: Sequence[str]) -> list[str]:
-    """--num_prompts is --num-prompts, as vLLM takes both. What follows a dot is a key of the engine's own."""
+    """Read --num_prompts as --num-prompts: vLLM takes both. A dot begins a key of the engine's own."""
     out = []
     for word in argv:
         name = re.match(r"--[^=.]*", word)
@@ -107,7 +107,7 @@ def _dashed(argv: Sequence[str]) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Gets its flags when it parses: a list of the commands needs none of them."""
+    """Gets its flags when it parses: a list of the commands needs none."""
 
     where = ""
 

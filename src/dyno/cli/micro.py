@@ -23,7 +23,7 @@ from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
+    from dyno.conduct.trial import Outcome
     from dyno.report.micro import Row
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
@@ -38,35 +38,17 @@ _FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto":
 _SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
-_SERVER = "dyno doesn't vary it; hand it to the server with --engine-args and --by timers."
-_FILE = "dyno downloads no models; give a file with -m."
-_REFUSED = {
-    "-hf -hfr --hf-repo": _FILE,
-    "-hff --hf-file": _FILE,
-    "-hft --hf-token": _FILE,
-    "--offline": "dyno downloads no models anyway. Leave it out.",
-    "--numa": _SERVER,
-    "--prio": "dyno doesn't change priorities; start dyno under `nice`.",
-    "--list-devices": "`dyno doctor` lists the accelerators.",
-    "-fitt --fit-target": _SERVER,
-    "-fitc --fit-ctx": _SERVER,
-    "-C --cpu-mask": _SERVER,
-    "--cpu-strict": _SERVER,
-    "--poll": _SERVER,
-    "-ncmoe --n-cpu-moe": _SERVER,
-    "-sm --split-mode": _SERVER,
-    "-mg --main-gpu": "name the accelerators with --devices.",
-    "-dev --device": "name the accelerators with --devices.",
-    "-nkvo --no-kv-offload": _SERVER,
-    "-lm --load-mode": _SERVER,
-    "-lzm --lazy-mode": _SERVER,
-    "-mmp --mmap": _SERVER,
-    "-embd --embeddings": "dyno measures generation, not embeddings.",
-    "-ts --tensor-split": _SERVER,
-    "-ot --override-tensor": _SERVER,
-    "-nopo --no-op-offload": _SERVER,
-    "--no-host": _SERVER,
-    "--repack": _SERVER,
+_REFUSED = {  # reason → flags
+    "dyno downloads no models; give a file with -m.": "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token",
+    "dyno downloads no models anyway. Leave it out.": "--offline",
+    "dyno doesn't vary it; hand it to the server with --engine-args and --by timers.": "--numa -fitt --fit-target "
+    "-fitc --fit-ctx -C --cpu-mask --cpu-strict --poll -ncmoe --n-cpu-moe -sm --split-mode -nkvo --no-kv-offload "
+    "-lm --load-mode -lzm --lazy-mode -mmp --mmap -ts --tensor-split -ot --override-tensor -nopo --no-op-offload "
+    "--no-host --repack",
+    "dyno doesn't change priorities; start dyno under `nice`.": "--prio",
+    "`dyno doctor` lists the accelerators.": "--list-devices",
+    "name the accelerators with --devices.": "-mg --main-gpu -dev --device",
+    "dyno measures generation, not embeddings.": "-embd --embeddings",
 }
 _EXAMPLES = """examples:
   dyno bench micro                                         dyno's own small model: pp512 and tg128, five times each
@@ -144,7 +126,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """7 or 1,2,3 or 1-4 or 0-512+128 or 1-8*2, and these with commas between."""
+    """Read 7 or 1,2,3 or 1-4 or 0-512+128 or 1-8*2, and these with commas between."""
     return [n for word in text.split(",") for n in _range(word)]
 
 
@@ -214,7 +196,7 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
 
 
 def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
-    """Each model with the engines that it is for."""
+    """Pair each model with the engines that can load it."""
     models: list[str | None] = o.model or [None]
     named = list(dict.fromkeys(o.engine or []))
     if not named:
@@ -260,28 +242,28 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
     for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
         refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
-    refuse(bool((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens),
+    refuse((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens,
            "-b, -ub and --max-num-batched-tokens say the same in two ways. Leave one out.")  # fmt: skip
-    refuse(bool((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype),
+    refuse((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype,
            "-ctk, -ctv and --kv-cache-dtype say the same in two ways. Leave one out.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
         llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(bool(llama_only), f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
+        refuse(llama_only, f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
     refuse(
-        bool(o.draft_model or o.draft_tokens),
+        o.draft_model or o.draft_tokens,
         "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
     )
     if len(kinds) > 1:
         astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
         refuse(
-            bool(astray),
+            astray,
             f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
         )
         single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
         refuse(
-            bool(single),
+            single,
             f"{', '.join(single)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
             "Measure them one after the other.",
         )
@@ -320,7 +302,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def result_row(outcome: "OfflineOutcome") -> "Row":
+def result_row(outcome: "Outcome") -> "Row":
     from dyno.report import micro
 
     return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())

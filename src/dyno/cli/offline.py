@@ -20,22 +20,23 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
+from dyno.report.block import offline_block
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
+    from dyno.conduct.trial import Outcome
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
-_REFUSED = {
-    "--async-engine": "dyno hands prompts to vLLM's synchronous engine; the other one is what `dyno bench serve` "
-    "measures. Leave it out.",
-    "--use-beam-search": "dyno measures plain sampling. Leave it out, or use vLLM itself.",
-    "--profile": "a profiler slows what is measured; profile with vLLM itself.",
-    "--lora-path --lora-assignment": "dyno assigns no LoRA adapters.",
-    "--prequeue-requests": "dyno leaves queueing to the engine. Leave it out.",
-    "--hf-enable-torch-compile": "dyno runs transformers as it is. Leave it out.",
-    "--hf-subset --hf-split --hf-name": "dyno loads no dataset from a hub; save it and give --dataset-path FILE.",
-}
+_REFUSED = {  # reason → flags
+    "dyno hands prompts to vLLM's synchronous engine; the other one is what `dyno bench serve` measures. Leave it out.":
+        "--async-engine",
+    "dyno measures plain sampling. Leave it out, or use vLLM itself.": "--use-beam-search",
+    "a profiler slows what is measured; profile with vLLM itself.": "--profile",
+    "dyno assigns no LoRA adapters.": "--lora-path --lora-assignment",
+    "dyno leaves queueing to the engine. Leave it out.": "--prequeue-requests",
+    "dyno runs transformers as it is. Leave it out.": "--hf-enable-torch-compile",
+    "dyno loads no dataset from a hub; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
+}  # fmt: skip
 # Near to a flag of ours, and an engine's own all the same.
 _NEAR = ("--ubatch-size", "--device")
 
@@ -155,32 +156,28 @@ def dry_run(trials: list[TrialSpec]) -> int:
     for line in dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)):
         print(line)
     problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, machine))
-    for problem in problems:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if problems else 0
+    return settings.report_problems(problems)
 
 
-def printed(outcome: "OfflineOutcome") -> str:
-    from dyno.report.block import offline_block as block
-
-    return block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
+def printed(outcome: "Outcome") -> str:
+    return offline_block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
-def result_file(outcome: "OfflineOutcome") -> dict[str, Any]:
+def result_file(outcome: "Outcome") -> dict[str, Any]:
     from dyno.report import result_json
 
     run = outcome.run
     return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
-def exit_code(outcome: "OfflineOutcome") -> int:
+def exit_code(outcome: "Outcome") -> int:
     assert outcome.result.offline is not None
     if outcome.interrupted:
         return Interrupted.exit_code
     return 0 if outcome.result.offline.completed else 1
 
 
-def _save(path: Path, outcome: "OfflineOutcome") -> None:
+def _save(path: Path, outcome: "Outcome") -> None:
     try:
         path.write_text(json.dumps(result_file(outcome), indent=4))
     except OSError as e:
@@ -189,7 +186,7 @@ def _save(path: Path, outcome: "OfflineOutcome") -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Before an hour of measuring, not after."""
+    """Check before an hour of measuring, not after."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:

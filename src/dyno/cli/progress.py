@@ -26,7 +26,7 @@ _EVERY_S, _STUDY_EVERY_S = 0.2, 0.4
 
 
 class Rates:
-    """Over the last few seconds, from what the wire tells. For the eye, not for results."""
+    """Rates over the last few seconds, as the wire reports them. For the eye, not for results."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int, float, int, int]] = []  # time, ended, tokens, firsts, their ns
@@ -77,11 +77,13 @@ def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str
 
 
 def writable() -> bool:
-    """A terminal that was stopped with Ctrl-S must not stop the load."""
+    """Whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
     return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
 class Line(Watcher):
+    """One line that a load or an iteration draws over and over."""
+
     def __init__(self, bar: bool = True) -> None:
         self._bar = bar and sys.stderr.isatty()
         self._drawn = False
@@ -98,37 +100,33 @@ class Line(Watcher):
         self._rates.clear()
 
     def progress(self, p: Progress) -> None:
-        now = time.monotonic()
-        if not self._bar or now < self._next:
+        if not self._due():
             return
-        self._next = now + _EVERY_S
-        self._rates.see(now, p)
-        if writable():
-            self._drawn = True
-            draw("\r", self._text(p, shutil.get_terminal_size().columns), "\x1b[K")
+        self._rates.see(time.monotonic(), p)
+        text, share = self._rates.text(p), share_done(p)
+        width = min(30, shutil.get_terminal_size().columns - len(text) - 9)  # the bar takes what room there is
+        self._draw(f"{share:4.0%}{f' {bar(share, width)}' if width >= 5 else ''} {text}")
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
-        now = time.monotonic()
-        if not self._bar or (now < self._next and done < warmups + measured):
-            return
-        self._next = now + _EVERY_S
-        if writable():
-            self._drawn = True
-            share = done / (warmups + measured)
-            text = f"{share:4.0%} {bar(share, 20)} {iteration_text(done, warmups, measured, took_s)}"
-            draw("\r", text[: shutil.get_terminal_size().columns - 1], "\x1b[K")
+        share = done / (warmups + measured)
+        if self._due(anyway=share == 1):
+            self._draw(f"{share:4.0%} {bar(share, 20)} {iteration_text(done, warmups, measured, took_s)}")
 
     def within(self, done: int, count: int) -> None:
-        if self._bar and writable():
-            self._drawn = True
-            draw("\r", f"{bar(done / count, 20)} {done}/{count} requests of this iteration", "\x1b[K")
+        if self._bar:
+            self._draw(f"{bar(done / count, 20)} {done}/{count} requests of this iteration")
 
-    def _text(self, p: Progress, columns: int) -> str:
-        text = self._rates.text(p)
-        share = share_done(p)
-        width = min(30, columns - len(text) - 9)  # the bar takes what room there is
-        drawn = f" {bar(share, width)}" if width >= 5 else ""
-        return f"{share:4.0%}{drawn} {text}"[: columns - 1]
+    def _due(self, anyway: bool = False) -> bool:
+        now = time.monotonic()
+        if not self._bar or (now < self._next and not anyway):
+            return False
+        self._next = now + _EVERY_S
+        return True
+
+    def _draw(self, text: str) -> None:
+        if writable():
+            self._drawn = True
+            draw("\r", text[: shutil.get_terminal_size().columns - 1], "\x1b[K")
 
     def _wipe(self) -> None:
         if self._drawn:
@@ -138,7 +136,7 @@ class Line(Watcher):
 
 class StudyView(StudyWatcher):
     def __init__(self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True) -> None:
-        """`trials`: those that are left; `done`: how many were there before."""
+        """`trials`: those to run; `done`: how many were done before."""
         self._name, self._live = name, live and sys.stderr.isatty()
         self._left = {p.place.id: trial_s(p.trial) for p in trials}
         self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
@@ -187,19 +185,18 @@ class StudyView(StudyWatcher):
         self._rates.see(now, progress)
         width = max(min(shutil.get_terminal_size().columns - 16, 60), 5)
         share = share_done(progress)
-        sampled = self._sampler.latest() if self._sampler else []
-        lines = [f"       {line}" for line in (self._rates.text(progress), *_telemetry(sampled))]
-        self._draw([*lines, f"       {bar(share, width)} {share:.0%}"])
+        self._draw([*self._indented(self._rates.text(progress)), f"       {bar(share, width)} {share:.0%}"])
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
-        sampled = self._sampler.latest() if self._sampler else []
-        texts = (iteration_text(done, warmups, measured, took_s), *_telemetry(sampled))
-        self._draw([f"       {line}" for line in texts])
+        self._draw(self._indented(iteration_text(done, warmups, measured, took_s)))
 
     def within(self, done: int, count: int) -> None:
+        self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests of this iteration"))
+
+    def _indented(self, text: str) -> list[str]:
+        """The text, and what the sampler saw last."""
         sampled = self._sampler.latest() if self._sampler else []
-        texts = (f"{bar(done / count, 40)} {done}/{count} requests of this iteration", *_telemetry(sampled))
-        self._draw([f"       {line}" for line in texts])
+        return [f"       {line}" for line in (text, *_telemetry(sampled))]
 
     def sampling(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -212,7 +209,7 @@ class StudyView(StudyWatcher):
         self._wipe()
 
     def left_s(self) -> float:
-        """By the trials done in this sitting; before there is one, by assumption."""
+        """Estimate by the trials done in this run; before the first, by assumption."""
         left = sum(self._left.values())
         took = time.monotonic() - self._began
         return left * took / self._estimated if self._estimated else left
@@ -244,7 +241,7 @@ class StudyView(StudyWatcher):
 
 
 def _telemetry(samples: Sequence[Sample]) -> list[str]:
-    """A line of what the engine says, and one of the accelerators, where there are such."""
+    """Describe the latest samples: a line for the engine, one for accelerators or the host."""
     out = []
     engines = [s.values for s in samples if s.source == "engine"]
     if engines:

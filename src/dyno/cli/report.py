@@ -2,20 +2,20 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dyno import secrets
 from dyno.cli import settings
 from dyno.cli.flags import pairs
-from dyno.conduct.read import gathered
 from dyno.errors import DynoError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    from dyno.facts.chart import Chart
-    from dyno.facts.report import Report
+from dyno.facts.chart import Chart
+from dyno.facts.report import Report
+from dyno.report.csv_table import csv
+from dyno.report.markdown import markdown
+from dyno.store.run import write
 
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
 _EPILOG = """\
@@ -71,7 +71,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     outputs = options.output or [Path("report.html")]
     _check(options, outputs)
-    report = gathered(options)
+    report = _report(options)
     charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
@@ -90,7 +90,7 @@ def study_page(study: Path, runs: Path) -> Path | None:
         chart=[], list_charts=False,
     )  # fmt: skip
     try:
-        report = gathered(options)
+        report = _report(options)
         _save(output, _page(report, _charts(report, options, [output])))
     except DynoError as e:
         print(f"dyno: there is no page of it: {e}", file=sys.stderr)
@@ -102,8 +102,40 @@ def study_page(study: Path, runs: Path) -> Path | None:
     return output
 
 
+def _report(options: argparse.Namespace) -> "Report":
+    from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
+    from dyno.report.target import limits
+    from dyno.study.prices import price_rules
+
+    rules = price_rules(options.price, options.energy_price, options.prices)
+    request = ReportRequest(options.what, rules, limits(options.target), options.title or "", _again(options))
+    reading = distinct(read_words(options.what, options.runs))
+    _warn([*reading.failed, *reading.unread])
+    report, warnings = make_report(reading, request)
+    _warn(warnings)
+    return report
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"dyno: {warning}", file=sys.stderr)
+
+
+def _again(options: argparse.Namespace) -> str:
+    words = ["dyno", "report", *options.what]
+    words += [w for path in options.output for w in ("-o", str(path))]
+    for name in ("price", "target"):
+        if getattr(options, name):
+            words += [f"--{name}", *getattr(options, name)]
+    words += ["--prices", str(options.prices)] if options.prices else []
+    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
+    words += ["--title", options.title] if options.title else []
+    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
+    return shlex.join(secrets.without(secrets.values({}, words), words))
+
+
 def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
-    """Before anything is read: a mistake in the last flag shouldn't cost the reading."""
+    """Check the flags before anything is read."""
     for path in outputs:
         if path.suffix.lower() not in _FORMS:
             raise UsageError(f"-o {path}: dyno makes {', '.join(_FORMS)}. Which one is told by the name's end.")
@@ -116,20 +148,20 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
 # ---- what is written ----
 
 
-def _charts(report: "Report", options: argparse.Namespace, outputs: Sequence[Path]) -> "list[Chart]":
+def _charts(report: Report, options: argparse.Namespace, outputs: Sequence[Path]) -> list[Chart]:
     if not options.list_charts and all(path.suffix.lower() in (".md", ".csv") for path in outputs):
         return []
     from dyno.report.charts import charts
 
-    found = charts(report)
-    names = [chart.name for chart in found]
+    drawn = charts(report)
+    names = [chart.name for chart in drawn]
     if unknown := [name for name in options.chart if name not in names]:
         raise UsageError(f"--chart {unknown[0]}: there is no such chart here. There are {', '.join(names)}.")
-    return found
+    return drawn
 
 
-def _choices(chart: "Chart") -> list[str]:
-    """What --show can choose."""
+def _choices(chart: Chart) -> list[str]:
+    """List what --show can choose."""
     lines = []
     for param in chart.spec.get("params", []):
         bind = param.get("bind")
@@ -142,7 +174,7 @@ def _choices(chart: "Chart") -> list[str]:
     return lines
 
 
-def _write(report: "Report", charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
+def _write(report: Report, charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
     form = output.suffix.lower()
     if form in (".png", ".svg"):
         _pictures(charts, output, options)
@@ -150,17 +182,13 @@ def _write(report: "Report", charts: "list[Chart]", output: Path, options: argpa
     if form == ".html":
         _save(output, _page(report, charts))
     elif form == ".md":
-        from dyno.report.markdown import markdown
-
         _save(output, markdown(report).encode())
     else:
-        from dyno.report.csv_table import csv
-
         _save(output, csv(report).encode())
     print(output)
 
 
-def _page(report: "Report", charts: "list[Chart]") -> bytes:
+def _page(report: Report, charts: list[Chart]) -> bytes:
     from dyno.report.page import page
 
     return page(report, charts, _cache()).encode()
@@ -171,7 +199,7 @@ def _cache() -> Path:
     return (Path(given) if given else Path.home() / ".cache") / "dyno"
 
 
-def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) -> None:
+def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
     from dyno.report.picture import png, svg
 
     wanted = [c for c in charts if c.name in options.chart] if options.chart else charts
@@ -194,7 +222,7 @@ def _pictures(charts: "list[Chart]", output: Path, options: argparse.Namespace) 
         print(path)
 
 
-def _can_show(chart: "Chart", values: dict[str, str]) -> None:
+def _can_show(chart: Chart, values: dict[str, str]) -> None:
     for name, value in values.items():
         param = next(p for p in chart.spec["params"] if p["name"] == name)
         bind = param.get("bind") or {}
@@ -206,8 +234,6 @@ def _can_show(chart: "Chart", values: dict[str, str]) -> None:
 
 
 def _save(path: Path, data: bytes) -> None:
-    from dyno.store.run import write
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:

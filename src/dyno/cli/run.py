@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,11 +15,11 @@ from dyno.errors import UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.load.progress import Stop
 from dyno.option import Option
+from dyno.report.study import lines
+from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
-
-if TYPE_CHECKING:
-    from dyno.store.study import StudyFolder
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -87,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 def conduct(
     study: Study,
     text: str,
-    folder: "StudyFolder",
+    folder: StudyFolder,
     wanted: list[PlannedTrial],
     machine: Rig,
     options: argparse.Namespace,
@@ -95,7 +94,6 @@ def conduct(
     from dyno.cli.progress import StudyView
     from dyno.conduct import study_plan
     from dyno.conduct.study import Conductor
-    from dyno.load.progress import Stop
 
     done = folder.done()
     before = sum(p.place.id in done for p in wanted)
@@ -127,15 +125,12 @@ def conduct(
 
 def _conclude(
     study: Study,
-    folder: "StudyFolder",
+    folder: StudyFolder,
     wanted: list[PlannedTrial],
     stopped: bool,
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
-    from dyno.report.study import lines
-    from dyno.store.study import failure_of
-
     done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     print("\n".join(lines(wanted, done)))
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
@@ -157,13 +152,13 @@ def _conclude(
 
 
 def _given(words: list[str]) -> dict[str, str]:
-    """Variables from the command line: a path there begins where the user stands, not where the file lies."""
+    """Read variables from the command line. A relative path there starts in the working directory."""
     given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
 
 
 def _command(options: argparse.Namespace) -> str:
-    """As it was given, without what may be a secret: the same command goes on."""
+    """The command that resumes the study: as it was given, without secrets."""
     words = ["dyno", "run", options.study]
     for name in ("set", "only"):
         words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
@@ -174,7 +169,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def study_path(name: str) -> Path:
-    """A file, or one that comes with dyno."""
+    """Find a study's file: as named, or one that comes with dyno."""
     import dyno
 
     path = Path(name)
@@ -214,7 +209,7 @@ def _headers(planned: PlannedTrial) -> dict[str, str]:
 
 
 def _proxied(study: Study) -> Study:
-    """With the proxies that the environment names for its running servers."""
+    """Give its running servers the proxies that the environment names."""
 
     def through(planned: PlannedTrial) -> PlannedTrial:
         target, _ = settings.proxied(planned.trial.target)
@@ -254,10 +249,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
         elif not setting.refused:
             print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
-    wrong = study_plan.problems(plans)
-    for problem in wrong:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if wrong else 0
+    return settings.report_problems(study_plan.problems(plans))
 
 
 def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
@@ -294,7 +286,7 @@ def _offline(t: TrialSpec, lengths: str) -> str:
 
 
 def _asked(planned: PlannedTrial) -> str:
-    """The load in a few words."""
+    """Describe the load in a few words."""
     from dyno.conduct.offline import counts
 
     t = planned.trial

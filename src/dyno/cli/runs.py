@@ -6,14 +6,36 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import settings
+import msgspec
+
+from dyno.cli import audit, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
+from dyno.report.block import block
+from dyno.report.study import lines
+from dyno.report.table import terminal, text_table
+from dyno.store.imports import FOLDER, ImportLine, is_stored
+from dyno.store.imports import look as look_at_import
+from dyno.store.run import Run, check_tag, retag
+from dyno.store.shelf import (
+    RunLine,
+    Shelf,
+    StudyLine,
+    find,
+    in_use,
+    kind_of,
+    look,
+    look_around,
+    look_at_study,
+    remove,
+    study_of,
+    weigh,
+)
+from dyno.store.study import StudyFolder, failure_of
+from dyno.units import human_bytes
 
 if TYPE_CHECKING:
-    from dyno.store.imports import ImportLine
-    from dyno.store.run import Run
-    from dyno.store.shelf import RunLine, StudyLine
+    from dyno.conduct.trial import Outcome
 
 _EXAMPLES = """examples:
   dyno runs                                          what is under ./runs
@@ -73,9 +95,6 @@ def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
 
 
 def list_(options: argparse.Namespace) -> int:
-    from dyno.store.imports import look as look_at_import
-    from dyno.store.shelf import Shelf, find, kind_of, look, look_around, look_at_study
-
     shelf, opened = Shelf(), set()
     for path in options.paths or [options.runs]:
         path = Path(path)
@@ -116,10 +135,8 @@ def list_(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tagged(studies: "list[StudyLine]", tag: str) -> "list[StudyLine]":
-    """Those that bear it whole, and of the others the trials that do."""
-    import msgspec
-
+def _tagged(studies: list[StudyLine], tag: str) -> list[StudyLine]:
+    """Keep studies with the tag, and of the others the trials that have it."""
     out = []
     for study in studies:
         if tag in study.tags:
@@ -130,11 +147,8 @@ def _tagged(studies: "list[StudyLine]", tag: str) -> "list[StudyLine]":
 
 
 def _as_json(
-    runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path], foreign: list[Path],
-    imported: "list[ImportLine]",
-) -> str:  # fmt: skip
-    import msgspec
-
+    runs: list[RunLine], studies: list[StudyLine], opened: set[Path], foreign: list[Path], imported: list[ImportLine]
+) -> str:
     listed = []
     for study in studies:
         values = msgspec.to_builtins(study)
@@ -147,9 +161,7 @@ def _as_json(
     })  # fmt: skip
 
 
-def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[Path]) -> None:
-    from dyno.report.table import terminal, text_table
-
+def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]) -> None:
     closed = [s for s in studies if Path(s.study) not in opened]
     parts = []
     if closed:
@@ -164,7 +176,7 @@ def _print_list(runs: "list[RunLine]", studies: "list[StudyLine]", opened: set[P
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
 
 
-def _study_row(s: "StudyLine") -> list[str]:
+def _study_row(s: StudyLine) -> list[str]:
     if s.why:
         return [s.study, "-", "-", "-", "-", "-", f"unreadable: {s.why}", " ".join(s.tags)]
     last = s.last_started[:16].replace("T", " ") if s.last_started else "-"
@@ -172,7 +184,7 @@ def _study_row(s: "StudyLine") -> list[str]:
     return [s.study, *counts, last, "running" if s.running else "", " ".join(s.tags)]
 
 
-def _study_words(s: "StudyLine") -> str:
+def _study_words(s: StudyLine) -> str:
     if s.why:
         return f"unreadable: {s.why}"
     words = [
@@ -185,9 +197,7 @@ def _study_words(s: "StudyLine") -> str:
     return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
 
 
-def _run_lines(lines: "list[RunLine]") -> list[str]:
-    from dyno.report.table import terminal, text_table
-
+def _run_lines(lines: list[RunLine]) -> list[str]:
     titles = ["run", "done", "failed", "tok/s", "verdict", "tags"]
     rows = []
     for line in lines:
@@ -197,7 +207,7 @@ def _run_lines(lines: "list[RunLine]") -> list[str]:
     return terminal(text_table(titles, rows, right=(1, 2, 3)))
 
 
-def _verdict(line: "RunLine") -> str:
+def _verdict(line: RunLine) -> str:
     if line.state == "done":
         return line.verdict or "-"
     why = line.why if len(line.why) <= 100 else line.why[:99] + "…"
@@ -206,90 +216,70 @@ def _verdict(line: "RunLine") -> str:
 
 def show(options: argparse.Namespace) -> int:
     if (file := _result_path(options.run, options.runs)) is not None:
-        from dyno.cli import audit
-
         return audit.show(str(file), options.runs, options.json)
-    from dyno.cli.serve import result_file
-    from dyno.conduct.trial import Outcome, finish
-    from dyno.report.block import block
-    from dyno.store.run import Run
-    from dyno.store.shelf import find, kind_of, study_of
-    from dyno.store.study import failure_of
-
     path = find(options.run, options.runs)
     if kind_of(path) == "study":
         return _show_study(path, options.json)
-    run = Run(path)
-    if run.whole and run.manifest().trial.offline is not None:
-        return _show_offline(run, options.json)
-    if run.whole:
-        outcome = Outcome(run, run.manifest(), run.result())
-    elif (failure := failure_of(run)) is not None:
-        raise StoreError(f"{path} holds no measurement. It failed after {failure.attempts} attempts: {failure.text}")
-    elif run.running():
-        raise StoreError(f"{path} is still running. It shows its result when it ends; Ctrl-C there ends it now.")
-    elif not run.manifest_path.exists():
-        raise StoreError(
-            f"{path} holds no measurement: its engine didn't come up, or was not what was asked for. "
-            "engine.json there has the command, engine.log what came of it."
-        )
-    elif study_of(path) is not None:
-        raise StoreError(f"{path} is a study's trial that was cut off: `dyno run` measures it anew, as a whole.")
-    elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
-        return _show_offline(run, options.json)
-    elif run.spool_path.exists():
-        outcome = finish(run, keep_raw=True)
-    elif run.iterations_path.exists():
-        raise StoreError(f"{path} holds no measurement: dyno was stopped before the first iteration was measured.")
+    outcome = _outcome(Run(path))
+    trial = outcome.manifest.trial
+    if trial.kind == "micro":
+        printer = micro.Printer("json" if options.json else "md", [trial], sys.stdout)
+        printer.row(_file(outcome))
+        printer.close()
+    elif options.json:
+        print(json.dumps(_file(outcome)))
+    elif trial.offline is not None:
+        print(offline.printed(outcome))
     else:
-        raise StoreError(f"{path} holds no measurement: dyno was stopped before the load began.")
-    if options.json:
-        print(json.dumps(result_file(outcome, detailed=False)))
-    else:
-        print(block(outcome.result, outcome.manifest.trial, list(METRICS[:4])))
+        print(block(outcome.result, trial, list(METRICS[:4])))
     return 0
 
 
-def _result_path(word: str, runs: Path) -> Path | None:
-    """Another tool's result file, or what was kept of one, by its path or its name."""
-    from dyno.store.imports import FOLDER
+def _outcome(run: Run) -> "Outcome":
+    """Read what a run measured; decode it first if dyno was killed while it ran."""
+    from dyno.conduct.offline import reopened
+    from dyno.conduct.trial import Outcome, finish
 
+    if run.whole:
+        manifest = run.manifest()
+        return Outcome(run, manifest, run.result()) if manifest.trial.offline is None else reopened(run)
+    if (failure := failure_of(run)) is not None:
+        why = f"holds no measurement. It failed after {failure.attempts} attempts: {failure.text}"
+    elif run.running():
+        why = "is still running. It shows its result when it ends; Ctrl-C there ends it now."
+    elif not run.manifest_path.exists():
+        why = (
+            "holds no measurement: its engine didn't come up, or was not what was asked for. "
+            "engine.json there has the command, engine.log what came of it."
+        )
+    elif study_of(run.path) is not None:
+        why = "is a study's trial that was cut off: `dyno run` measures it anew, as a whole."
+    elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
+        return reopened(run)
+    elif run.spool_path.exists():
+        return finish(run, keep_raw=True)
+    elif run.iterations_path.exists():
+        why = "holds no measurement: dyno was stopped before the first iteration was measured."
+    else:
+        why = "holds no measurement: dyno was stopped before the load began."
+    raise StoreError(f"{run.path} {why}")
+
+
+def _result_path(word: str, runs: Path) -> Path | None:
+    """Find another tool's result file, or an import of one, by its path or name."""
     imports = runs / FOLDER
     return next((p for p in (Path(word), imports / word, imports / f"{word}.json") if word and p.is_file()), None)
 
 
-def _show_offline(run: "Run", as_json: bool) -> int:
-    from dyno.cli import micro, offline
-    from dyno.conduct.offline import reopened
-
-    outcome = reopened(run)
+def _file(outcome: Any) -> dict[str, Any]:
+    """Return what its result file holds."""
     trial = outcome.manifest.trial
-    if trial.kind == "micro":
-        printer = micro.Printer("json" if as_json else "md", [trial], sys.stdout)
-        printer.row(micro.result_row(outcome))
-        printer.close()
-    else:
-        print(json.dumps(offline.result_file(outcome)) if as_json else offline.printed(outcome))
-    return 0
-
-
-def _file(run: "Run") -> dict[str, Any]:
-    from dyno.cli import micro, offline, serve
-    from dyno.conduct.offline import reopened
-    from dyno.conduct.trial import Outcome
-
-    manifest = run.manifest()
-    if manifest.trial.offline is None:
-        return serve.result_file(Outcome(run, manifest, run.result()), detailed=False)
-    outcome = reopened(run)
-    return micro.result_row(outcome) if manifest.trial.kind == "micro" else offline.result_file(outcome)
+    if trial.offline is None:
+        return serve.result_file(outcome, detailed=False)
+    return micro.result_row(outcome) if trial.kind == "micro" else offline.result_file(outcome)
 
 
 def _show_study(path: Path, as_json: bool) -> int:
-    from dyno.report.study import lines
-    from dyno.store.shelf import look_at_study
-    from dyno.store.study import StudyFolder
-
     study = look_at_study(path)
     if study.why:
         raise StoreError(study.why)
@@ -297,7 +287,7 @@ def _show_study(path: Path, as_json: bool) -> int:
     planned = folder.study().trials
     runs = {p.place.id: run for p in planned if (run := folder.run(p.place)).whole}
     if as_json:
-        print(json.dumps({"study": study.name, "trials": [_file(run) for run in runs.values()]}))
+        print(json.dumps({"study": study.name, "trials": [_file(_outcome(run)) for run in runs.values()]}))
         return 0
     print(f"{study.name}: {_study_words(study)}")
     rigs = {p.place.rig for p in planned if p.place.id in runs}
@@ -309,9 +299,6 @@ def _show_study(path: Path, as_json: bool) -> int:
 
 
 def tag(options: argparse.Namespace) -> int:
-    from dyno.store.run import check_tag, retag
-    from dyno.store.shelf import find
-
     if not options.add and not options.remove:
         raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
     paths = [find(word, options.runs) for word in options.run]
@@ -323,10 +310,6 @@ def tag(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
-    from dyno.store.imports import is_stored
-    from dyno.store.shelf import find, remove, weigh
-    from dyno.units import human_bytes
-
     imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_stored(p, options.runs)}
     words = [word for word in options.run if _result_path(word, options.runs) not in imports]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
@@ -354,8 +337,6 @@ def delete(options: argparse.Namespace) -> int:
 
 def pack(options: argparse.Namespace) -> int:
     from dyno.store import pack as packing
-    from dyno.store.shelf import find, in_use
-    from dyno.units import human_bytes
 
     paths = list(dict.fromkeys(find(word, options.runs) for word in options.run))
     for path in paths:

@@ -15,7 +15,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option
+from dyno.report.block import block
 from dyno.transport import Transport
 
 if TYPE_CHECKING:
@@ -132,7 +134,6 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import Line
     from dyno.conduct.trial import serve
-    from dyno.report.block import block
 
     outcome = serve(
         trial,
@@ -174,10 +175,7 @@ def _dry_run(trial: TrialSpec) -> int:
     print("\n".join(plan.lines()))
     for note in plan.notes(trial.load.max_concurrency):
         print(f"# {note}")
-    problems = plan.problems([longest(trial)])
-    for problem in problems:
-        print(f"dyno: {problem}", file=sys.stderr)
-    return UsageError.exit_code if problems else 0
+    return settings.report_problems(plan.problems([longest(trial)]))
 
 
 def exit_code(outcome: "Outcome") -> int:
@@ -205,7 +203,7 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
-    """The flags as one frozen value; keys and headers apart from it."""
+    """Read the flags into one frozen value; keys and headers stay outside it."""
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
@@ -238,7 +236,6 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
 
 def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.http import Url, check_plain
-    from dyno.load.protocols import PROTOCOLS
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
@@ -279,8 +276,6 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
 
 
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
-    from dyno.load.protocols import PROTOCOLS
-
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)

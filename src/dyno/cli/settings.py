@@ -3,7 +3,8 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,7 @@ DRY_RUN = "print what would be run, and what is wrong with it"
 
 
 def add_engine(g: argparse._ArgumentGroup) -> None:
-    """A setting, in vLLM's words where it has them. What a kind or its version can't do is an error, never dropped."""
+    """Add an engine's flags, vLLM's where it has them. What an engine can't do is an error, never dropped."""
     flags.add(g, EngineSpec)
 
 
@@ -42,7 +43,7 @@ def add_port(g: argparse._ActionsContainer, help: str, default: int | None = Non
 
 
 def given_engine(o: argparse.Namespace) -> list[str]:
-    """The setting's flags that were used."""
+    """Return the engine's flags that were used."""
     return flags.given(o, EngineSpec)
 
 
@@ -66,7 +67,7 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
 
 
 def _devices(words: list[str] | None) -> list[int] | None:
-    """0 1 2, or 0,1,2; given without a number: none."""
+    """Read 0 1 2, or 0,1,2; a flag without a number means none."""
     if words is None:
         return None
     numbers = [n for word in words for n in word.split(",") if n]
@@ -75,11 +76,18 @@ def _devices(words: list[str] | None) -> list[int] | None:
     return [int(n) for n in numbers]
 
 
+def report_problems(problems: Collection[str]) -> int:
+    """Print what is wrong with the commands of a --dry-run; return the exit code."""
+    for problem in problems:
+        print(f"dyno: {problem}", file=sys.stderr)
+    return UsageError.exit_code if problems else 0
+
+
 # ---- prompts ----
 
 
 def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
-    """vLLM has several flags for one length; which of them goes first is each command's own."""
+    """Add lengths. vLLM has several flags for one; each command has its own order of precedence."""
     helps = {
         "--input-len": ("same as --random-input-len", None),
         "--output-len": ("output length for any dataset", None),

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dyno import files
 from dyno.cli import settings
 from dyno.cli.terminal import for_programs
+from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
+from dyno.report.table import markdown, terminal, text_table, write_csv
 
 if TYPE_CHECKING:
     from dyno.store.sql import Answer, Tables
@@ -45,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs.is_dir():
         print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
 
-    from dyno.conduct.signals import lent
     from dyno.store.sql import Tables
 
     tables = Tables(options.runs)
@@ -75,7 +76,6 @@ def _query(options: argparse.Namespace) -> str | None:
 
 
 def _tables(tables: "Tables") -> str:
-    from dyno.report.table import terminal, text_table
     from dyno.store.sql import TABLES
 
     parts = []
@@ -87,8 +87,6 @@ def _tables(tables: "Tables") -> str:
 
 def _print(answer: "Answer", how: str | None) -> None:
     if how == "csv":
-        from dyno.report.table import write_csv
-
         write_csv(for_programs(), itertools.chain([answer.columns], answer.rows))
     elif how == "json":
         between = "["
@@ -98,8 +96,6 @@ def _print(answer: "Answer", how: str | None) -> None:
             between = ",\n"
         print("[]" if between == "[" else "]")
     else:
-        from dyno.report.table import markdown, terminal, text_table
-
         rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
         if how is None:
             rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
@@ -107,7 +103,7 @@ def _print(answer: "Answer", how: str | None) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which has neither decimals nor NaN and infinity."""
+    """Convert a value for JSON, which has no decimals, NaN or infinity."""
     if isinstance(value, float | Decimal):
         return float(value) if math.isfinite(value) else None
     return value

@@ -25,7 +25,7 @@ class _Shown:
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
-    """Around a command: its standard output and error. `print`, argparse and warnings find them there."""
+    """Wrap standard output and error while a command runs, for `print`, argparse and warnings."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Shown(stream)) for stream in before)
     try:
@@ -40,7 +40,7 @@ def for_programs() -> TextIO:
 
 
 def draw(before: str, text: str, after: str = "") -> None:
-    """dyno's own line on stderr: what stands around the text steers the terminal."""
+    """Draw dyno's own line on stderr; what is before and after the text controls the terminal."""
     stream = _exact(sys.stderr)
     stream.write(before + visible(text) + after)
     stream.flush()

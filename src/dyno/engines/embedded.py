@@ -1,6 +1,6 @@
 """The embedded engine: llama.cpp's server from the `xllamacpp` wheel, with those of llama-server's flags that matter.
 
-Run as a process of its own (`python -m dyno.engines.embedded`); llamacpp.py starts it.
+Run as a process of its own (`python -m dyno.engines.embedded`); kinds/llamacpp.py starts it.
 """
 
 import argparse
@@ -63,8 +63,8 @@ def _parameters(options: argparse.Namespace) -> Any:
         if value is not None:
             setattr(params, name, value)
     if options.flash_attn:
-        named = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
-        params.flash_attn_type = getattr(llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{named}")
+        kind = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
+        params.flash_attn_type = getattr(llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{kind}")
     if options.spec_draft_model:
         params.speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         params.speculative.draft.mparams.path = options.spec_draft_model
@@ -86,7 +86,7 @@ def _parameters(options: argparse.Namespace) -> Any:
 
 
 def server(flags: Sequence[str]) -> Any:
-    """It serves from threads of its own for as long as it is held."""
+    """Return a server that runs in threads of its own for as long as it is referenced."""
     from xllamacpp import Server, get_system_info
 
     print("system_info:", get_system_info(), flush=True)  # as llama-server begins its log

@@ -1,6 +1,9 @@
-"""From a setting to the commands that are run: one launch for each replica, as a dry run prints them."""
+"""From a setting to the commands that are run: where the program is, and one launch for each replica."""
 
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,17 +11,170 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines.kinds.base import Kind, Program
+from dyno.engines import environment
+from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
 from dyno.facts.offline import Batch
+from dyno.facts.version import is_of
 
 WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+_ASK_S = 60.0  # a cold Python on a network file system takes its time
+
+
+# ---- the program: as the setting says, in an environment of dyno's, or on PATH ----
+
+
+def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
+    """Return the program, or raise where it isn't on this machine in the required version.
+
+    A dry run shows the command of an absent one too. It runs none, not even to ask for a version: it assumes the
+    setting's."""
+    named = _named(kind, spec, dry)
+    program = named or _installed(kind, spec, dry)
+    other = program and spec.version and program.version and not is_of(program.version, spec.version)
+    if dry and (program is None or (other and named is None)):
+        return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
+    if program is None:
+        raise UsageError(missing(kind, spec))
+    if other:
+        raise UsageError(
+            f"version = {spec.version!r} is asked for, and {kind.title} at {program.where} is {program.version}. "
+            f"Install it with `dyno engines install {kind.name} --version {spec.version}`, or leave the version out."
+        )
+    return program
+
+
+def missing(kind: EngineKind, spec: EngineSpec) -> str:
+    which = f" {spec.version}" if spec.version else ""
+    ways = [f"`dyno engines install {kind.name}{which and ' --version' + which}` makes an environment for it"]
+    if kind.name == "tgi":
+        ways = ["run it in a container (container.image, or --engine-image)"]
+    return (
+        f"{kind.title}{which} isn't here: no environment of dyno's holds it, and there is no "
+        f"{' or '.join(kind.programs)} on PATH. {ways[0][0].upper()}{ways[0][1:]}; or say where it is with python or "
+        "binary (--engine-python, --engine-binary)."
+    )
+
+
+def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
+    if spec.container:
+        if not kind.in_container:
+            raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
+        # An image's version is unknown before it runs: it is the setting's, or the tag's.
+        tag = re.search(r":v?(\d+(?:\.\d+)+)", spec.container.image)
+        version = spec.version or (tag[1] if tag else None)
+        return Program(list(kind.in_container), version, where=f"the image {spec.container.image}")
+    if spec.environment:
+        env = environment.find(kind.name, name=spec.environment)
+        if env is None:
+            known = ", ".join(e.name for e in environment.installed(kind.name)) or "none"
+            raise UsageError(f"There is no {kind.title} environment {spec.environment!r}. There are: {known}.")
+        return _from_environment(kind, env, dry)
+    if spec.python:
+        if not kind.module:
+            raise UsageError(f"{kind.title} is no Python module: say where its program is with binary.")
+        python = shutil.which(spec.python)
+        if python is None:
+            raise UsageError(f"python = {spec.python!r}: there is no such interpreter.")
+        version = spec.version if dry else version_in(python, kind.packages)
+        if version is None and not dry:
+            raise UsageError(f"The interpreter {spec.python} has no {kind.title} ({', '.join(kind.packages)}).")
+        return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
+    if spec.binary:
+        named = Path(spec.binary).expanduser()
+        # A path stays one: `./llama-server` is not the one on PATH.
+        path = shutil.which(str(named.absolute()) if "/" in spec.binary else spec.binary)
+        if path is None:
+            raise UsageError(f"binary = {spec.binary!r}: there is no such program that can be run.")
+        return _from_binary(kind, path, spec, dry)
+    return None
+
+
+def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
+    if env := environment.find(kind.name, version=spec.version):
+        return _from_environment(kind, env, dry)
+    for name in kind.programs:
+        if path := shutil.which(name):
+            return _from_binary(kind, path, spec, dry)
+    return kind.own_program()
+
+
+def _from_binary(kind: EngineKind, path: str, spec: EngineSpec, dry: bool) -> Program:
+    version = spec.version if dry else version_of(path, kind.packages)
+    return Program([path], version, python=interpreter_of(path), where=path, asked=not dry)
+
+
+def _from_environment(kind: EngineKind, env: environment.Environment, dry: bool) -> Program:
+    where = f"the environment {env.name}"
+    if env.binary:
+        version = None if dry else version_of(env.binary, kind.packages)
+        return Program([env.binary], version or env.version, where=where)
+    return Program([env.python, *kind.module], env.version, binary=False, python=env.python, where=where)
+
+
+def interpreter_of(script: str) -> str | None:
+    """Return the interpreter of a console script, by its first line."""
+    try:
+        with Path(script).open("rb") as file:
+            line = file.readline(1024)
+            second = file.readline(1024)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    words = line[2:].decode("utf-8", "replace").split()
+    if words and Path(words[0]).name.startswith("python"):
+        return words[0]
+    if words and words[0].endswith("/sh"):  # pip's way around long paths: '''exec' /path/python "$0" "$@"
+        path = re.match(rb"'''exec' \"?([^\" ]+)", second)
+        return path[1].decode() if path else None
+    if len(words) > 1 and words[0].endswith("env"):
+        return shutil.which(words[-1])
+    return None
+
+
+def version_in(python: str, packages: tuple[str, ...]) -> str | None:
+    """Return the version of the first of these distributions, without importing the engine (seconds, with torch)."""
+    script = (
+        "import importlib.metadata as m, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n        print(m.version(name)); break\n"
+        "    except m.PackageNotFoundError:\n        pass\n"
+    )
+    output = _output([python, "-c", script, *packages])
+    return output.splitlines()[-1] if output else None  # a wrapper may have a banner
+
+
+def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
+    if packages and (python := interpreter_of(binary)):
+        return version_in(python, packages)
+    text = _output([binary, "--version"]) or ""
+    # llama-server: 'version: 6123 (79c1160b)', text-generation-launcher: 'text-generation-launcher 3.3.6'
+    # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which means nothing.
+    if build := re.search(r"\(build (\d+)", text):
+        return build[1] if int(build[1]) else None
+    version = re.search(r"version: b?(\d+)", text) or re.search(r"\b(\d+(?:\.\d+)+\S*)", text)
+    return version[1] if version else None
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_ASK_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+
+
+# ---- the launches ----
 
 
 def launches(
-    kind: Kind,
+    kind: EngineKind,
     spec: EngineSpec,
     program: Program,
     ports: Sequence[int],
@@ -26,7 +182,7 @@ def launches(
     vendor: str | None,
     batch: Batch | None = None,
 ) -> list[Launch]:
-    """`devices`: those of the rig that may be used, in order. `batch`: no server, the engine in its own process."""
+    """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
     kind.check_args(spec.args, program.version)
     shares = _shares(spec, devices)
     return [
@@ -47,8 +203,8 @@ def launches(
     ]
 
 
-def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
-    """By the interpreter that has the engine; what is no Python module is asked from dyno's own."""
+def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+    """Use the interpreter that has the engine; for one that isn't a Python module, dyno's own."""
     python = program.python or (sys.executable if not kind.module else None)
     if spec.container or program.absent:
         python = "python3"
@@ -61,7 +217,7 @@ def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch
 
 
 def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
-    """Disjoint devices for each replica. None: nothing is said, the engine takes what it finds."""
+    """Return disjoint devices for each replica. None: the engine chooses."""
     if spec.devices == []:
         return [[] for _ in range(spec.replicas)]
     if named := set(_VISIBLE.values()) & set(spec.env):
@@ -84,18 +240,18 @@ def _visible(devices: Sequence[int] | None, vendor: str | None) -> dict[str, str
         return {}
     out = {_VISIBLE[vendor]: ",".join(map(str, devices))}
     if vendor == "nvidia":
-        out["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else the fastest comes first, and numbers aren't those of the tools
+        out["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else the fastest comes first, unlike in nvidia-smi
     return out
 
 
 def allowed(devices: Sequence[int], vendor: str | None, env: Mapping[str, str]) -> list[int]:
-    """Those that the user's own environment leaves: on a shared machine the others are somebody else's."""
-    said = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
-    return [d for d in devices if str(d) in said] if all(word.isdigit() for word in said) else list(devices)
+    """Return those that the user's own environment allows: on a shared machine others may use the rest."""
+    visible = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
+    return [d for d in devices if str(d) in visible] if all(word.isdigit() for word in visible) else list(devices)
 
 
 def shown(launch: Launch) -> str:
-    """As a line for the shell, without secrets."""
+    """Return a line for the shell, without secrets."""
     clean = public(launch)
     return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in clean.env.items()), shlex.join(clean.argv)])
 
@@ -106,7 +262,7 @@ def public(launch: Launch) -> Launch:
 
 
 def spec_secrets(spec: EngineSpec) -> list[str]:
-    """The values in a setting that must reach no file."""
+    """Return the values in a setting that no file may contain."""
     box = spec.container
     env = {**spec.env, **(box.build_args if box else {})}
     commands = [word for command in (*spec.before, *spec.after) for word in ("--", *_words(command))]
@@ -116,7 +272,7 @@ def spec_secrets(spec: EngineSpec) -> list[str]:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # the shell will tell
+    except ValueError:  # the shell will report it
         return command.split()
 
 

@@ -63,7 +63,7 @@ def default_cache() -> Path:
 
 
 def build(quantization: str, cache: Path | None = None) -> Path:
-    """The GGUF of that quantization, built at the first call; its `tokenizer.json` lies beside it."""
+    """Return the GGUF of that quantization, built at the first call, with its `tokenizer.json` beside it."""
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise UsageError(f"The embedded model has no quantization {quantization!r}. Use {known}.")
@@ -88,11 +88,11 @@ def build(quantization: str, cache: Path | None = None) -> Path:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """A name of our own to write to, which becomes `path` at the end: two builds at once do no harm."""
-    for left in path.parent.glob("*.part"):
+    """Yield a temporary name, which becomes `path` at the end: two builds at once do no harm."""
+    for part in path.parent.glob("*.part"):
         # From a build that was killed; an hour is more than any live one takes.
-        if time.time() - left.stat().st_mtime > 3600:
-            left.unlink(missing_ok=True)
+        if time.time() - part.stat().st_mtime > 3600:
+            part.unlink(missing_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -102,7 +102,7 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 def _text() -> Iterator[str]:
-    """Sentences to learn merges from: made-up words with the frequencies of a language, numbers and stops."""
+    """Yield sentences to learn merges from: made-up words with the frequencies of a language, numbers and stops."""
     import numpy as np
 
     rng = np.random.Generator(np.random.PCG64(_SEED))
@@ -112,7 +112,7 @@ def _text() -> Iterator[str]:
     picks = rng.choice(len(words), size=(15_000, 9), p=often / often.sum())
     lengths, numbers = rng.integers(2, 9, size=15_000), rng.integers(0, 1000, size=15_000)
     for row, length, number in zip(picks.tolist(), lengths.tolist(), numbers.tolist(), strict=True):
-        some = " ".join(f"{words[at]} {small[at % len(small)]}" for at in row[:length])
+        some = " ".join(f"{words[i]} {small[i % len(small)]}" for i in row[:length])
         yield f"{some.capitalize()} {words[row[-1]]}{',;:'[number % 3]} {number}{'.?!'[number % 3]}\n"
 
 
@@ -212,5 +212,5 @@ def _write(path: Path, quantization: str, tokenizer_json: Path) -> None:
 
 
 def _printable(token: str) -> bool:
-    """Whether a token is text on its own. Byte-level BPE writes a space as Ġ and a line's end as Ċ."""
+    """Return whether a token is text on its own. Byte-level BPE writes a space as Ġ and a line's end as Ċ."""
     return token not in _SPECIAL and token.replace("Ġ", " ").replace("Ċ", "").isascii()

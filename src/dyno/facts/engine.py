@@ -24,7 +24,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A setting of an engine. None always means: as the engine does by itself."""
+    """A setting of an engine. None always means: the engine's default."""
 
     kind: str
     model: str | None = None  # a name, a folder or a GGUF file
@@ -89,7 +89,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What is really run, for one replica: as `--dry-run` prints it and as it is kept."""
+    """The command of one replica, as `--dry-run` prints it and engine.json keeps it."""
 
     argv: list[str]
     env: dict[str, str]  # what is set beyond dyno's own environment
@@ -130,7 +130,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 
 def valued(args: Sequence[str], *names: str) -> str | None:
-    """The value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
+    """Return the value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
     value = None
     for i, arg in enumerate(args):
         head, equals, tail = arg.partition("=")

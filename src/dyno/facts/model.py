@@ -1,4 +1,4 @@
-"""A model as its files tell: the shape that memory and speed follow from. None: they don't tell."""
+"""A model's shape by its files, from which memory and speed follow. None: unknown."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ class ModelShape(msgspec.Struct, frozen=True):
         return layers * each * bytes_per_value
 
     def kv_bytes_read(self, context: float, bytes_per_value: float = 2.0) -> float | None:
-        """For one token that attends to so many before it."""
+        """For one token that attends to `context` tokens before it."""
         tokens, each = self._attended(context, min), self._kv_values
         return None if tokens is None or each is None else tokens * each * bytes_per_value
 

@@ -39,7 +39,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct):
-    """One request of an iteration, as the engine told it. Times are nanoseconds since the iteration began."""
+    """One request of an iteration, as the engine reports it. Times are nanoseconds since the iteration began."""
 
     prompt_tokens: int
     output_tokens: int  # really produced
@@ -84,7 +84,7 @@ class Speculation(msgspec.Struct, frozen=True):
 
 
 class OfflineSummary(msgspec.Struct, frozen=True):
-    """Of the measured iterations, warm-ups left out."""
+    """Figures over the measured iterations, without warm-ups."""
 
     kind: OfflineKind
     iterations: int

@@ -22,7 +22,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceRule(msgspec.Struct, frozen=True):
-    """A price, and for which results it holds. Of a pattern, upper and lower case are alike; '': any."""
+    """A price and the results that it is for. Patterns ignore case; '': any."""
 
     price: Price
     accelerator: str = ""  # a part of its name: MI300X

@@ -25,7 +25,7 @@ class Accelerator(msgspec.Struct, frozen=True):
     processes: list[str] = []  # others that use it
     architecture: str | None = None  # sm_90, gfx942
     gtt_bytes: int | None = None  # AMD: the part of the machine's memory that it may use
-    engine: bool | None = None  # the engine's own processes are on it; None: they can't be told from others
+    engine: bool | None = None  # the engine's own processes are on it; None: unknown
 
 
 class Rig(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ class Share(msgspec.Struct, frozen=True):
     arithmetic: float | None = None
     # By what can't be otherwise: with experts, as if all requests of a batch took the same ones.
     bandwidth_least: float | None = None
-    about: str = ""  # what was reckoned, with its numbers
+    about: str = ""  # the calculation, with its numbers
     streams: float | None = None  # decode: requests in a step, of one copy
 
 

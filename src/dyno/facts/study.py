@@ -24,7 +24,7 @@ class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a series of rising loads has nothing more to tell: throughput no longer grows, and latency does."""
+    """When to stop a series of rising loads: throughput no longer grows, and latency does."""
 
     throughput_gain: float = 0.03  # less than this share more than the best level before …
     latency_growth: float = 0.1  # … and the median end-to-end latency longer by more than this share
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
     rig: str | None = None
     price: Price | None = None
 
-    def of(self, part: str) -> dict[str, Any]:
+    def varying(self, part: str) -> dict[str, Any]:
         """The settings of one part, by their own names."""
         return {k.partition(".")[2]: v for k, v in self.settings.items() if k.startswith(f"{part}.")}
 
@@ -54,7 +54,7 @@ class Place(msgspec.Struct, frozen=True):
         parts = []
         for part in (*PARTS, "trial"):
             name = [getattr(self, part)] if part in PARTS else []
-            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in self.of(part).items())]))
+            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in self.varying(part).items())]))
         return ", ".join(filter(None, parts))
 
 

@@ -1,4 +1,4 @@
-"""The server under test: what was asked for, and what it said of itself."""
+"""The server under test: what was asked for, and what it reports of itself."""
 
 import re
 import typing
@@ -32,7 +32,7 @@ class TargetSpec(Transport, frozen=True):
 
 
 class TargetFacts(msgspec.Struct, frozen=True):
-    """By its routes, and by its log where dyno started it. None: it doesn't say."""
+    """What a server reports of itself, by its routes, and by its log where dyno started it. None: unknown."""
 
     model: str  # as sent in each request
     models_listed: list[str] | None = None  # None: it has no list
@@ -51,14 +51,14 @@ class TargetFacts(msgspec.Struct, frozen=True):
     weights_bytes: int | None = None
 
 
-def known(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a server or its log says, by the fields' names: what fits a field's type. The rest isn't known.
+def known(reported: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep of what a server or its log reports, by field, the values of the field's type. The rest is unknown.
 
     All numbers there are counts or sizes, so none is 0, negative or beyond all bounds.
     """
     out: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(TargetFacts).items():
-        value = said.get(name)
+        value = reported.get(name)
         if isinstance(value, str):
             value = CONTROL.sub(" ", value[:_LONGEST])
         if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _COUNT_BELOW:
@@ -71,5 +71,5 @@ def known(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_name(text: object) -> bool:
-    """Of a model: short, without control characters."""
+    """Whether it can be a model's name: short, without control characters."""
     return isinstance(text, str) and 0 < len(text) <= _LONGEST and not CONTROL.search(text)

@@ -11,7 +11,7 @@ LIMITS = ("power cap", "current")  # reasons of throttling that are a limit at w
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
-    """What one source said at one moment. Names end in their units; counters run on from before the load."""
+    """The values of one source at one moment. Names end in their units; counters run on from before the load."""
 
     at_ns: int  # on the records' clock (client.json's start_ns is their zero)
     source: Source
@@ -37,18 +37,18 @@ class SamplerFacts(msgspec.Struct, frozen=True, tag="sampler"):
     """First and last line of a file of samples; the last one counts."""
 
     at_ns: int
-    interval_s: float  # as it was at the end: longer than asked where sampling is dear
+    interval_s: float  # as it was at the end: longer than asked where sampling is expensive
     engine_interval_s: float
     cost: float = 0.0  # of one core, by the sampler's own process
     ticks: int = 0
-    ended: bool = False  # it was told to end; else it was killed, or dyno was
+    ended: bool = False  # it ended on request; else it was killed, or dyno was
     absent: list[str] = []  # what could not be sampled and why
     notes: list[str] = []  # how a figure is meant, where sources differ
 
 
 class AcceleratorTelemetry(msgspec.Struct, frozen=True):
     index: int
-    engine: bool | None  # counted as the engine's; None: can't be told
+    engine: bool | None  # counted as the engine's; None: unknown
     samples: int
     use_mean_percent: float | None = None
     memory_after_load_bytes: int | None = None  # when the engine was ready, before any load
@@ -115,6 +115,6 @@ class TelemetrySummary(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def total(self, name: str) -> float | None:
-        """Over the engine's copies. None where one of them doesn't tell."""
+        """Over the engine's copies. None where one is unknown."""
         values = [getattr(e, name) for e in self.engines]
         return sum(values) if values and None not in values else None

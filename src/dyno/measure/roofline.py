@@ -18,17 +18,6 @@ ALONE = 1.05  # streams: up to this, a first token's latency is that of one prom
 _SPECULATES = ("--spec", "--draft", "-md", "--model-draft", "--lookup")
 
 
-class _Work(NamedTuple):
-    """What was done, by request and second."""
-
-    prompt: float  # tokens that were processed
-    output: float  # tokens
-    cached: float  # tokens of the prompt that were in the cache
-    requests_per_s: float | None
-    step: "_Step | None" = None
-    prefill_speed: float | None = None  # tokens/s
-
-
 class _Step(NamedTuple):
     """A step of decoding."""
 
@@ -36,6 +25,27 @@ class _Step(NamedTuple):
     tokens: float  # of a request in a step, by speculation
     batch: float  # requests in it, of one copy
     context: float  # tokens of a request, mean
+
+
+class _Work(NamedTuple):
+    """What a load did. Tokens are those of all completed requests."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int  # of the input
+    completed: int
+    duration_s: float
+    step: _Step | None
+    prefill_speed: float | None  # prompt tokens/s
+
+    @property
+    def prompt(self) -> float:
+        """Tokens that were processed for a request."""
+        return max(self.input_tokens - self.cached_tokens, 0) / self.completed
+
+    @property
+    def cached(self) -> float:
+        return self.cached_tokens / self.completed
 
 
 def of_served(
@@ -48,31 +58,24 @@ def of_served(
     shared_prefix: int = 0,
 ) -> Roofline | None:
     """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
-    loaded, completed = as_loaded(shape, spec, target), summary.completed
-    if loaded is None or not completed:
+    loaded, s, copies = as_loaded(shape, spec, target), summary, spec.replicas if spec else 1
+    if loaded is None or not s.completed:
         return None
-    copies = spec.replicas if spec else 1
-    streams = summary.steady.streams_mean if summary.steady else summary.client.streams_mean
-    cached = summary.cached_input_tokens
+    streams = s.steady.streams_mean if s.steady else s.client.streams_mean
+    cached = s.cached_input_tokens
     if cached is None and telemetry is not None:
         cached = round(telemetry.total("prefix_hit_tokens") or 0)
     step, per_step = None, _tokens_per_step(spec, telemetry)
-    if summary.tpot.mean and per_step is not None:
-        tpot_s = summary.tpot.mean / 1000
-        throughput = (summary.steady and summary.steady.output_throughput) or summary.output_throughput
+    if s.tpot.mean and per_step is not None:
+        tpot_s = s.tpot.mean / 1000
+        throughput = (s.steady and s.steady.output_throughput) or s.output_throughput
         # Those that wait or have their prompt processed are in flight too, and read no cache yet.
         decoding = min(streams, max(throughput * tpot_s, float(copies))) / copies
-        context = (summary.total_input_tokens + summary.total_output_tokens / 2) / completed
+        context = (s.total_input_tokens + s.total_output_tokens / 2) / s.completed
         step = _Step(tpot_s, per_step, max(min(decoding, target.slots or decoding), 1.0), context)
-    prompt = max(summary.total_input_tokens - (cached or 0), 0) / completed
-    work = _Work(
-        prompt=prompt,
-        output=summary.total_output_tokens / completed,
-        cached=(cached or 0) / completed,
-        requests_per_s=completed / summary.duration_s if summary.duration_s > 0 else None,
-        step=step,
-        prefill_speed=prompt / (summary.ttft.mean / 1000) if summary.ttft.mean and streams <= ALONE else None,
-    )
+    work = _Work(s.total_input_tokens, s.total_output_tokens, cached or 0, s.completed, s.duration_s, step, None)
+    if s.ttft.mean and streams <= ALONE:
+        work = work._replace(prefill_speed=work.prompt / (s.ttft.mean / 1000))
     return _roofline(loaded, peaks, work, copies, shared_prefix)
 
 
@@ -85,32 +88,22 @@ def of_offline(
     shared_prefix: int = 0,
 ) -> Roofline | None:
     """None: the shape says too little. `shared_prefix`: tokens with which all prompts begin."""
-    loaded, completed = as_loaded(shape, spec, target), summary.completed
-    if loaded is None or not completed:
+    loaded, s, copies = as_loaded(shape, spec, target), summary, spec.replicas if spec else 1
+    if loaded is None or not s.completed:
         return None
-    copies = spec.replicas if spec else 1
-    drafted, decoded = summary.speculation, summary.decoded_tokens
-    if drafted and decoded > drafted.accepted_tokens:
+    per_step = _tokens_per_step(spec, None)
+    if s.speculation and s.decoded_tokens > s.speculation.accepted_tokens:
         # Of all steps: n-grams aren't found in each, and those without a draft give one token. The first token is none
         # of them: the prompt gave it.
-        per_step: float | None = decoded / (decoded - drafted.accepted_tokens)
-    else:
-        per_step = _tokens_per_step(spec, None)
-    pace, step = _decode_pace(summary), None
+        per_step = s.decoded_tokens / (s.decoded_tokens - s.speculation.accepted_tokens)
+    pace, step = _decode_pace(s), None
     if pace is not None and per_step is not None:
-        step = _Step(pace[0], per_step, max(pace[1] / copies, 1.0), summary.context_mean)
-    speed = summary.prefill_speed.mean if summary.prefill_speed else None
-    if speed is None and summary.kind == "micro" and not summary.output_tokens:
-        speed = summary.total_token_throughput.mean
-    cached = summary.cached_input_tokens or 0
-    work = _Work(
-        prompt=max(summary.input_tokens - cached, 0) / completed,
-        output=summary.output_tokens / completed,
-        cached=cached / completed,
-        requests_per_s=completed / summary.duration_s if summary.duration_s > 0 else None,
-        step=step,
-        prefill_speed=speed,
-    )
+        step = _Step(pace[0], per_step, max(pace[1] / copies, 1.0), s.context_mean)
+    speed = s.prefill_speed.mean if s.prefill_speed else None
+    if speed is None and s.kind == "micro" and not s.output_tokens:
+        speed = s.total_token_throughput.mean
+    cached = s.cached_input_tokens or 0
+    work = _Work(s.input_tokens, s.output_tokens, cached, s.completed, s.duration_s, step, speed)
     return _roofline(loaded, peaks, work, copies, shared_prefix)
 
 
@@ -144,7 +137,7 @@ def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None
 
 
 def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
-    """Bytes/s for so many that are read repeatedly. None: they fit a cache whose speed isn't known."""
+    """Bytes/s where this size is read repeatedly. None: they fit a cache whose speed isn't known."""
     if peaks.bandwidth_by_size:
         below = [size for size in peaks.bandwidth_by_size if size <= size_bytes]
         return peaks.bandwidth_by_size[max(below)] if below else None
@@ -170,14 +163,13 @@ def _roofline(loaded: "Loaded", peaks: Peaks, work: _Work, copies: int, shared_p
         prompts = f"prompts of {work.prompt:.0f} tokens" + (f" after {work.cached:.0f}" if work.cached else "")
         about = f"{work.prefill_speed:,.0f} tokens/s × {_giga(operations)} G operations, {prompts}; against {against}"
         shares.append(Share("prefill", arithmetic=work.prefill_speed * operations / flops, about=about))
-    if work.requests_per_s is not None:
+    if work.duration_s > 0:
+        rate, output = work.completed / work.duration_s, work.output_tokens / work.completed
         each = work.prompt * loaded.operations(work.prompt / 2, drawn=0.0)
-        each += work.output * loaded.operations(work.prompt + work.output / 2, drawn=1.0)
-        about = (
-            f"{work.requests_per_s:.3g} requests/s × {each / 1e12:.3g} T operations, {work.prompt:.0f} tokens in and "
-        )
-        about += f"{work.output:.0f} out; against {against}"
-        shares.append(Share("whole", arithmetic=work.requests_per_s * each / flops, about=about))
+        each += output * loaded.operations(work.prompt + output / 2, drawn=1.0)
+        tokens = f"{work.prompt:.0f} tokens in and {output:.0f} out"
+        about = f"{rate:.3g} requests/s × {each / 1e12:.3g} T operations, {tokens}; against {against}"
+        shares.append(Share("whole", arithmetic=rate * each / flops, about=about))
     return Roofline(
         peaks=peaks,
         precision=precision,
@@ -249,7 +241,7 @@ class Loaded(msgspec.Struct, frozen=True):
     precisions: tuple[str, ...]  # in which it may be calculated: the fastest of them is the bound
 
     def weights_bytes(self, tokens: float) -> float:
-        """Read in a step of so many tokens, each of which takes its experts as if by lot."""
+        """Read in a step of `tokens`, each of which takes its experts as if by lot."""
         untouched = math.pow(1 - self._used_share, max(tokens, 1.0))
         return self.dense_bytes + self.expert_bytes * (1 - untouched)
 
@@ -274,7 +266,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | None = None) -> Loaded | None:
     """`target`: what the engine reports, which goes before the setting. None: the shape says too little."""
-    # Experts whose weights aren't found, or of which it isn't said how many are used, would count as read whole.
+    # Experts whose weights aren't found, or whose number in use isn't known, would count as read whole.
     if shape.parameters is None or bool(shape.expert_parameters) != bool(shape.experts and shape.experts_used):
         return None
     tied = shape.head_parameters == 0

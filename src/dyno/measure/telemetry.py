@@ -79,7 +79,7 @@ class Series:
 
     def integral(self, start: int, end: int) -> float | None:
         """Value × seconds, with the samples around the window for its edges. Sources with rare samples may begin a
-        little late and end early: the nearest sample stands for these."""
+        little late and end early: the nearest sample counts for these."""
         if len(self.times) < 2 or self.times[0] > start + EDGE_NS or self.times[-1] < end - EDGE_NS:
             return None
         return _integral(self.times, self.values, start, end)

@@ -54,7 +54,7 @@ def _slots(wanted: list[int]) -> list[tuple[int, float]]:
     return [slot for _ in range(ROUNDS) for slot in [*once, (0, 0.1)]]
 
 
-def _work(cores: int, wanted: list[int], start: Any, tell: Callable[[list[Slot]], None]) -> None:
+def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]], None]) -> None:
     memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it is near this core
     matrix = np.ones((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(matrix)
@@ -64,7 +64,7 @@ def _work(cores: int, wanted: list[int], start: Any, tell: Callable[[list[Slot]]
         once = functools.partial(np.dot, part, part) if size else functools.partial(np.matmul, matrix, matrix, product)
         start.wait()
         rows.append(_rate(once, long_s))
-    tell(rows)
+    put(rows)
 
 
 def _rate(once: Callable[[], Any], long_s: float) -> Slot:

@@ -110,8 +110,8 @@ ACCELERATORS = (
 
 
 def _apple(pattern: str, terabytes: float, fp32: float, cache: int, page: str) -> DataSheet:
-    """Apple tells the bandwidth. Arithmetic is that of the GPU: cores × 128 × 2 × clock; twice that in half precision
-    is more than has been seen."""
+    """Apple publishes the bandwidth. Arithmetic is that of the GPU: cores × 128 × 2 × clock; twice that in half
+    precision is more than has been seen."""
     tera = {"fp32": fp32, "fp16": 2 * fp32, "bf16": 2 * fp32, "int8": 2 * fp32}
     source = "https://www.apple.com/newsroom/" + page
     return DataSheet(rf"apple {pattern}$", f"Apple {pattern.title()}", terabytes, tera, cache, source)

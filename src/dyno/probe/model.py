@@ -125,7 +125,7 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
     if layers and (every := _count(config, "full_attention_interval")):
         return {"full_layers": layers // every}
     if any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config):
-        return {"full_layers": 0}  # some attend, and it isn't said which: nothing is counted
+        return {"full_layers": 0}  # which of them attend isn't known: nothing is counted
     if window and config.get("use_sliding_window") is not False:
         # Which layers have it is the architecture's to know: counted as if all had.
         return {"full_layers": 0, "window_layers": layers or 0, "window": window}

@@ -175,7 +175,7 @@ def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
 
 
 def of_name(name: str, count: int) -> Peaks | None:
-    """The peaks of so many whole accelerators of this name."""
+    """The peaks of `count` whole accelerators of this name."""
     sheet = datasheets.of_name(name)
     return None if sheet is None else _by_sheet(sheet, count)
 
@@ -192,7 +192,7 @@ def _parts(a: Accelerator, sheet: datasheets.DataSheet) -> int:
 
 
 def _reached(a: Accelerator, sheet: datasheets.DataSheet, parts: int) -> float:
-    """The share of a card's memory that so many parts of it reach. NPS4: four domains, and a part sees its own."""
+    """The share of a card's memory that some parts of it reach. NPS4: four domains, and a part sees its own."""
     mode = re.search(r"/NPS([1-9])$", a.partition or "")
     domains = int(mode[1]) if mode and _parts(a, sheet) > 1 else 1
     return min(1.0, parts / domains)
@@ -246,7 +246,7 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
 
 
 def bounds(fp32: float, features: frozenset[str]) -> dict[str, float]:
-    """Lower precisions by the width of the instructions that are there: no more than so many times the measured one."""
+    """Upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
 
     def times(*known: tuple[str, int], least: int = 1) -> float:
         return fp32 * max([least, *(n for name, n in known if name in features)])

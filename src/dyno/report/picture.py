@@ -38,7 +38,7 @@ def complete(
 
 
 def _option(param: dict[str, Any], value: Any) -> Any:
-    """What the select holds, of what a reader would say."""
+    """The option of a select, given that or its words."""
     bind = param.get("bind", {})
     options, labels = bind.get("options", []), bind.get("labels", [])
     if value in options or value not in labels:

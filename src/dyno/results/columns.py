@@ -1,8 +1,8 @@
-"""What a column's title or a key means: a figure with its scale, or a setting. What isn't certain means nothing.
+"""The meaning of a column's title or a key (a figure with its scale, or a setting), and of the cells below it.
 
-A wrong reading raises a false alarm, a missing one only loses a column. So a latency has a unit, in the title or in its
-cells, and a throughput says of what: 'Latency', 'Throughput' and 'Score' are no figures. Tokens each second of which
-nobody says whether prompts are counted ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`; those
+A wrong reading raises a false alarm, a missing one only loses a column: so an uncertain title means nothing. A latency
+has a unit, in the title or in its cells, and a throughput says of what: 'Latency', 'Throughput' and 'Score' are not
+figures. Tokens/s that may count prompts ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`; those
 of prompts alone or of decoding alone ('Prefill tok/s', 'Gen t/s') are a `speed` with its test, pp or tg.
 A latency without a statistic is taken as the mean. `acceptance_rate` is a share of 1.
 """
@@ -14,18 +14,22 @@ from typing import Final
 
 import msgspec
 
-from dyno.facts.metric import METRICS, latency, stem_named
-from dyno.facts.setting import TITLES
+from dyno.facts.definition import definition
+from dyno.facts.imported import Cell, Figure, Scalar, Setting
+from dyno.facts.metric import METRICS, SPEEDS, latency, stem_named
+from dyno.facts.setting import ENGINE, ENGINES, TITLES
+from dyno.results.printed import Printed, printed
+from dyno.secrets import shown
 
 
-class Column(msgspec.Struct, frozen=True):
+class Meaning(msgspec.Struct, frozen=True):
     name: str  # of a figure or a setting, as facts/imported.py has them
     figure: bool = True
     # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
     scale: float | None = 1.0
     test: str = ""  # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
-    behind: str = ""  # words behind each number of the column that say what it is: '256.1 output tok/s'
-    told: tuple[tuple[str, int], ...] = ()  # settings that the title names: 'Output tok/s (c32)'
+    behind: str = ""  # words behind each number of the column that define it: '256.1 output tok/s'
+    load: tuple[tuple[str, int], ...] = ()  # that the title names: 'Output tok/s (c32)'
 
 
 TO_MS: Final = {
@@ -45,20 +49,21 @@ _STATISTICS: Final = {
     "max": "max", "maximum": "max",
 }  # fmt: skip
 # Keys that tools write, whose unit isn't in the name.
-_KEYS: Final = {key: Column(m.name) for m in METRICS.values() for key in m.keys} | {
-    "end_to_end_latency": Column("mean_e2el_ms", scale=1e3),
-    "avg_latency": Column("mean_latency_ms", scale=1e3),
-    "spec_decode_acceptance_rate": Column("acceptance_rate", scale=0.01),
-    "results_num_completed_requests_per_min": Column("request_throughput", scale=1 / 60),  # LLMPerf's
-    "request_rate": Column("rate", figure=False),
-    "model_id": Column("model", figure=False),
-    "tokenizer_id": Column("tokenizer", figure=False),
-    "gpu_name": Column("accelerator", figure=False),
+_KEYS: Final = {key: Meaning(m.name) for m in METRICS.values() for key in m.keys} | {
+    "end_to_end_latency": Meaning("mean_e2el_ms", scale=1e3),
+    "avg_latency": Meaning("mean_latency_ms", scale=1e3),
+    "spec_decode_acceptance_rate": Meaning("acceptance_rate", scale=0.01),
+    "results_num_completed_requests_per_min": Meaning("request_throughput", scale=1 / 60),  # LLMPerf's
+    "request_rate": Meaning("rate", figure=False),
+    "model_id": Meaning("model", figure=False),
+    "tokenizer_id": Meaning("tokenizer", figure=False),
+    "gpu_name": Meaning("accelerator", figure=False),
 }
 _LLMPERF: Final = re.compile(
     r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d{1,2}))"
 )
 _COUNTS: Final = {title: m.name for m in METRICS.values() for title in (*m.labels, *m.titles) if "(" not in title}
+_SETTING_UNITS: Final = {"rate": ("req/s", "rps", "qps"), "input_len": ("tokens",), "output_len": ("tokens",)}
 _SECONDS: Final = ("duration", "benchmark duration", "elapsed time", "elapsed", "test duration", "run duration")
 _COST: Final = re.compile(
     r"(?:cost |price |usd )*(?:per |usd ?/ ?)?(?:usd ?/ ?)?(?:1 ?m|1 million|million|m) ?"
@@ -100,8 +105,8 @@ _UNIT: Final = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
 
 
 @lru_cache(maxsize=4096)
-def meaning(title: str) -> Column | None:
-    """Of a column's title, a row's in a transposed table, or a key of a JSON or CSV file."""
+def meaning(title: str) -> Meaning | None:
+    """Read the title of a column, or of a row in a transposed table, or a key of a JSON or CSV file."""
     if len(title) > 120:
         return None
     key = title.strip().strip("`*").strip()
@@ -109,11 +114,11 @@ def meaning(title: str) -> Column | None:
         return _KEYS[key]
     if match := _LLMPERF.fullmatch(key):
         how = (match[2] or match[3]).replace("stddev", "std")
-        return Column(f"{how}_{stem_named(match[1])}_ms", scale=1e3)
+        return Meaning(f"{how}_{stem_named(match[1])}_ms", scale=1e3)
     if match := _LOADED.search(key):
         column = meaning(key[: match.start()])
-        told = ("concurrency" if match[1] else "batch_size", int(match[3]))
-        return None if column is None or not column.figure else msgspec.structs.replace(column, told=(told,))
+        load = ("concurrency" if match[1] else "batch_size", int(match[3]))
+        return None if column is None or not column.figure else msgspec.structs.replace(column, load=(load,))
     words, unit = _split(title)
     for read in (_setting, _throughput, _latency, _count, _amount):
         if (column := read(words, unit)) is not None:
@@ -126,19 +131,14 @@ def statistic(title: str) -> str | None:
     words, unit = _split(title)
     if unit:
         return None
-    found, rest = _take_statistic(words)
-    return found if not rest else None
+    how, rest = _take_statistic(words)
+    return how if not rest else None
 
 
 def stem_of(name: str) -> str:
-    """mean_ttft_ms → ttft; '' of a figure that is no latency."""
+    """mean_ttft_ms → ttft; '': not a latency."""
     parts = latency(name)
     return "" if parts is None else parts[1]
-
-
-def with_statistic(name: str, statistic: str) -> str:
-    """The same latency by another statistic."""
-    return f"{statistic}_{stem_of(name)}_ms"
 
 
 def _split(title: str) -> tuple[str, str]:
@@ -150,17 +150,17 @@ def _split(title: str) -> tuple[str, str]:
     text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
     for pattern, unit in _RATES:
         text = pattern.sub(unit, text)
-    found = _UNIT.findall(text)
+    units = _UNIT.findall(text)
     unit = ""
-    if len(found) == 1 and re.search(r"(?:tok|req)/s", text.replace(f"({found[0]})", "")) and _is_word(found[0]):
-        text = _UNIT.sub(f" {found[0]} ", text)  # 'tok/s (decode)', 'tok/s (avg)'
-    elif len(found) == 1:
-        unit, text = found[0], _UNIT.sub(" ", text)
+    if len(units) == 1 and re.search(r"(?:tok|req)/s", text.replace(f"({units[0]})", "")) and _is_word(units[0]):
+        text = _UNIT.sub(f" {units[0]} ", text)  # 'tok/s (decode)', 'tok/s (avg)'
+    elif len(units) == 1:
+        unit, text = units[0], _UNIT.sub(" ", text)
         if "," in unit:  # (p99, ms)
             said, _, unit = unit.rpartition(",")
             text, unit = f"{text} {said}", unit.strip()
-    elif len(found) > 1:
-        return text, ""  # 'TPOT (ms) (excl. 1st)': said in words that nobody promised
+    elif len(units) > 1:
+        return text, ""  # 'TPOT (ms) (excl. 1st)': not a plain unit
     text = re.sub(r"(?<!\d)-|-(?!\d)|(?<=[a-z])/(?=[a-z]{2})|[:;#]", " ", text)
     text = " ".join(text.split()).strip(" ,.")
     if not unit:
@@ -179,82 +179,186 @@ def _is_word(text: str) -> bool:
 
 def _take_statistic(words: str) -> tuple[str | None, str]:
     """('p99', 'ttft') of 'ttft p99'. Two statistics are none."""
-    found: list[str] = []
-    rest = words
-    for match in _PERCENTILE.finditer(words):
-        found.append(f"p{match[1] or match[2]}")
-    rest = _PERCENTILE.sub(" ", rest)
+    statistics = [f"p{match[1] or match[2]}" for match in _PERCENTILE.finditer(words)]
+    rest = _PERCENTILE.sub(" ", words)
     for word, name in sorted(_STATISTICS.items(), key=lambda pair: -len(pair[0])):
         rest, count = re.subn(rf"(?<![\w/]){re.escape(word)}(?![\w/])", " ", rest)
-        found += [name] * count
+        statistics += [name] * count
+    if len(statistics) > 1:
+        return None, words
     rest = " ".join(re.sub(r"\bpercentile\b|\bof\b", " ", rest).split())
-    return (found[0] if len(found) == 1 else None), rest if len(found) <= 1 else words
+    return (statistics[0] if statistics else None), rest
 
 
-def _latency(words: str, unit: str) -> Column | None:
-    found, rest = _take_statistic(words)
+def _latency(words: str, unit: str) -> Meaning | None:
+    how, rest = _take_statistic(words)
     stem = stem_named(rest)
-    if stem is None or (unit and unit not in TO_MS):
+    if stem is None or (unit and unit not in TO_MS) or (not unit and rest == "latency"):
         return None
-    if not unit and rest == "latency":
-        return None
-    return Column(f"{found or 'mean'}_{stem}_ms", scale=TO_MS[unit] if unit else None)
+    return Meaning(f"{how or 'mean'}_{stem}_ms", scale=TO_MS[unit] if unit else None)
 
 
-def _throughput(words: str, unit: str) -> Column | None:
+def _throughput(words: str, unit: str) -> Meaning | None:
     if unit == "req/s":
         if words in ("goodput", "request goodput"):
-            return Column("request_goodput")
-        return Column("request_throughput") if words in ("", "throughput", "request throughput") else None
+            return Meaning("request_goodput")
+        return Meaning("request_throughput") if words in ("", "throughput", "request throughput") else None
     if unit != "tok/s":
         return None
-    found, of = _take_statistic(words)
-    if of in _PROMPTS or of in _TOKENS:
-        return Column("speed", test="pp" if of in _PROMPTS else "tg") if found in (None, "mean", "median") else None
+    how, counted = _take_statistic(words)
+    if counted in _PROMPTS or counted in _TOKENS:
+        return Meaning("speed", test="pp" if counted in _PROMPTS else "tg") if how in (None, "mean", "median") else None
     rest = set(words.split())
     peak = bool(rest & {"peak", "max", "maximum"})
     plain = rest - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
     if plain <= {"output", "generated", "out"} and plain:
-        return Column("peak_output_throughput" if peak else "output_throughput")
+        return Meaning("peak_output_throughput" if peak else "output_throughput")
     if peak:
         return None
     if plain and plain <= {"input"}:  # 'Prompt tok/s' may be of a single request
-        return Column("input_throughput")
+        return Meaning("input_throughput")
     if plain == {"total"}:
-        return Column("total_token_throughput")
-    return Column("speed") if plain <= {"aggregate", "aggregated"} else None  # of what, nobody says
+        return Meaning("total_token_throughput")
+    return Meaning("speed") if plain <= {"aggregate", "aggregated"} else None  # of which tokens is unknown
 
 
-def _count(words: str, unit: str) -> Column | None:
+def _count(words: str, unit: str) -> Meaning | None:
     if unit in ("", "tokens", "requests", "count") and words in _COUNTS:
-        return Column(_COUNTS[words])
-    if words in _SECONDS and unit in TO_MS:
-        return Column("duration_s", scale=TO_MS[unit] / 1e3)
-    if words in _SECONDS and unit in ("min", "mins", "minutes"):
-        return Column("duration_s", scale=60.0)
-    return None
+        return Meaning(_COUNTS[words])
+    minutes = dict.fromkeys(("min", "mins", "minutes"), 60e3)
+    scale = (TO_MS | minutes).get(unit) if words in _SECONDS else None
+    return Meaning("duration_s", scale=scale / 1e3) if scale else None
 
 
-def _amount(words: str, unit: str) -> Column | None:
+def _amount(words: str, unit: str) -> Meaning | None:
     if words in ("acceptance rate", "draft acceptance rate", "mean acceptance rate"):
-        return Column("acceptance_rate", scale=0.01 if unit in ("%", "percent") else None)
+        return Meaning("acceptance_rate", scale=0.01 if unit in ("%", "percent") else None)
     if words in ("power", "average power", "avg power", "mean power") and unit in ("w", "watt", "watts"):
-        return Column("power_w")
+        return Meaning("power_w")
     if words in ("vram", "gpu memory", "peak memory", "peak vram", "peak gpu memory") and unit in TO_BYTES:
-        return Column("memory_bytes", scale=TO_BYTES[unit])
+        return Meaning("memory_bytes", scale=TO_BYTES[unit])
+    whole = re.sub(r"per ?1m", "per 1m", f"{words} {unit}".strip())
+    is_cost = ("usd" in whole or "cost" in whole) and "tok" in whole and _COST.fullmatch(whole)
+    return Meaning("cost_per_million_tokens") if is_cost else None
+
+
+def _setting(words: str, unit: str) -> Meaning | None:
     whole = f"{words} {unit}".strip()
-    if "usd" in whole or "cost" in whole:
-        squeezed = re.sub(r"per ?1m", "per 1m", whole)
-        if _COST.fullmatch(squeezed) and ("tok" in squeezed):
-            return Column("cost_per_million_tokens")
-    return None
+    name = TITLES.get(words) or TITLES.get(whole)
+    if name is None or (unit and whole not in TITLES and unit not in _SETTING_UNITS.get(name, ())):
+        return None
+    return Meaning(name, figure=False)
 
 
-def _setting(words: str, unit: str) -> Column | None:
-    name = TITLES.get(words) or TITLES.get(f"{words} {unit}".strip() if unit else words)
-    if name is None:
+# ---- cells ----
+
+# Whole numbers of these are counted, not rounded.
+_COUNTED: Final = (
+    "completed", "failed", "incomplete", "total_input_tokens", "total_output_tokens", "total_tokens",
+    "peak_concurrency", "cached_input_tokens",
+)  # fmt: skip
+# 8xH100, 4 x MI300X, 2× RTX 4090
+_DEVICES: Final = re.compile(
+    r"\b(\d{1,3})\s?[x×*]\s?("
+    r"(?:RTX\s?|RX\s?)?(?:[ABHLTV]\d{2,3}|GH200|GB[23]00|MI\d{3}|[345]0[5-9]0|[79][09][07]0|Gaudi\s?\d|TPU|W\d{4}|R9700)"
+    r"(?:\s?(?:X|XL|S|SXM|NVL|Ti|Super|XTX|XT|A)\b)?)",
+    re.I,
+)
+_TOKENS_PER_S: Final = re.compile(r"(?:tok|toks|token|tokens|t)/(?:s|sec|second)|tps")
+_REQUESTS_PER_S: Final = re.compile(r"(?:req|reqs|request|requests|r)/(?:s|sec|second)|rps|qps")
+_MOST_DEVICES: Final = 64
+_WIDEST_SETTING: Final = 200  # characters of a cell that may still be a setting
+
+
+def figure(cell: Cell, column: Meaning, line: int, tool: str) -> Figure | None:
+    number = printed(cell.text.strip().removesuffix(column.behind))
+    scale = None if number is None else _scale(column, number)
+    if number is None or scale is None:
         return None
-    allowed = {"rate": ("req/s", "rps", "qps"), "input_len": ("tokens",), "output_len": ("tokens",)}
-    if unit and f"{words} {unit}".strip() not in TITLES and unit not in allowed.get(name, ()):
-        return None
-    return Column(name, figure=False)
+    exact = column.name in _COUNTED and number.value == int(number.value)
+    return Figure(
+        value=number.value * scale,
+        line=line,
+        half=0.0 if exact else number.half * scale,
+        definition=definition(tool, stem_of(column.name)),
+        deviation=None if number.deviation is None else number.deviation * scale,
+        bold=cell.bold,
+    )
+
+
+def _scale(column: Meaning, number: Printed) -> float | None:
+    """A unit in the cell takes precedence over the title's; one that can't be is not a figure."""
+    if not number.unit:
+        return column.scale
+    if stem_of(column.name):
+        return TO_MS.get(number.unit)
+    if column.name == "duration_s" and number.unit in TO_MS:
+        return TO_MS[number.unit] / 1e3
+    if column.name == "memory_bytes":
+        return TO_BYTES.get(number.unit)
+    if column.name == "acceptance_rate":
+        return 0.01 if number.unit == "%" else None
+    if column.name in SPEEDS:
+        unit = "req/s" if column.name.startswith("request") else "tok/s"
+        return column.scale if rate(number.unit) == unit else None
+    return column.scale if number.unit in {"w", "usd", "tokens", "requests"} else None
+
+
+def rate(unit: str) -> str:
+    """tok/s or req/s, however a cell writes them; '' of another unit."""
+    if _TOKENS_PER_S.fullmatch(unit):
+        return "tok/s"
+    return "req/s" if _REQUESTS_PER_S.fullmatch(unit) else ""
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())[:_WIDEST_SETTING] if not _blank(text) else ""
+
+
+def _blank(text: str) -> bool:
+    return text.strip().lower() in ("", "-", "—", "–", "n/a", "na", "nan", "none", "null", "tbd", "?")
+
+
+def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
+    """The setting of a cell, or two."""
+    text = text.strip()
+    if _blank(text) or len(text) > _WIDEST_SETTING:
+        return {}
+    if name == "accelerator" and text.isdecimal() and 0 < int(text[:6]) <= _MOST_DEVICES:  # 'GPUs'; '3060' is a name
+        return {"accelerators": Setting(int(text), line, "column")}
+    if name == "accelerator":
+        return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
+    if name == "backend" and ENGINE.search(text):
+        name = "engine"
+    if name == "engine" and (known := ENGINES.get(text.lower())):  # one name, however it is written
+        return {name: Setting(known, line, "column")}
+    if name == "model_bytes":
+        number = printed(text)
+        size = None if number is None else TO_BYTES.get(number.unit)
+        if number is None or size is None:
+            return {"size": Setting(shown("size", text), line, "column")}
+        return {"model_bytes": Setting(number.value * size, line, "column")}
+    return {name: Setting(_scalar(name, text), line, "column")}
+
+
+def _scalar(name: str, text: str) -> Scalar:
+    if name == "concurrency":
+        text = re.sub(r"^(?:c|conc|concurrency)\s*[=:]\s*", "", text, flags=re.I)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if name in ("input_len", "output_len"):
+        text = re.sub(r"\s*tok(?:en)?s$", "", text)
+    number = printed(text)
+    if number is None or number.unit or number.deviation is not None or re.search(r"[^\d.,eE+-]", text):
+        return shown(name, text)
+    return int(number.value) if number.value == int(number.value) and abs(number.value) < 1e15 else number.value
+
+
+def devices(text: str, line: int) -> dict[str, Setting]:
+    match = _DEVICES.search(text)
+    if match is None:
+        return {}
+    return {
+        "accelerator": Setting(match[2], line, "column"),
+        "accelerators": Setting(int(match[1]), line, "column"),
+    }

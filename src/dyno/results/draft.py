@@ -1,7 +1,8 @@
-"""A row in the making: known keys become figures, others settings, and what is wrong is noted with its line."""
+"""A row in the making: tables of paths say which values of a file are figures, latencies and settings."""
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -9,103 +10,160 @@ import msgspec
 from dyno.facts.definition import definition
 from dyno.facts.finding import Finding
 from dyno.facts.imported import By, Figure, Row, RowKind, Samples, Scalar, Setting, Unread
+from dyno.facts.metric import stem_named
+from dyno.results.json_text import Value
 from dyno.results.printed import half
-from dyno.results.value import Value
 from dyno.secrets import shown
 
+Read = tuple[list[Row], list[Unread]]
+Paths = Mapping[str, str]  # from a path, 'config.backend.model', to a name; the first that has a value counts
 Form = Literal["json", "csv", "sql"]
 T = TypeVar("T")
 _LONGEST: Final = 300  # characters of a setting or an error that are kept
+_STATISTICS: Final = {
+    "mean": "mean", "avg": "mean", "median": "median", "std": "std", "std_dev": "std", "stddev": "std", "min": "min",
+    "max": "max",
+}  # fmt: skip
+_PERCENTILE: Final = re.compile(r"p\d+(\.\d+)?")
 
 
 class Draft:
-    def __init__(self, kind: RowKind, tool: str, file: str, value: Value, form: Form = "json") -> None:
-        self.kind, self.tool, self.file, self.value, self.form = kind, tool, file, value, form
+    def __init__(self, kind: RowKind, tool: str, file: str, source: Value | int, form: Form = "json") -> None:
+        """`source`: the object that is read, or its line."""
+        self.kind, self.tool, self.file, self.form = kind, tool, file, form
+        self.line, self.end = (source, source) if isinstance(source, int) else (source.line, source.end)
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Setting] = {}
+        self.samples: Samples | None = None
         self.unread: list[Unread] = []
         self.findings: list[Finding] = []
         self.label = ""
         self.series = ""
 
+    # ---- figures ----
+
     def figure(self, name: str, value: Value | None, scale: float = 1.0, means: str = "") -> None:
-        """Nothing where it is absent or null; a remark where it is no number."""
+        """Add a figure where there is a number; note where something else stands in its place."""
         if value is None or value.null or name in self.figures:
             return
         number = value.number
         if number is None:
             self.unread.append(Unread(value.line, f"what stands for {name} is no number", "lines"))
             return
-        self.figures[name] = Figure(number * scale, value.line, rounding(value.digits) * abs(scale), means)
+        self.figures[name] = Figure(number * scale, value.line, _rounding(value.digits) * abs(scale), means)
+
+    def read_figures(self, value: Value, paths: Paths) -> None:
+        for path, name in paths.items():
+            self.figure(name, value.find(path))
 
     def latency(self, statistic: str, stem: str, value: Value | None, scale: float = 1.0) -> None:
         self.figure(f"{statistic}_{stem}_ms", value, scale, definition(self.tool, stem))
 
-    def setting(self, name: str, value: Value | None, by: By = "block") -> None:
-        if value is None:
-            return
-        scalar = value.scalar
-        if scalar is not None:
-            self.told(name, scalar, value.line, by)
+    def read_keys(self, value: Value, pattern: re.Pattern[str], scale: float = 1.0) -> None:
+        """Read latencies from flat keys. The pattern's groups are `statistic` and `stem`."""
+        for key, field in value.fields.items():
+            if match := pattern.fullmatch(key):
+                statistic, stem = match["statistic"], match["stem"]
+                self.latency(_STATISTICS.get(statistic, statistic), stem_named(stem) or stem, field, scale)
 
-    def told(self, name: str, scalar: Scalar, line: int, by: By = "block") -> None:
+    def read_spreads(self, value: Value, paths: Paths, scale: float = 1.0) -> None:
+        """Read latencies that are an object of statistics each. `paths`: to their stems."""
+        for path, stem in paths.items():
+            block = value.find(path)
+            for key, field in block.fields.items() if block else ():
+                if key in _STATISTICS or _PERCENTILE.fullmatch(key):
+                    self.latency(_STATISTICS.get(key, key), stem, field, scale)
+            if block is not None:
+                self.latency("median", stem, block.get("p50"), scale)
+
+    # ---- settings ----
+
+    def set(self, name: str, scalar: Scalar, line: int, by: By = "block") -> None:
         if isinstance(scalar, str):
             scalar = shown(name, scalar.strip())[:_LONGEST]
             if not scalar:
                 return
         self.settings.setdefault(name, Setting(scalar, line, by))
 
+    def setting(self, name: str, value: Value | None, by: By = "block") -> None:
+        if value is not None and (scalar := value.scalar) is not None:
+            self.set(name, scalar, value.line, by)
+
+    def read_settings(self, value: Value | None, paths: Paths) -> None:
+        if value is not None:
+            for path, name in paths.items():
+                self.setting(name, value.find(path))
+
     def others(self, value: Value, known: Iterable[str]) -> None:
-        """Keys that no table names, such as vLLM's --metadata: as the author called them."""
+        """Keys that no table names, such as vLLM's --metadata, are settings as the author called them."""
         known = set(known)
         for key, field in value.fields.items():
             if key not in known and len(key) <= 80:
                 self.setting(key, field)
 
-    def samples(self, kind: type[list[T]], value: Value | None, name: str) -> list[T]:
+    # ---- lists of single requests ----
+
+    def decoded(self, kind: type[list[T]], value: Value | None, name: str) -> list[T]:
         if value is None or value.null:
             return []
-        found = value.decoded(kind)
-        if found is None:
+        items = value.decoded(kind)
+        if items is None:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
-        return found or []
+        return items or []
 
     def times_ms(self, value: Value | None, name: str) -> list[float]:
-        """Of a list of seconds. dyno's own files have null where the time is not known."""
-        return [math.nan if s is None else 1e3 * s for s in self.samples(list[float | None], value, name)]
+        """Convert a list of seconds. dyno's own files have null where a time is unknown."""
+        return [math.nan if s is None else 1e3 * s for s in self.decoded(list[float | None], value, name)]
 
     def gaps_ms(self, value: Value | None, name: str) -> tuple[list[float], list[float]]:
-        """Of a list of seconds for each request: all of them, and each one's sum. Each list is let go before the next:
-        there may be millions of gaps."""
+        """Convert a list of seconds for each request: all of them, and the sum of each. Each list is released before
+        the next: there may be millions of gaps."""
         if value is None or value.null:
             return [], []
         decoder = msgspec.json.Decoder(list[float | None])
         pooled: list[float] = []
         sums: list[float] = []
         try:
-            for raw in self.samples(list[msgspec.Raw], value, name):
-                found = decoder.decode(raw)
-                gaps = [1e3 * s for s in found if s is not None]
+            for raw in self.decoded(list[msgspec.Raw], value, name):
+                seconds = decoder.decode(raw)
+                gaps = [1e3 * s for s in seconds if s is not None]
                 pooled.extend(gaps)
-                sums.append(sum(gaps) if len(gaps) == len(found) else math.nan)
+                sums.append(sum(gaps) if len(gaps) == len(seconds) else math.nan)
         except msgspec.MsgspecError:
             self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
             return [], []
         return pooled, sums
 
-    def row(self, samples: Samples | None = None) -> Row:
+    def row(self) -> Row:
         return Row(
-            kind=self.kind, tool=self.tool, form=self.form, file=self.file, line=self.value.line, end=self.value.end,
+            kind=self.kind, tool=self.tool, form=self.form, file=self.file, line=self.line, end=self.end,
             figures=self.figures, settings=self.settings, label=shown("", self.label)[:_LONGEST],
-            series=shown("", self.series)[:_LONGEST], samples=samples,
-            findings=self.findings,
+            series=shown("", self.series)[:_LONGEST], samples=self.samples, findings=self.findings,
         )  # fmt: skip
 
 
-def rounding(digits: str) -> float:
-    """Of a number in JSON, where whole ones are exact and 12.0 is a whole one."""
+def rows_of(drafts: Iterable[Draft]) -> Read:
+    rows: list[Row] = []
+    unread: list[Unread] = []
+    for draft in drafts:
+        unread += draft.unread
+        if draft.figures:
+            rows.append(draft.row())
+        else:
+            unread.append(Unread(draft.line, "a result without a figure"))
+    return rows, unread
+
+
+def _rounding(digits: str) -> float:
+    """Half a unit of the last digit. In JSON whole numbers are exact, and 12.0 is a whole number."""
     return 0.0 if "." not in digits or digits.endswith(".0") else half(digits)
 
 
 def errors(texts: Iterable[str | None]) -> list[str]:
     return [shown("", text[:_LONGEST]) if text else "" for text in texts]
+
+
+def complete(values: list[T | None]) -> list[T]:
+    """All, or none: a list with holes no longer lines up with the others."""
+    present = [x for x in values if x is not None]
+    return present if len(present) == len(values) else []

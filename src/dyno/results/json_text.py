@@ -1,20 +1,32 @@
 """The values of a file that is JSON: one of them, one a line, or one behind the other; and what of it is broken.
 
+A value knows its line, and is decoded when it is asked for. msgspec's Raw is a view of the bytes: its place in them
+tells the line, and a list of a million generated texts that nobody asks for is never made.
+
 What is sound is read. Python writes NaN and Infinity, which JSON has not: they become null and "inf", which is what
 vLLM calls a rate without a limit, where SGLang writes Infinity. A value that breaks off is closed where it was whole.
 """
 
+import math
 import re
-from typing import Final
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 
-from dyno.facts.imported import Unread
-from dyno.results.value import FAILURES, Lines, Value
+from dyno.facts.imported import Scalar, Unread
 
+T = TypeVar("T")
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_TEXT: Final = msgspec.json.Decoder(str)
+_FAILURES: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_BLOCK: Final = 1 << 12
 _ANY: Final = msgspec.json.Decoder(msgspec.Raw)
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
-_AT: Final = re.compile(r"\(byte (\d+)\)")
+_BREAK: Final = re.compile(r"\(byte (\d+)\)")
 _NAN: Final = re.compile(rb"(?<=[:,\[\s])NaN(?=\s*[,\]}])")
 _INFINITE: Final = re.compile(rb"(?<=[:,\[\s])(-?)Infinity(?=\s*[,\]}])")
 # A text that isn't closed is one piece to the end: else each quote in it would be tried anew.
@@ -29,50 +41,203 @@ _BROKEN: Final = 200  # pieces after which the rest is left
 _MENDED_MOST: Final = 10_000  # likewise, of those that could be mended
 
 
-class Found(msgspec.Struct):
+class Lines:
+    """The line of each byte. `first`: the file's line that these bytes begin with."""
+
+    def __init__(self, data: bytes, first: int = 1) -> None:
+        self.data, self.first = data, first
+        self._base = _address(data)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Newlines before each block."""
+        total, out = 0, []
+        for start in range(0, len(self.data) + 1, _BLOCK):
+            out.append(total)
+            total += self.data.count(b"\n", start, start + _BLOCK)
+        return out
+
+    def line(self, offset: int) -> int:
+        offset = min(max(offset, 0), len(self.data))
+        block = offset // _BLOCK
+        return self.first + self._before[block] + self.data.count(b"\n", block * _BLOCK, offset)
+
+    def offset(self, raw: msgspec.Raw | bytes) -> int:
+        """A view's offset in the data."""
+        return _address(raw) - self._base
+
+
+def _address(view: msgspec.Raw | bytes) -> int:
+    if isinstance(view, bytes) and not view:
+        return 0
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
+
+
+class Value:
+    def __init__(self, raw: msgspec.Raw, lines: Lines) -> None:
+        self._raw, self._lines = raw, lines
+
+    @property
+    def line(self) -> int:
+        return self._lines.line(self._lines.offset(self._raw))
+
+    @property
+    def end(self) -> int:
+        """Its last line."""
+        return self._lines.line(self._lines.offset(self._raw) + self.size - 1)
+
+    @property
+    def size(self) -> int:
+        return len(memoryview(self._raw))
+
+    @property
+    def null(self) -> bool:
+        return self.size == 4 and bytes(memoryview(self._raw)) == b"null"
+
+    def _first(self) -> int:
+        return memoryview(self._raw)[0]
+
+    @cached_property
+    def fields(self) -> "dict[str, Value]":
+        """The fields of an object; {} for anything else, and for one that is broken inside."""
+        if self.size == 0 or self._first() != 0x7B:
+            return {}
+        decoded = self._decoded(_FIELDS)
+        return {k: self._inside(v) for k, v in decoded.items()} if decoded is not None else {}
+
+    @property
+    def is_object(self) -> bool:
+        return self.size > 0 and self._first() == 0x7B
+
+    @property
+    def is_list(self) -> bool:
+        return self.size > 0 and self._first() == 0x5B
+
+    def items(self) -> "Iterator[Value]":
+        if self.is_list:
+            yield from (self._inside(v) for v in self._decoded(_ITEMS) or [])
+
+    def get(self, *keys: str) -> "Value | None":
+        value: Value | None = self
+        for key in keys:
+            value = value.fields.get(key) if value is not None else None
+        return value
+
+    def find(self, path: str) -> "Value | None":
+        """Return the value at a path such as 'config.backend.model'."""
+        return self.get(*path.split("."))
+
+    def first(self, paths: Sequence[str]) -> "Value | None":
+        return next((value for path in paths if (value := self.find(path)) is not None), None)
+
+    def each(self, path: str) -> "Iterator[Value]":
+        """Yield the items of the list at a path."""
+        listed = self.find(path)
+        return listed.items() if listed is not None else iter(())
+
+    def text_of(self, path: str) -> str | None:
+        value = self.find(path)
+        return value.text if value is not None else None
+
+    def has(self, *keys: str) -> bool:
+        return all(key in self.fields for key in keys)
+
+    @cached_property
+    def digits(self) -> str:
+        """A number as it is written; '' for anything else."""
+        if self.size == 0 or self.size > 400 or self._first() not in b"-0123456789":
+            return ""
+        return bytes(memoryview(self._raw)).decode("ascii", "replace")
+
+    @property
+    def number(self) -> float | None:
+        try:
+            number = float(self.digits) if self.digits else math.nan
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
+
+    @property
+    def text(self) -> str | None:
+        if self.size == 0 or self._first() != 0x22:
+            return None
+        return self._decoded(_TEXT)
+
+    @property
+    def scalar(self) -> Scalar | None:
+        """None for null, lists, objects and numbers beyond a double."""
+        if self.size == 0:
+            return None
+        if (first := self._first()) == 0x22:
+            return self.text
+        if first in b"tf":
+            return first == 0x74
+        number, digits = self.number, self.digits
+        if number is None:
+            return None
+        return int(digits) if digits.lstrip("-").isdigit() and len(digits) <= 18 else number
+
+    def decoded(self, kind: type[T]) -> T | None:
+        """Return it as a type; None where it isn't of that type."""
+        return self._decoded(msgspec.json.Decoder(kind))
+
+    def _decoded(self, decoder: "msgspec.json.Decoder[T]") -> T | None:
+        try:
+            return decoder.decode(self._raw)
+        except _FAILURES:
+            return None
+
+    def _inside(self, raw: msgspec.Raw) -> "Value":
+        return Value(raw, self._lines)
+
+
+# ---- a whole file ----
+
+
+class Values(msgspec.Struct):
     values: list[Value]
     unread: list[Unread]
     broken: int  # pieces of which nothing could be kept
     mended: int = 0
 
 
-def values(data: bytes) -> Found | None:
-    """None where it isn't JSON from its beginning on."""
+def values(data: bytes) -> Values | None:
+    """Return None for a file that doesn't begin with JSON."""
     start = _skip(data, 0)
     if not _OPENING.match(data, start):
         return None
     lines = Lines(data)
-    found = Found([], [], 0)
+    result = Values([], [], 0)
     view = memoryview(data)
     while start < len(data):
-        end, at = _one(view[start:])
-        if at is None:
-            found.values.append(Value(msgspec.Raw(view[start : start + end]), lines))
+        end, break_at = _one(view[start:])
+        if break_at is None:
+            result.values.append(Value(msgspec.Raw(view[start : start + end]), lines))
             start = _skip(data, start + end)
             continue
-        if not found.values and not found.unread and not _begins(data, start):
+        if not result.values and not result.unread and not _begins(data, start):
             return None
-        if found.broken > _BROKEN or found.mended >= _MENDED_MOST:
-            found.unread.append(
-                Unread(lines.of(start), "too much is broken; the rest of the file was left unread", "lines")
+        if result.broken > _BROKEN or result.mended >= _MENDED_MOST:
+            result.unread.append(
+                Unread(lines.line(start), "too much is broken; the rest of the file was left unread", "lines")
             )
             break
         following = _next(data, start)
-        found.mended += 1
-        _mend(data[start:following], at, lines.of(start), found)
+        result.mended += 1
+        _mend(data[start:following], break_at, lines.line(start), result)
         start = _skip(data, following)
-    return found
+    return result
 
 
 def _one(view: memoryview) -> tuple[int, int | None]:
-    """The length of the value that a text begins with, and None; or 0 and the byte at which it breaks."""
+    """Return the length of the text's first value and None; or 0 and the byte at which it breaks."""
     try:
         _ANY.decode(view)
         return len(view), None
-    except FAILURES as e:
+    except _FAILURES as e:
         if match := _TRAILING.search(str(e)):
             return _whole(view, int(match[1]))
-        if match := _AT.search(str(e)):
+        if match := _BREAK.search(str(e)):
             return 0, int(match[1])
         return 0, _TOO_DEEP if isinstance(e, RecursionError) else len(view)
 
@@ -83,7 +248,7 @@ def _whole(view: memoryview, byte: int) -> tuple[int, int | None]:
         try:
             _ANY.decode(view[:end])
             return end, None
-        except FAILURES:
+        except _FAILURES:
             continue
     return 0, byte
 
@@ -94,9 +259,9 @@ def _skip(data: bytes, start: int) -> int:
 
 
 def _next(data: bytes, start: int) -> int:
-    """Where the next value may begin: a line that opens one."""
-    found = _NEXT.search(data, start + 1)  # one search: a bracket that never comes is not looked for at every line
-    return found.start() if found else len(data)
+    """Return where the next value may begin: a line that opens one."""
+    match = _NEXT.search(data, start + 1)  # one search: a bracket that never comes is not looked for at every line
+    return match.start() if match else len(data)
 
 
 def _begins(data: bytes, start: int) -> bool:
@@ -105,45 +270,45 @@ def _begins(data: bytes, start: int) -> bool:
     return bool(re.match(rb'(?:\[\s*)?\{\s*(?:"(?:[^"\\\n]|\\.)*"\s*(?::|\Z)|\Z)|(?:[\[{]\s*){50}', head))
 
 
-def _mend(piece: bytes, at: int, line: int, found: Found) -> None:
+def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
     lines = Lines(piece, line)
-    if at == _TOO_DEEP:
-        found.unread.append(Unread(line, "nested too deep to be a result", "lines"))
-        found.broken += 1
+    if break_at == _TOO_DEEP:
+        result.unread.append(Unread(line, "nested too deep to be a result", "lines"))
+        result.broken += 1
         return
     if len(piece) > _MENDED:
-        found.unread.append(Unread(lines.of(at), "broken here, and too large to be mended", "lines"))
-        found.broken += 1
+        result.unread.append(Unread(lines.line(break_at), "broken here, and too large to be mended", "lines"))
+        result.broken += 1
         return
     if b"NaN" in piece or b"Infinity" in piece:
         first = _NAN.search(piece)
         if first is not None:
-            found.unread.append(Unread(lines.of(first.start()), "NaN is no number: left out"))
+            result.unread.append(Unread(lines.line(first.start()), "NaN is no number: left out"))
         piece = _NAN.sub(b"null", _INFINITE.sub(rb'"\1inf"', piece))
         lines = Lines(piece, line)
         end, broken = _one(memoryview(piece))
         if broken is None and end:
-            found.values.append(Value(msgspec.Raw(memoryview(piece)), lines))
+            result.values.append(Value(msgspec.Raw(memoryview(piece)), lines))
             return
-        at = len(piece) if broken is None or broken == _TOO_DEEP else broken
-    whole = _closed(piece, at)
+        break_at = len(piece) if broken is None or broken == _TOO_DEEP else broken
+    whole = _closed(piece, break_at)
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
-        found.unread.append(
-            Unread(lines.of(min(at, len(piece))), "broken here: what stands before it was read", "lines")
+        result.unread.append(
+            Unread(lines.line(min(break_at, len(piece))), "broken here: what stands before it was read", "lines")
         )
-        found.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
+        result.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
-    found.unread.append(Unread(lines.of(min(at, len(piece))), "this is no JSON", "lines"))
-    found.broken += 1
+    result.unread.append(Unread(lines.line(min(break_at, len(piece))), "this is no JSON", "lines"))
+    result.broken += 1
 
 
-def _closed(piece: bytes, at: int) -> bytes:
+def _closed(piece: bytes, end: int) -> bytes:
     """Cut behind the last value that is whole, with its brackets closed; b'' where there is none."""
     stack: list[bytes] = []
     safe = 0
     closing = {b"{": b"}", b"[": b"]"}
-    for token in _TOKEN.finditer(piece, 0, at):
+    for token in _TOKEN.finditer(piece, 0, end):
         char = token[0]
         if char in closing:
             stack.append(closing[char])
@@ -155,7 +320,7 @@ def _closed(piece: bytes, at: int) -> bytes:
         if len(stack) > _DEEPEST:
             return b""
     # Millions of commas stand between the brackets; only the last one matters.
-    for token in _COMMA.finditer(piece, safe, at):
+    for token in _COMMA.finditer(piece, safe, end):
         if token[0] == b",":
             safe = token.start()
     return piece[:safe] + b"".join(reversed(stack)) if safe > 1 else b""

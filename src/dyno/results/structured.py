@@ -1,37 +1,38 @@
-"""Files that a program wrote for programs: JSON, JSON lines, CSV and SQL, told apart by what stands in them."""
+"""Files that programs write for programs: JSON, JSON lines, CSV and SQL, detected by their content."""
 
 import codecs
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from dyno.facts.imported import Document, Row, Unread
 from dyno.results import csv_text, json_text
+from dyno.results.draft import Draft, rows_of
+from dyno.results.json_text import Value
 from dyno.results.lines import holds_numbers
 from dyno.results.tools import (
     aiperf,
     guidellm,
     inference_benchmarker,
     inference_perf,
-    inferencex,
     llama_bench,
     llmperf,
     lm_eval,
     sglang,
     vllm,
 )
-from dyno.results.value import Value
 
 _PREAMBLE: Final = 64 << 10
 _JSON_LINE: Final = re.compile(rb'^(?:\[\s*(?=\{)|\{\s*(?="))', re.M)
 _BEHIND: Final = ("llama-bench json", "llama-batched-bench jsonl", "vllm serve json", "sglang jsonl")
-_TOLD: Final = 100  # remarks on one file that are kept
+_MOST: Final = 100  # remarks on one file that are kept
 
 
 class Kind(NamedTuple):
     format: str
     is_one: Callable[[Value], bool]
-    rows: Callable[[list[Value], str], tuple[list[Row], list[Unread]]]
+    drafts: Callable[..., Iterator[Draft]]  # from an object and the file's name
+    whole: bool = False  # from the list of all objects in the file
 
 
 # The first that fits. dyno's and SGLang's files have vLLM's keys too.
@@ -43,20 +44,20 @@ KINDS: Final = (
     Kind("vllm latency json", vllm.is_latency, vllm.latency),
     Kind("llama-bench json", llama_bench.is_test, llama_bench.tests),
     Kind("llama-batched-bench jsonl", llama_bench.is_batched, llama_bench.batched),
-    Kind("aiperf json", aiperf.is_profile, aiperf.profiles),
-    Kind("aiperf records", aiperf.is_record, aiperf.records),
+    Kind("aiperf json", aiperf.is_profile, aiperf.profile),
+    Kind("aiperf records", aiperf.is_record, aiperf.records, whole=True),
     Kind("guidellm json", guidellm.is_report, guidellm.reports),
     Kind("lm-eval json", lm_eval.is_results, lm_eval.results),
     Kind("inference-benchmarker json", inference_benchmarker.is_report, inference_benchmarker.reports),
-    Kind("inferencex json", inferencex.is_aggregate, inferencex.aggregates),
-    Kind("llmperf json", llmperf.is_summary, llmperf.summaries),
+    Kind("inferencex json", vllm.is_inferencex, vllm.inferencex),
+    Kind("llmperf json", llmperf.is_summary, llmperf.summary),
     Kind("inference-perf json", inference_perf.is_stage, inference_perf.stages),
     Kind("inference-perf json", inference_perf.is_stages, inference_perf.stages),
 )
 
 
 def read(file: str, data: bytes) -> Document | None:
-    """None of a file that is none of them: plain text, Markdown, something binary."""
+    """Return None for any other file: plain text, Markdown, something binary."""
     data = _utf8(data)
     if b"\0" in data[:4096]:
         return None
@@ -66,20 +67,20 @@ def read(file: str, data: bytes) -> Document | None:
     if llama_bench.is_sql(data[:4096].decode("utf-8", "replace")):
         rows, unread = llama_bench.sql(data.decode("utf-8", "replace"), file)
         return Document(file, "llama-bench sql", rows, unread=_capped(unread))
-    found = csv_text.read(file, data)
-    return found if found is not None else _behind(file, data)
+    document = csv_text.read(file, data)
+    return document if document is not None else _behind(file, data)
 
 
 def _behind(file: str, data: bytes) -> Document | None:
-    """JSON behind what a program printed before it: all that follows, and of a known kind."""
+    """Read JSON of a known kind behind other output of the program, up to the end of the file."""
     match = _JSON_LINE.search(data[:_PREAMBLE])
     if match is None or b"\n```" in data[: match.start()] or b"Benchmark Result" in data[: match.start()]:
         return None
     blank = b"\n" * data.count(b"\n", 0, match.start())  # its lines keep their numbers
-    found = _json(file, blank + data[match.start() :])
-    if found is None or not found.rows or found.format not in _BEHIND or len(found.unread) > 2:
+    document = _json(file, blank + data[match.start() :])
+    if document is None or not document.rows or document.format not in _BEHIND or len(document.unread) > 2:
         return None
-    return found
+    return document
 
 
 def _utf8(data: bytes) -> bytes:
@@ -89,13 +90,13 @@ def _utf8(data: bytes) -> bytes:
 
 
 def _json(file: str, data: bytes) -> Document | None:
-    found = json_text.values(data)
-    if found is None:
+    content = json_text.values(data)
+    if content is None:
         return None
-    unread = found.unread
+    unread = content.unread
     known: dict[str, tuple[Kind, list[Value]]] = {}
     strange: list[Value] = []
-    for value in _objects(found.values):
+    for value in _objects(content.values):
         kind = next((kind for kind in KINDS if kind.is_one(value)), None)
         if kind is None:
             strange.append(value)
@@ -103,13 +104,14 @@ def _json(file: str, data: bytes) -> Document | None:
             known.setdefault(kind.format, (kind, []))[1].append(value)
     rows: list[Row] = []
     for kind, values in known.values():
-        more, wrong = kind.rows(values, file)
+        parts = [values] if kind.whole else values
+        more, wrong = rows_of(draft for part in parts for draft in kind.drafts(part, file))
         rows, unread = rows + more, unread + wrong
     if not known:
-        if found.broken > max(2, len(found.values)):
+        if content.broken > max(2, len(content.values)):
             return None  # a log that has objects in it
-        where = found.values[0].line if found.values else 1
-        unread = [*unread, Unread(where, _strange(strange), "file" if holds_numbers(data) else "")]
+        line = content.values[0].line if content.values else 1
+        unread = [*unread, Unread(line, _strange(strange), "file" if holds_numbers(data) else "")]
     else:
         unread = unread + [Unread(value.line, _strange([value]), "lines") for value in strange if value.size > 2]
     rows.sort(key=lambda row: row.line)
@@ -117,10 +119,10 @@ def _json(file: str, data: bytes) -> Document | None:
 
 
 def _objects(values: Iterable[Value]) -> Iterable[Value]:
-    """Also those of a list, such as a sweep's summary.json."""
+    """Yield objects, also those of a list such as a sweep's summary.json."""
     for value in values:
         if not value.is_list:
-            yield from llama_bench.held(value)
+            yield from llama_bench.inner_tests(value)
             continue
         for item in value.items():
             if not item.is_object:
@@ -136,6 +138,6 @@ def _strange(values: list[Value]) -> str:
 
 def _capped(unread: list[Unread]) -> list[Unread]:
     unread = sorted(unread, key=lambda u: u.line)
-    if len(unread) <= _TOLD:
+    if len(unread) <= _MOST:
         return unread
-    return [*unread[:_TOLD], Unread(unread[_TOLD].line, f"and {len(unread) - _TOLD} more such remarks", "lines")]
+    return [*unread[:_MOST], Unread(unread[_MOST].line, f"and {len(unread) - _MOST} more such remarks", "lines")]

@@ -11,10 +11,9 @@ from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unre
 from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import SPEEDS
 from dyno.results import columns
-from dyno.results.cells import devices, figure, plain, rate, settings_of
-from dyno.results.columns import Column
+from dyno.results.columns import Meaning, devices, figure, plain, rate, settings_of, stem_of
 from dyno.results.printed import printed
-from dyno.results.tools import llama_bench_table, lm_eval_table
+from dyno.results.tools import llama_bench, lm_eval
 from dyno.secrets import shown
 
 Form = Literal["table", "csv"]
@@ -29,7 +28,7 @@ _MEASURED: Final = re.compile(
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
 _LOADS: Final = (*LEVELS, *LENGTHS)
 _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
-# A column of words that tells configurations apart, and one that only remarks on them.
+# A column of words that names configurations.
 _CALLED: Final = re.compile(
     r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
 )
@@ -60,7 +59,7 @@ _GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bs
 _LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
 _FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")  # whose tables have fixed columns
 _WORDS_BEHIND: Final = re.compile(r"\d[\d,]*(?:\.\d+)?\s((?:\S+\s){1,3}\S+/s(?:ec)?)")
-_LOOKED_AT: Final = 20  # lines of a table that show what is unread in it
+_LOOKED_AT: Final = 20  # lines of a table that are searched for unread figures
 _PER: Final = re.compile(r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I)
 _NAMED: Final = 6  # titles that a remark names
 _FIGURES: Final = 2  # numbers outside the first column that make a table one of figures
@@ -81,18 +80,22 @@ AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 
 
 def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
-    """None of a table that tells no figures."""
-    for read in (llama_bench_table.rows, lm_eval_table.rows):
-        if (found := read(table, index, file, form)) is not None:
-            return found
+    """Return the results of a table; none of one without figures."""
+    for read in (llama_bench.table_rows, lm_eval.table_rows):
+        if (rows := read(table, index, file, form)) is not None:
+            return rows
+    blank = Row(
+        kind="micro", tool="", form=form, file=file, line=table.line, end=max(table.lines, default=table.line),
+        figures={}, section=table.section, table=index,
+    )  # fmt: skip
     meanings, names = _meanings(table)
     if _figures_in(table, meanings):
-        return list(_by_line(table, meanings, names, index, file, form))
-    return list(_by_column(table, index, file, form))
+        return list(_by_line(table, meanings, names, blank))
+    return list(_by_column(table, blank))
 
 
-def _meanings(table: Table) -> tuple[list[Column | None], list[str]]:
-    """What each column means, and which configuration it is of, where several stand side by side."""
+def _meanings(table: Table) -> tuple[list[Meaning | None], list[str]]:
+    """The meaning of each column, and its configuration, where several stand side by side."""
     meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
     meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
     beside = _beside(table, meanings)
@@ -112,8 +115,8 @@ def unread(table: Table, results: Sequence[Row]) -> Unread | None:
         left = [title for title in left if _column(title, [], []) is None]
         return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
     meanings, _ = _meanings(table)
-    kept = _kept(table, meanings) if results else set()
-    lost = [i for i, t in enumerate(table.header) if i not in kept and _is_lost(t, _down(table, i), meanings[i])]
+    words = _word_columns(table, meanings) if results else set()
+    lost = [i for i, t in enumerate(table.header) if i not in words and _is_lost(t, _down(table, i), meanings[i])]
     left = [table.header[i] for i in lost]
     unitless = [table.header[i] for i in lost if (column := meanings[i]) is not None and column.scale is None]
     if results:
@@ -125,11 +128,11 @@ def unread(table: Table, results: Sequence[Row]) -> Unread | None:
 
 
 def _has_figures(table: Table) -> bool:
-    found = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
-    return len(list(islice(found, _FIGURES))) == _FIGURES
+    cells = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
+    return len(list(islice(cells, _FIGURES))) == _FIGURES
 
 
-def _is_lost(title: str, cells: list[Cell], column: Column | None) -> bool:
+def _is_lost(title: str, cells: list[Cell], column: Meaning | None) -> bool:
     """Numbers that were measured, not compared and not given, and none of them was read."""
     title = title.strip()
     if not title or _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
@@ -156,7 +159,7 @@ def _is_setting(title: str) -> bool:
 
 
 def of_requests(table: Table) -> bool:
-    """A line for each request: what was measured of one is no result."""
+    """A line for each request: one request is not a result."""
     for i, title in enumerate(table.header):
         cells = [cell.text.strip() for cell in _down(table, i)]
         if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
@@ -168,22 +171,22 @@ def _down(table: Table, i: int) -> list[Cell]:
     return [row[i] for row in table.rows if i < len(row)]
 
 
-def _column(title: str, header: list[str], cells: list[Cell]) -> Column | None:
-    # pp512, tg128: one and the same figure in several columns, told apart by the test.
-    if test := llama_bench_table.titled(title):
-        return Column("speed", test=test)
-    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench_table.titled(match[2])):
+def _column(title: str, header: list[str], cells: list[Cell]) -> Meaning | None:
+    # pp512, tg128: the same figure in several columns, one per test.
+    if test := llama_bench.titled(title):
+        return Meaning("speed", test=test)
+    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench.titled(match[2])):
         column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
         return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
     if title == "num_requests" and "total_num_tokens" in header:
-        return Column("completed")  # of vLLM offline, where none can fail
+        return Meaning("completed")  # of vLLM offline, where none can fail
     if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
-        return Column("speed")
+        return Meaning("speed")
     if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
-        return Column(_LLMPERF[title], figure=False)
+        return Meaning(_LLMPERF[title], figure=False)
     column = _of_cells(title, cells)
     if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
-        return Column("speed")
+        return Meaning("speed")
     return column
 
 
@@ -193,24 +196,24 @@ def _is_of_all_devices(header: list[str]) -> bool:
     return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
 
 
-def _of_cells(title: str, cells: list[Cell]) -> Column | None:
+def _of_cells(title: str, cells: list[Cell]) -> Meaning | None:
     """'Throughput' means something where all of its cells have one and the same unit, as if it stood in the title."""
     column = columns.meaning(title)
     if column is not None:
         return column
-    found = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
-    if not found:
+    units = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
+    if not units:
         return _behind(cells)
-    if len(found) != 1:
+    if len(units) != 1:
         return None
-    unit = found.pop()
+    unit = units.pop()
     unit = rate(unit) or (unit if unit in columns.TO_MS else "")
     column = columns.meaning(f"{title} ({unit})") if unit and "(" not in title else None
-    return column if column is not None and (column.name in SPEEDS or columns.stem_of(column.name)) else None
+    return column if column is not None and (column.name in SPEEDS or stem_of(column.name)) else None
 
 
-def _behind(cells: list[Cell]) -> Column | None:
-    """'256.1 output tok/s': what the column means stands behind each of its numbers."""
+def _behind(cells: list[Cell]) -> Meaning | None:
+    """'256.1 output tok/s': the meaning of the column is behind each of its numbers."""
     words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
     column = columns.meaning(next(iter(words))) if len(words) == 1 else None
     if column is None or not column.figure or column.name not in SPEEDS:
@@ -218,41 +221,41 @@ def _behind(cells: list[Cell]) -> Column | None:
     return msgspec.structs.replace(column, behind=words.pop())
 
 
-def _beside(table: Table, meanings: list[Column | None]) -> dict[int, tuple[str, Column]]:
+def _beside(table: Table, meanings: list[Meaning | None]) -> dict[int, tuple[str, Meaning]]:
     """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
-    found: dict[int, tuple[str, Column]] = {}
+    beside: dict[int, tuple[str, Meaning]] = {}
     for i, title in enumerate(table.header):
         if meanings[i] is None and (read := _named(title) or _by_unit(title, _down(table, i))) is not None:
-            found[i] = read
-    names = [column.name + column.test for _, column in found.values()]
-    if len({name for name, _ in found.values()}) == 1 and len(set(names)) == len(names) > 1:
-        return found  # 'ROCm pp512' beside 'ROCm tg128'
-    found = {i: (name, column) for i, (name, column) in found.items() if names.count(column.name + column.test) > 1}
-    return found if len({name for name, _ in found.values()}) > 1 else {}
+            beside[i] = read
+    names = [column.name + column.test for _, column in beside.values()]
+    if len({name for name, _ in beside.values()}) == 1 and len(set(names)) == len(names) > 1:
+        return beside  # 'ROCm pp512' beside 'ROCm tg128'
+    beside = {i: (name, column) for i, (name, column) in beside.items() if names.count(column.name + column.test) > 1}
+    return beside if len({name for name, _ in beside.values()}) > 1 else {}
 
 
-def _named(title: str) -> tuple[str, Column] | None:
+def _named(title: str) -> tuple[str, Meaning] | None:
     words = (title if " " in title.strip() else title.replace("_", " ")).split()
     tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
     if match := _BEHIND.fullmatch(title.strip()):
         tries.append((match[2], match[1]))
     for name, rest in tries:
-        test = llama_bench_table.titled(rest)
-        column = Column("speed", test=test) if test else columns.meaning(rest)
+        test = llama_bench.titled(rest)
+        column = Meaning("speed", test=test) if test else columns.meaning(rest)
         if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
             continue
-        if column.name in SPEEDS or columns.stem_of(column.name):
+        if column.name in SPEEDS or stem_of(column.name):
             return shown("", name.strip(" :-–—")), column
     return None
 
 
-def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Column] | None:
+def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Meaning] | None:
     """'Vulkan' beside 'ROCm', where every cell says that it is tokens each second."""
     name = title.strip()
     if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
         return None
     units = {rate(number.unit) for cell in cells if (number := printed(cell.text)) is not None}
-    return (shown("", name), Column("speed")) if units == {"tok/s"} else None
+    return (shown("", name), Meaning("speed")) if units == {"tok/s"} else None
 
 
 def _served(table: Table, i: int) -> bool:
@@ -262,34 +265,32 @@ def _served(table: Table, i: int) -> bool:
     return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
 
 
-def _figures_in(table: Table, meanings: list[Column | None]) -> bool:
+def _figures_in(table: Table, meanings: list[Meaning | None]) -> bool:
     """Some column is a figure's by its title, and some cell of it is a number."""
     return any(
-        column is not None
-        and column.figure
-        and any(figure(row[i], column, 1, "") for row in table.rows if i < len(row))
+        column is not None and column.figure and any(figure(cell, column, 1, "") for cell in _down(table, i))
         for i, column in enumerate(meanings)
     )
 
 
-def _by_line(
-    table: Table, meanings: list[Column | None], names: list[str], index: int, file: str, form: Form
-) -> Iterator[Row]:
+# A configuration beside others, the load that the title names, and the test.
+_Group = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+def _by_line(table: Table, meanings: list[Meaning | None], names: list[str], blank: Row) -> Iterator[Row]:
     tool = _tool(table.header)
-    kept = _kept(table, meanings)
-    called = _called(table, kept)
+    words = _word_columns(table, meanings)
+    called = _called(table, words)
     for cells, line in zip(table.rows, table.lines, strict=False):
-        # By configuration beside others, by the load that the title names, and by the test.
-        found: dict[tuple[str, tuple[tuple[str, int], ...], str], dict[str, Figure]] = {}
+        groups: dict[_Group, dict[str, Figure]] = {}
         settings: dict[str, Setting] = {}
         who: list[str] = []
         for i, cell in enumerate(cells[: len(meanings)]):
             column = meanings[i]
             if column is not None and column.figure:
-                value = figure(cell, column, line, tool)
-                if value is not None:
-                    found.setdefault((names[i], column.told, column.test), {}).setdefault(column.name, value)
-            elif column is not None or i in kept:
+                if (value := figure(cell, column, line, tool)) is not None:
+                    groups.setdefault((names[i], column.load, column.test), {}).setdefault(column.name, value)
+            elif column is not None or i in words:
                 name = column.name if column is not None else table.header[i].strip()
                 settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
                 if (name in _WHO or i in called) and plain(cell.text):
@@ -297,14 +298,13 @@ def _by_line(
                     who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
         first = meanings[0] if meanings else None
         label = ", ".join(who)
-        if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in kept:
+        if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in words:
             label = shown(table.header[0], plain(cells[0].text))
-        for (name, told, test), figures in _together(found):
-            row = Row(
-                kind="micro", tool=tool, form=form, file=file, line=line, end=line, figures=figures,
-                settings=settings | {k: Setting(v, line, "column") for k, v in told},
+        for (name, load, test), figures in _together(groups):
+            row = msgspec.structs.replace(
+                blank, tool=tool, line=line, end=line, figures=figures,
+                settings=settings | {k: Setting(v, line, "column") for k, v in load},
                 label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
-                section=table.section, table=index,
             )  # fmt: skip
             if test:
                 yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, line))
@@ -314,25 +314,22 @@ def _by_line(
                 yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
 
 
-_Group = tuple[str, tuple[tuple[str, int], ...], str]
-
-
-def _together(found: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
-    """Where one load alone is named, what stands beside it without one is of the same."""
-    loads = {told for _, told, _ in found if told}
-    if len(loads) != 1 or any(name for name, _, _ in found):
-        return list(found.items())
-    (told,) = loads
+def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
+    """Where one load alone is named, figures without one beside it have the same."""
+    loads = {load for _, load, _ in groups if load}
+    if len(loads) != 1 or any(name for name, _, _ in groups):
+        return list(groups.items())
+    (load,) = loads
     out: dict[_Group, dict[str, Figure]] = {}
-    for (name, _, test), figures in found.items():
-        out[(name, told, test)] = {**figures, **out.get((name, told, test), {})}
+    for (name, _, test), figures in groups.items():
+        out[(name, load, test)] = {**figures, **out.get((name, load, test), {})}
     return list(out.items())
 
 
 def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     """tg is one request's, which makes a token a step: of several at once, or of guessed tokens, it is 'decode'."""
     if test not in ("pp", "tg"):
-        return llama_bench_table.test(test, line)
+        return llama_bench.test_settings(test, line)
     several = any(
         (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
     )
@@ -342,10 +339,10 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     return {"test": Setting(test, line, "column")}
 
 
-def _called(table: Table, kept: set[int]) -> set[int]:
-    """Columns of unknown titles whose words say what was measured: the first, and those that tell lines apart."""
+def _called(table: Table, columns_of_words: set[int]) -> set[int]:
+    """Columns of unknown titles whose words name what was measured: the first, and those that distinguish lines."""
     out = set()
-    for i in kept:
+    for i in columns_of_words:
         texts = [plain(cell.text) for cell in _down(table, i)]
         words = [text for text in texts if text and printed(text) is None]
         if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
@@ -359,109 +356,108 @@ def _called(table: Table, kept: set[int]) -> set[int]:
 
 def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
     loaded = any(name in settings for name in _LOADS)
-    return any(name not in _BESIDE and (loaded or columns.stem_of(name) != "latency") for name in figures)
+    return any(name not in _BESIDE and (loaded or stem_of(name) != "latency") for name in figures)
 
 
 def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
-    """'pp512' in a column of another name: what a lone speed is of."""
+    """'pp512' in a column of another name is the test of a lone speed."""
     if set(figures) != {"speed"}:
         return {}
     for setting in settings.values():
-        if isinstance(setting.value, str) and llama_bench_table.is_test(setting.value):
-            return llama_bench_table.test(setting.value, setting.line)
+        if isinstance(setting.value, str) and llama_bench.is_test_name(setting.value):
+            return llama_bench.test_settings(setting.value, setting.line)
     return {}
 
 
-def _by_column(table: Table, index: int, file: str, form: Form) -> Iterator[Row]:
+def _by_column(table: Table, blank: Row) -> Iterator[Row]:
     """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
     titles = [row[0].text.strip() for row in table.rows if row]
     meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
     statistics = [columns.statistic(title) for title in table.header]
     if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
-        yield from _by_statistic(table, meanings, statistics, index, file, form)
+        yield from _by_statistic(table, meanings, statistics, blank)
         return
     called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
-    timed = any(column.name in SPEEDS or columns.stem_of(column.name) for column in known)
+    timed = any(column.name in SPEEDS or stem_of(column.name) for column in known)
     if len(known) < 2 or (2 * len(known) < len(table.rows) and not (called and timed)):
         return
-    tool = _tool([row[0].text for row in table.rows if row])
+    blank = msgspec.structs.replace(blank, tool=_tool([row[0].text for row in table.rows if row]))
     for i, title in enumerate(table.header[1:], 1):
-        figures: dict[str, Figure] = {}
-        speeds: list[tuple[str, Figure]] = []
-        settings: dict[str, Setting] = {}
-        for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-            if column is None or i >= len(cells) or column.told:
-                continue
-            if not column.figure:
-                settings |= settings_of(column.name, cells[i].text, line)
-            elif column.test:
-                if (value := figure(cells[i], column, line, tool)) is not None:
-                    speeds.append((column.test, value))
-            elif (value := figure(cells[i], column, line, tool)) is not None and column.name not in figures:
-                figures[column.name] = value
-        if _compares(title):
+        if not _compares(title):
+            yield from _configuration(table, meanings, i, blank)
+
+
+def _configuration(table: Table, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
+    """The results of one column, where metrics are rows."""
+    figures: dict[str, Figure] = {}
+    speeds: list[tuple[str, Figure]] = []
+    settings: dict[str, Setting] = {}
+    for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
+        if column is None or i >= len(cells) or column.load:
             continue
-        settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
-        label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
-        if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
-            settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
-            label = ""
-        row = Row(
-            kind="micro", tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures={},
-            settings=settings, label=label, series=label, section=table.section, table=index,
-        )  # fmt: skip
-        if _is_result(figures, settings):
-            kind, figures = _kind(figures, settings, [])
-            yield msgspec.structs.replace(row, kind=kind, figures=figures)
-        for test, value in speeds:
-            told = settings | _test(test, row, value.line)
-            yield msgspec.structs.replace(row, figures={"speed": value}, settings=told)
+        if not column.figure:
+            settings |= settings_of(column.name, cells[i].text, line)
+        elif (value := figure(cells[i], column, line, blank.tool)) is not None:
+            if column.test:
+                speeds.append((column.test, value))
+            else:
+                figures.setdefault(column.name, value)
+    title = table.header[i]
+    settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+    label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
+    if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
+        settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
+        label = ""
+    row = msgspec.structs.replace(blank, settings=settings, label=label, series=label)
+    if _is_result(figures, settings):
+        kind, figures = _kind(figures, settings, [])
+        yield msgspec.structs.replace(row, kind=kind, figures=figures)
+    for test, value in speeds:
+        tested = settings | _test(test, row, value.line)
+        yield msgspec.structs.replace(row, figures={"speed": value}, settings=tested)
 
 
 def _by_statistic(
-    table: Table, meanings: list[Column | None], statistics: list[str | None], index: int, file: str, form: Form
+    table: Table, meanings: list[Meaning | None], statistics: list[str | None], blank: Row
 ) -> Iterator[Row]:
     figures: dict[str, Figure] = {}
     tool = "aiperf" if table.header[:2] == AIPERF else ""
     for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
-        if column is None or not column.figure or column.test or column.told:
+        if column is None or not column.figure or column.test or column.load:
             continue
+        stem = stem_of(column.name)
         for statistic, cell in zip(statistics, cells, strict=False):
-            if statistic is None or not (columns.stem_of(column.name) or statistic == "mean"):
+            if statistic is None or not (stem or statistic == "mean"):
                 continue
-            name = columns.with_statistic(column.name, statistic) if columns.stem_of(column.name) else column.name
             if (value := figure(cell, column, line, tool)) is not None:
-                figures.setdefault(name, value)
+                figures.setdefault(f"{statistic}_{stem}_ms" if stem else column.name, value)
     if _is_result(figures, {}):
         kind, figures = _kind(figures, {}, [])
-        yield Row(
-            kind=kind, tool=tool, form=form, file=file, line=table.line, end=table.lines[-1], figures=figures,
-            section=table.section, table=index,
-        )  # fmt: skip
+        yield msgspec.structs.replace(blank, kind=kind, tool=tool, figures=figures)
+
+
+_COMPARED: Final = re.compile(
+    r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%|变化|差值|百分比|提升|对比|单位|含义|备注",
+    re.I,
+)
 
 
 def _compares(title: str) -> bool:
-    """A column that is reckoned of others: a difference, a speedup, a unit, a remark."""
-    return bool(
-        re.search(
-            r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%|变化|差值|百分比|提升|对比|单位|含义|备注",
-            title,
-            re.I,
-        )
-    )
+    """A column calculated from others: a difference, a speedup, a unit, a remark."""
+    return _COMPARED.search(title) is not None
 
 
-def _kept(table: Table, meanings: list[Column | None]) -> set[int]:
-    """Columns of unknown titles that are kept as settings: words and whole numbers. A fraction was measured."""
-    kept = set()
+def _word_columns(table: Table, meanings: list[Meaning | None]) -> set[int]:
+    """Columns of unknown titles that become settings: words and whole numbers. A fraction was measured."""
+    out = set()
     for i, column in enumerate(meanings):
         if column is not None or not table.header[i].strip() or _MEASURED.search(table.header[i]):
             continue
-        texts = [row[i].text.strip() for row in table.rows if i < len(row)]
+        texts = [cell.text.strip() for cell in _down(table, i)]
         if any(texts) and not any(_is_measured(text) for text in texts):
-            kept.add(i)
-    return kept
+            out.add(i)
+    return out
 
 
 def _is_measured(text: str) -> bool:
@@ -472,10 +468,10 @@ def _is_measured(text: str) -> bool:
 def _kind(
     figures: dict[str, Figure], settings: dict[str, Setting], header: list[str]
 ) -> tuple[RowKind, dict[str, Figure]]:
-    """Offline batches are told by their size, where nothing speaks of a stream; their latency is the batch's."""
+    """A batch size without signs of a stream means an offline batch; its latency is the batch's."""
     if _tested(figures, settings):
         return "micro", figures
-    streams = {columns.stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
+    streams = {stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
     if streams or "concurrency" in settings or "rate" in settings or "request_goodput" in figures:
         return "serve", figures
     if "batch_size" not in settings and not {"tokens_per_second", "total_num_tokens"} <= set(header):
@@ -484,15 +480,11 @@ def _kind(
     for name, value in figures.items():
         statistic, _, stem = name.removesuffix("_ms").partition("_")
         if stem in ("e2el", "latency") and name.endswith("_ms"):
-            name, value = f"{statistic}_latency_ms", _defined(value, "offline.latency")
+            name, value = f"{statistic}_latency_ms", msgspec.structs.replace(value, definition="offline.latency")
         elif name == "total_token_throughput":
-            value = _defined(value, "offline.throughput")
+            value = msgspec.structs.replace(value, definition="offline.throughput")
         out[name] = value
-    return ("latency" if all(columns.stem_of(name) for name in out) else "throughput"), out
-
-
-def _defined(f: Figure, key: str) -> Figure:
-    return Figure(f.value, f.line, f.half, key, f.deviation, f.bold)
+    return ("latency" if all(stem_of(name) for name in out) else "throughput"), out
 
 
 def _tool(titles: list[str]) -> str:

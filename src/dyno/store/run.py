@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True):
     rig: Rig
     cache_emptied: bool | None = None  # right before the load; None: not tried
     place: Place | None = None  # in a study
-    model: ModelShape | None = None  # as its files tell; None: they aren't here
+    model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
 
 

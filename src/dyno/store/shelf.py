@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import psutil
 
 from dyno.errors import StoreError, UsageError
 from dyno.facts.study import Place
@@ -275,6 +274,8 @@ def _all(runs: Path) -> Iterator[Path]:
 
 def in_use(path: Path) -> str | None:
     """Say why a folder must be left alone now."""
+    import psutil  # takes a moment, and a help text needs none of it
+
     study = path if (path / "study.json").exists() else study_of(path)
     if study is not None and study_runs(study):
         return f"a dyno is at work on the study {study}"

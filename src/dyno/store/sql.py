@@ -2,6 +2,7 @@
 telemetry) by the query itself where it asks for them. A query reads these tables and nothing else, and can't write."""
 
 import functools
+import itertools
 import mmap
 import re
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ TABLES = {
 
 _SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
 _TEXTS = (inspect.StrType, inspect.LiteralType)
+_DISTRIBUTION = ""  # of such a field several columns are made
 
 # Of a trial: column → (SQL type, where it lies in the files, its meaning). The rest is every field of the workload, the
 # load, the engine's setting and the summary, by its own name.
@@ -187,7 +189,7 @@ class Answer(msgspec.Struct):
 
 
 class Tables:
-    """`unreadable` tells, in words, which runs are left out."""
+    """`unreadable`: sentences about runs that are left out."""
 
     def __init__(self, runs: Path) -> None:
         self.unreadable: list[str] = []
@@ -212,7 +214,7 @@ class Tables:
         self._db.execute("SET enable_external_access = false")
 
     def ask(self, query: str) -> Answer:
-        """A file that turns out to be damaged is left out, and the question asked again."""
+        """Answer a query. A damaged file is left out, and the query runs again."""
         named = [table for table in self._long if table in query.lower()]
         try:
             self._fit(named)
@@ -270,7 +272,7 @@ class Tables:
             self._db.execute(f"SET threads = {max(1, min(int(threads), _bytes(limit) // 2 // room))}")
 
     def _left_out(self, error: duckdb.Error) -> bool:
-        """A file that the error names, from now on."""
+        """Leave out the file that the error names."""
         named = _IN_FILE.search(str(error))
         for table, paths in self._long.items():
             if named and (rest := [p for p in paths if str(p) != named[1]]) != paths:
@@ -281,7 +283,7 @@ class Tables:
         return False
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
-        """(table, column, type, meaning), in order."""
+        """Yield (table, column, type, meaning), in order."""
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
         by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
         for table, column, kind in by_table:
@@ -369,7 +371,7 @@ def _rows(result: Any) -> Iterator[Sequence[Any]]:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """A join may give two columns one name, and an object of JSON would lose one of them."""
+    """Number columns of one name, as joins have them: a JSON object would lose one."""
     return [f"{name}_{n}" if (n := names[:i].count(name)) else name for i, name in enumerate(names)]
 
 
@@ -378,7 +380,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _planned(study: Path) -> dict[str, Any]:
-    """What study.json says of each trial, by its id."""
+    """Read study.json's trials, by id."""
     trials = _within(_json(study / "study.json"), "trials") or []
     return {id: trial for trial in trials if (id := _within(trial, "place.id"))}
 
@@ -407,25 +409,23 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
     row["quantization"] = row["quantization"] or _within(files, "trial.trial.engine.quantization")
     row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
-    for prefix, where, kind in _all_parts():
-        row = {**_flat(kind, _within(files, where), prefix), **row}
+    for name, kind, where in itertools.chain(*reversed(_parts(Result))):  # percentiles beyond the 99th keep this order
+        value = _within(files, where)
+        if kind != _DISTRIBUTION:
+            row.setdefault(name, value)
+        elif value and value.get("count"):
+            row |= _distribution(name, value)
     return row
-
-
-def _all_parts() -> Iterator[tuple[str, str, type]]:
-    yield from _PARTS
-    for field in _fields(Result):  # what else a result has besides its summary
-        kind = _plain(field.type)
-        if field.name != "summary" and isinstance(kind, inspect.StructType):
-            yield f"{field.name}_", f"summary.{field.name}", kind.cls
 
 
 def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
     columns = {name: kind for name, (kind, _, _) in _NAMED.items()}
-    for prefix, _, kind in _all_parts():
-        for name, sql in _flat_types(kind, prefix).items():
-            columns.setdefault(name, sql)
-    # Which percentiles there are, the runs tell.
+    for name, kind, _ in itertools.chain(*_parts(Result)):
+        if kind == _DISTRIBUTION:
+            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
+        else:
+            columns.setdefault(name, kind)
+    # The runs decide which percentiles there are.
     return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
 
 
@@ -437,7 +437,7 @@ def _fields(kind: type) -> tuple[inspect.Field, ...]:
 
 
 def _plain(kind: inspect.Type) -> inspect.Type:
-    """Without its None."""
+    """The type without None."""
     if isinstance(kind, inspect.UnionType):
         return next(t for t in kind.types if not isinstance(t, inspect.NoneType))
     return kind
@@ -450,36 +450,27 @@ def _sql_type(kind: inspect.Type) -> str:
     return _SCALARS.get(type(kind)) or ("VARCHAR" if isinstance(kind, _TEXTS) else "JSON")
 
 
-def _flat_types(kind: type, prefix: str) -> dict[str, str]:
-    columns: dict[str, str] = {}
-    for field in _fields(kind):
-        inner, name = _plain(field.type), prefix + field.encode_name
-        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
-            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
-        elif isinstance(inner, inspect.StructType):
-            columns |= _flat_types(inner.cls, f"{name}_")
-        else:
-            columns[name] = _sql_type(inner)
-    return columns
+@functools.cache
+def _parts(result: type) -> list[list[tuple[str, str, str]]]:
+    """Of each part its leaves: column, SQL type, and where it is in the files."""
+    rest = [(f"{f.name}_", f"summary.{f.name}", _plain(f.type)) for f in _fields(result) if f.name != "summary"]
+    parts = [*_PARTS, *((p, where, kind.cls) for p, where, kind in rest if isinstance(kind, inspect.StructType))]
+    return [list(_leaves(kind, prefix, where)) for prefix, where, kind in parts]
 
 
-def _flat(kind: type, value: Any, prefix: str) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    if not isinstance(value, dict):
-        return row
+def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str]]:
     for field in _fields(kind):
-        inner, name, part = _plain(field.type), prefix + field.encode_name, value.get(field.encode_name)
-        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
-            row |= _distribution(name, part) if part and part.get("count") else {}
-        elif isinstance(inner, inspect.StructType):
-            row |= _flat(inner.cls, part, f"{name}_")
+        inner, name, place = _plain(field.type), prefix + field.encode_name, f"{where}.{field.encode_name}"
+        if not isinstance(inner, inspect.StructType):
+            yield name, _sql_type(inner), place
+        elif inner.cls in (Distribution, Latency):
+            yield name, _DISTRIBUTION, place
         else:
-            row[name] = part
-    return row
+            yield from _leaves(inner.cls, f"{name}_", place)
 
 
 def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
-    """By the names of the result file: mean_ttft_ms, p99_ttft_ms."""
+    """Name its parts as the result file does: mean_ttft_ms, p99_ttft_ms."""
     percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
     parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
     return {f"{part}_{name.removeprefix('client_')}_ms": v for part, v in parts.items()}

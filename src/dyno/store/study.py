@@ -153,7 +153,7 @@ def failure_of(run: Run) -> Failure | None:
 
 def trial_name(place: Place) -> str:
     """Names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
-    words = [word for part in PARTS for word in (getattr(place, part), *map(short, place.of(part).values()))]
-    words += map(short, place.of("trial").values())
+    words = [word for part in PARTS for word in (getattr(place, part), *map(short, place.varying(part).values()))]
+    words += map(short, place.varying("trial").values())
     repeat = f"-r{place.repeat}" if place.repeats > 1 else ""
     return f"{slug('-'.join(words))}{repeat}-{place.id}"

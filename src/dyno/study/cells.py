@@ -19,7 +19,7 @@ Hints = dict[str, Any]
 
 
 def hints(struct: type[msgspec.Struct], *but: str) -> Hints:
-    """What each field takes, with its bounds."""
+    """Return the type and bounds of each field."""
     return {f.name: f.type for f in msgspec.structs.fields(struct) if f.name not in but}
 
 
@@ -68,7 +68,7 @@ def _takes_list(hint: Any) -> bool:
 
 
 def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
-    """The value as the key's type; what is wrong with it is a mistake at the path."""
+    """Convert a value to its key's type. A wrong one is a mistake at the path."""
     name, (hint, option) = str(path[-1]), declared(hint)
     if _too_large(value):
         document.mistake(path, "holds a whole number beyond 64 bits.")
@@ -87,14 +87,14 @@ def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
 
 
 def _too_large(value: Any) -> bool:
-    """JSON and DuckDB take no more, and Python doesn't print thousands of digits."""
+    """Whether it holds a whole number beyond 64 bits, which JSON readers and DuckDB don't take."""
     if isinstance(value, list | dict):
         return any(map(_too_large, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
 
 
 def _as_text(hint: Any, value: Any) -> Any:
-    """Numbers among the words of a command or the values of its environment: there they are text."""
+    """Turn numbers into text among a command's words and the values of its environment."""
     if get_origin(hint) is list and get_args(hint) == (str,) and isinstance(value, list):
         return [_number_as_text(v) for v in value]
     if get_origin(hint) is dict and get_args(hint) == (str, str) and isinstance(value, dict):

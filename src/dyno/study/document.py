@@ -37,7 +37,7 @@ class Document:
         self._mistakes: dict[tuple[int, str], None] = {}
 
     def line(self, path: Path) -> int:
-        """Of the path, or of the nearest thing around it."""
+        """The line of the path, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)

@@ -109,7 +109,7 @@ class Tables:
         return Parts(sections, work, how, trial, rules)
 
     def _inherited(self, name: str, engines: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
-        """With what it takes from the engine that it is `like`, each key with the place where it is said."""
+        """Merge an engine with the one that it is `like`; each key keeps its place in the file."""
         chain = [name]
         while like := engines[chain[-1]].get("like"):
             if not isinstance(like, str) or like not in engines:
@@ -332,7 +332,7 @@ class _Reader:
 
 
 def _merged(section: Section, over: Section) -> Section:
-    """The second goes before the first; what it says replaces an axis, too."""
+    """Merge two sections. The second takes precedence and replaces an axis, too."""
     cells, paths = {**section.cells, **over.cells}, {**section.paths, **over.paths}
     zipped = [g for g in section.zipped if not {*g} & {*over.cells}] + over.zipped
     return Section(section.part, cells, paths, zipped)
@@ -350,7 +350,7 @@ def _matches(rule: Rule, names: Trio, cell: Cell) -> bool:
 def _placed(
     place: Place, trial: TrialSpec, key: str | None, study: str, seed: int, repeat: int, repeats: int
 ) -> PlannedTrial:
-    """Each repeat with prompts of its own, the same for every engine: a comparison is then of pairs."""
+    """Give each repeat prompts of its own, the same for every engine: comparisons are then of pairs."""
     w, load = trial.workload, trial.load
     if w.seed == 0:
         plain = _canonical(msgspec.structs.replace(w, num_warmups=0))
@@ -376,7 +376,7 @@ def _placed(
 
 
 def _fingerprint(path: str | None) -> str | None:
-    """Of a dataset's file: enough to see that it is another one."""
+    """Identify a dataset's file well enough to see that it changed."""
     try:
         stat = FilePath(path or "").stat()
         return _ends(path or "", stat.st_size, stat.st_mtime_ns)
@@ -386,7 +386,7 @@ def _fingerprint(path: str | None) -> str | None:
 
 @functools.cache
 def _ends(path: str, size: int, _: int) -> str:
-    """Its size and both of its ends; once for all the trials that use it."""
+    """Hash its size and both of its ends, once for all the trials that use it."""
     with files.opened(FilePath(path)) as file:
         data = file.read(1 << 20)
         file.seek(max(size - (1 << 20), 0))
@@ -394,7 +394,7 @@ def _ends(path: str, size: int, _: int) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """Without what is at its default: a later dyno that knows more settings finds the same trial."""
+    """Leave out defaults: a later dyno that knows more settings gives the trial the same id."""
     if not isinstance(value, msgspec.Struct):
         return value
     own = ((name, getattr(value, name), field.default) for name, field in fields(type(value)).items())
@@ -402,14 +402,14 @@ def _canonical(value: Any) -> Any:
 
 
 def _shown(value: Any, name: str = "") -> Any:
-    """A setting in a label and a folder's name: without what may be a secret."""
+    """A setting's value in labels and folder names: without secrets."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"  # JSON has no word for it
     return secrets.public(value, name)
 
 
 def _value(text: str) -> Any:
-    """As TOML would read it; a plain word is a text."""
+    """Read a value as TOML does; a plain word is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except files.BROKEN:

@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 
 class Section(NamedTuple):
-    """One of a trial's tables: its keys, and where each of them stands in the file."""
+    """One of a trial's tables: its keys, and their places in the file."""
 
     part: str  # engine, workload, load, trial
     cells: dict[str, Any]
@@ -42,14 +42,14 @@ class Room:
         self._doc, self._repeats, self._trials, self._filled = document, repeats, 0, 0
 
     def trials(self, count: int) -> None:
-        """Those that are excluded later, too."""
+        """Count trials, also those that are excluded later."""
         self._trials += count * self._repeats
         if self._trials > _MANY:
             self._doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list, or repeats, is too long?")
             self._doc.check()
 
     def filled(self, value: Any, variables: Mapping[str, Any]) -> Any:
-        """With what its variables stand for. One that isn't there stays as it is written."""
+        """Replace variables by their values. An unknown one stays as it is written."""
         if isinstance(value, list):
             return [self.filled(v, variables) for v in value]
         if isinstance(value, dict):
@@ -72,7 +72,7 @@ class Room:
 
 
 def expand(document: Document, sections: list[Section], variables: Mapping[str, Any], room: Room) -> Iterator[Cell]:
-    """One for each point of the grid that these sections span."""
+    """Yield a cell for each point of the grid that these sections span."""
     axes: dict[str, int] = {}  # its name → how many choices
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
     for section in sections:
@@ -123,7 +123,7 @@ def _add(document: Document, axes: dict[str, int], axis: str, count: int, path: 
 
 
 def used(value: Any) -> Iterator[str]:
-    """The variables that a value names."""
+    """Yield the variables that a value names."""
     if isinstance(value, str):
         yield from _VARIABLE.findall(value)
     elif isinstance(value, list):

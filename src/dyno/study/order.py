@@ -32,7 +32,7 @@ class TrialGroup(NamedTuple):
 
 
 def sessions(study: Study, wanted: Collection[str] | None = None) -> list[TrialGroup]:
-    """`wanted`: the ids of those that are to be run; None: all."""
+    """Group trials into sessions, in order. `wanted`: ids of the trials to run; None: all."""
     planned_sessions: list[TrialGroup] = []
     last = None
     for key, trials in _rounds(study):
@@ -80,7 +80,7 @@ def _repeats(study: Study) -> range:
 
 
 def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random) -> list[PlannedTrial]:
-    """One repeat's. With a stop rule the loads of a series rise: it is the only way to know when to stop."""
+    """Shuffle one repeat's trials. With a stop rule the loads of a series rise instead, to know when to stop."""
     mine = [p for p in trials if p.place.repeat == repeat]
     if study.stop is None:
         rng.shuffle(mine)
@@ -94,7 +94,7 @@ def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random
 
 
 def series_key(planned: PlannedTrial) -> tuple[str, ...]:
-    """Trials that differ by how much load there is, and by nothing else. The prompts' number and seed go with it."""
+    """A key shared by trials that differ only in how much load there is, and with it in number and seed of prompts."""
     t, place = planned.trial, planned.place
     w = msgspec.structs.replace(t.workload, num_prompts=1, num_warmups=0, seed=0)
     rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=t.load.without_level())).decode()
@@ -132,7 +132,7 @@ def left_s(
     start_s: Mapping[str, float],
     took_s: Mapping[str, float],
 ) -> float:
-    """Of what isn't done yet, starts included. `took_s`: of the trials that are done, which tell how far off it is."""
+    """Estimate the time for the rest, starts included. `took_s`: of finished trials, which correct the estimate."""
     guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in took_s)
     scale = sum(took_s.values()) / guessed if guessed else 1.0
     left = [[p for p in trials if p.place.id not in took_s] for trials in sessions]

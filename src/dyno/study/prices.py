@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
+import msgspec
+
 from dyno import files
 from dyno.errors import UsageError
-from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
 from dyno.study.cells import converted, hints
 from dyno.study.document import Document
@@ -34,7 +35,7 @@ def text_of(path: FilePath) -> str:
 
 
 def prices(text: str, name: str) -> list[PriceRule]:
-    """In the file's order, which is that of their precedence."""
+    """Read a file's prices. The first that matches a result is used."""
     doc = Document(text, name, so="")
     for key in doc.tree:
         if key != "price":
@@ -72,12 +73,12 @@ def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
 
 
 def price_rules(words: Sequence[str], energy: float | None, file: FilePath | None) -> list[PriceRule]:
-    """Those of the command line go before those of the file."""
+    """Prices of the command line take precedence over those of the file."""
     return [*prices_from(words, energy), *(read(file) if file is not None else [])]
 
 
 def prices_from(words: Sequence[str], energy: float | None = None) -> list[PriceRule]:
-    """2.99, H100=2.99, machine=12: of an hour; `energy`: of a kilowatt-hour, for all."""
+    """Read prices of an hour: 2.99, H100=2.99, machine=12. `energy`: of a kilowatt-hour, for all."""
     if energy is not None and not 0 <= energy < _MOST:
         raise UsageError(f"--energy-price {energy:g} is no price of a kilowatt-hour. Write one such as 0.12.")
     named: dict[str, float] = {}
@@ -114,8 +115,16 @@ def _amount(text: str) -> float | None:
 # ---- about.toml: a title, a sentence, and who published the results ----
 
 
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder of results, in the words of whoever keeps it."""
+
+    title: str = ""
+    about: str = ""  # a sentence or two, plain text
+    source: str = ""  # who published it, where
+
+
 def about(path: FilePath) -> About:
-    """`path`: the file, or its folder. A folder without one has nothing to say."""
+    """Read about.toml. `path`: the file, or its folder, which may have none."""
     file = path / ABOUT if path.is_dir() else path
     if path.is_dir() and not file.exists():
         return About()

@@ -26,7 +26,7 @@ _WARMUPS = 8  # where no concurrency says better
 
 
 class Known(NamedTuple):
-    """What the rest of dyno can do, handed in: the reader of a file knows no engine."""
+    """Engines, backends and datasets that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
     attached: frozenset[str]  # kinds that are not started
@@ -93,7 +93,7 @@ class Trials:
                 self.doc.mistake(where, f"a latency limit can't be negative, and is {limit:g}.")
 
     def _relative(self, key: str, value: Any) -> Any:
-        """What begins with a dot lies beside the study's file."""
+        """Resolve a path that begins with a dot from the study's folder."""
         pathlike = key in (
             "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
         )  # fmt: skip

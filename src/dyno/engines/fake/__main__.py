@@ -4,8 +4,8 @@ import sys
 
 import msgspec
 
+from dyno.engines.fake import FakeSpec, changed
 from dyno.engines.fake.server import serve
-from dyno.engines.fake.spec import FakeSpec, changed
 
 spec = msgspec.json.decode(sys.argv[2], type=FakeSpec)
 serve(changed(spec, sys.argv[3:]), int(sys.argv[1]))

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake import FakeSpec
 
-# Pieces that are no bytes to send but something to do.
+# Pieces that aren't sent: something to do instead.
 RESET, STALL, CLOSE = b"\0reset", b"\0stall", b"\0close"
 
 HEAD = (
@@ -18,7 +18,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Script(msgspec.Struct):
-    """What one answer writes: the first piece after `first_ns`, each next one a gap later."""
+    """The pieces of one answer: the first piece after `first_ns`, each next one a gap later."""
 
     writes: list[bytes]
     first_ns: int
@@ -27,7 +27,7 @@ class Script(msgspec.Struct):
     tokens: int = 0  # that it will have written
 
 
-class Answer:
+class FakeAnswer:
     """An answer on OpenAI's routes: as a stream, or in one piece where no stream was asked for."""
 
     data, end_mark = "data: ", "data: [DONE]"
@@ -53,10 +53,10 @@ class Answer:
     def tokens(self) -> int:
         return self._count
 
-    # ---- what is common to the protocols ----
+    # ---- common to the protocols ----
 
     def writes(self) -> list[bytes]:
-        """One for each event, the last together with usage and end mark."""
+        """Return one piece for each event, the last together with usage and end mark."""
         events = self._events() or [b""]
         if self._fault == "comments":
             events = [chunk(b": ping\n\n") + e for e in events]
@@ -77,12 +77,12 @@ class Answer:
         if self._fault == "joined":
             return [b"".join(events)]
         if self._fault == "cut_utf8":
-            at = events[-1].index("ü".encode()) + 1
-            return [*events[:-1], events[-1][:at], events[-1][at:]]
+            cut = events[-1].index("ü".encode()) + 1
+            return [*events[:-1], events[-1][:cut], events[-1][cut:]]
         return events
 
     def texts(self) -> list[str]:
-        """Of each event."""
+        """Return the text of each event."""
         each = 4 if self._fault == "bundle" else 1
         texts = [" tok" * each] * -(-self._count // each)
         if self._fault == "silent":
@@ -95,10 +95,10 @@ class Answer:
         text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
         return chunk(f"{self.data}{text}{self._eol}{self._eol}".encode())
 
-    # ---- in OpenAI's words ----
+    # ---- OpenAI's ----
 
     def problem(self) -> str | None:
-        """Why the request is refused."""
+        """Return why the request is refused."""
         return None
 
     def refused(self, status: int, message: str) -> Script:
@@ -163,7 +163,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def whole(status: int, answer: Any, after_ns: int = 0) -> Script:
-    """A JSON answer in one piece."""
+    """Return a JSON answer in one piece."""
     return plain(status, "application/json", json.dumps(answer).encode(), after_ns)
 
 

@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.engines.fake import tgi
-from dyno.engines.fake.answer import RESET, STALL, Answer, Script, plain, whole
-from dyno.engines.fake.spec import FakeSpec
+from dyno.engines.fake import FakeSpec, tgi
+from dyno.engines.fake.answer import RESET, STALL, FakeAnswer, Script, plain, whole
 from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -32,14 +31,14 @@ _GENERATES = ("/v1/completions", "/v1/chat/completions", *tgi.ROUTES)
 
 
 class _Connection:
-    __slots__ = ("at", "inbox", "log", "script", "socket", "turn")
+    __slots__ = ("inbox", "log", "next", "script", "socket", "turn")
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.inbox = b""
         self.script: Script | None = None
-        self.turn = 0  # which of this server's answers the script is: a file number is soon another connection's
-        self.at = 0
+        self.turn = 0  # the number of its answer: a file descriptor is soon another connection's
+        self.next = 0  # of the script's pieces
         self.log: list[int] = []
 
 
@@ -52,7 +51,7 @@ class FakeServer:
         self._accepted = 0
         self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
         self._words: dict[str, int] = {}
-        self._made: dict[tuple[object, ...], list[bytes]] = {}
+        self._streams: dict[tuple[object, ...], list[bytes]] = {}
         self._listener = socket.create_server(("127.0.0.1", port), backlog=4096, reuse_port=False)
         self._listener.setblocking(False)
         self._poller = select.epoll()
@@ -60,7 +59,7 @@ class FakeServer:
         self._connections: dict[int, _Connection] = {}
         self._agenda: list[tuple[int, int, int]] = []  # (due, fd, turn)
         self._offset_ns = wall_offset_ns()
-        self._offset_at = now_ns()
+        self._offset_read_ns = now_ns()
 
     def serve(self) -> None:
         gc.freeze()
@@ -80,8 +79,8 @@ class FakeServer:
                     self._accept()
                 elif fd in self._connections:
                     self._receive(fd)
-            if now_ns() - self._offset_at > NS_PER_S:
-                self._offset_ns, self._offset_at = wall_offset_ns(), now_ns()
+            if now_ns() - self._offset_read_ns > NS_PER_S:
+                self._offset_ns, self._offset_read_ns = wall_offset_ns(), now_ns()
 
     def _send_due(self) -> None:
         agenda, connections = self._agenda, self._connections
@@ -94,9 +93,9 @@ class FakeServer:
             if connection is None or connection.turn != turn or (script := connection.script) is None:
                 heappop(agenda)
                 continue
-            data = script.writes[connection.at]
-            connection.at += 1
-            if connection.at < len(script.writes):
+            data = script.writes[connection.next]
+            connection.next += 1
+            if connection.next < len(script.writes):
                 heapreplace(agenda, (due + script.gap_ns, fd, turn))
             else:
                 heappop(agenda)
@@ -113,7 +112,7 @@ class FakeServer:
             except OSError:
                 self._close(fd)
                 continue
-            if connection.at == len(script.writes):
+            if connection.next == len(script.writes):
                 self._tokens += script.tokens
                 if script.logged:
                     self._log.append(connection.log)
@@ -172,10 +171,10 @@ class FakeServer:
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
         script = self._answer(method, path, body[:length])
         self._turns += 1
-        connection.script, connection.turn, connection.at, connection.log = script, self._turns, 0, [arrival]
+        connection.script, connection.turn, connection.next, connection.log = script, self._turns, 0, [arrival]
         heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
 
-    # ---- what it answers ----
+    # ---- answers ----
 
     def _answer(self, method: str, path: str, body: bytes) -> Script:
         try:
@@ -214,11 +213,11 @@ class FakeServer:
         return whole(404, {"error": {"message": f"no route {method} {path}"}})
 
     def _metrics(self) -> str:
-        """As vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
-        held = [c.at for c in self._connections.values() if c.script is not None]
-        gauges: dict[str, float] = {"vllm:num_requests_running": len(held), "vllm:num_requests_waiting": 0}
-        gauges["vllm:kv_cache_usage_perc"] = min(sum(held) / self._spec.max_model_len, 1.0)  # one context is all it has
-        gauges |= {"tgi_batch_current_size": len(held), "tgi_queue_size": 0}
+        """Return metrics as vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
+        sent = [c.next for c in self._connections.values() if c.script is not None]
+        gauges: dict[str, float] = {"vllm:num_requests_running": len(sent), "vllm:num_requests_waiting": 0}
+        gauges["vllm:kv_cache_usage_perc"] = min(sum(sent) / self._spec.max_model_len, 1.0)  # one context is all it has
+        gauges |= {"tgi_batch_current_size": len(sent), "tgi_queue_size": 0}
         counters = {"vllm:generation_tokens_total": self._tokens, "vllm:num_preemptions_total": 0}
         counters["tgi_request_count"] = self._answers
         lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
@@ -238,7 +237,7 @@ class FakeServer:
             os._exit(3)
         if fault == "not_a_stream":
             return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
-        answer = (TgiAnswer if path in tgi.ROUTES else Answer)(path, asked, self._spec, fault)
+        answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(path, asked, self._spec, fault)
         if fault in ("429", "500", "503"):
             return answer.refused(int(fault), f"as told: {fault}")
         if problem := answer.problem():
@@ -248,7 +247,7 @@ class FakeServer:
             script.tokens = answer.tokens
             return script
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
-        writes = self._made.get(answer.key) or self._made.setdefault(answer.key, answer.writes())
+        writes = self._streams.get(answer.key) or self._streams.setdefault(answer.key, answer.writes())
         if fault == "slow_headers":
             head, writes = writes[0], writes[1:]
             return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS, tokens=answer.tokens)

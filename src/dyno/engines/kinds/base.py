@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -42,40 +42,43 @@ class Program(msgspec.Struct, frozen=True):
     absent: bool = False  # not on this machine: its command is only shown
 
 
-class Option:
+class EngineFlag(NamedTuple):
     """How to pass one setting to the versions from `since` until before `until`."""
 
-    def __init__(self, give: Callable[[Any], Sequence[str]], since: str = "", until: str = "") -> None:
-        self.give = give
-        self.since = since
-        self.until = until
-
-    @property
-    def span(self) -> str:
-        return " ".join([f"from {self.since}"] * bool(self.since) + [f"to before {self.until}"] * bool(self.until))
-
-    def had_by(self, version: str | None) -> bool:
-        if version is None:  # unknown: the newest is assumed
-            return not self.until
-        return not before(version, self.since) and (not self.until or before(version, self.until))
+    give: Callable[[Any], Sequence[str]]  # raises KeyError for a value that it can't pass
+    since: str = ""
+    until: str = ""
 
 
-def flag(name: str, since: str = "", until: str = "") -> Option:
-    return Option(lambda value: (name, str(value)), since, until)
+EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
 
 
-def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> Option:
-    return Option(lambda value: on if value else off, since, until)
+def span(since: str, until: str) -> str:
+    return " ".join([f"from {since}"] * bool(since) + [f"to before {until}"] * bool(until))
 
 
-def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> Option:
+def within(version: str | None, since: str, until: str) -> bool:
+    if version is None:  # unknown: the newest is assumed
+        return not until
+    return not before(version, since) and (not until or before(version, until))
+
+
+def flag(name: str, since: str = "", until: str = "") -> EngineFlag:
+    return EngineFlag(lambda value: (name, str(value)), since, until)
+
+
+def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> EngineFlag:
+    return EngineFlag(lambda value: on if value else off, since, until)
+
+
+def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> EngineFlag:
     """Allow only these values, in the engine's own words; None: no flag is needed."""
 
     def give(value: str) -> Sequence[str]:
         own = words[word(value)]
         return () if own is None else (name, own)
 
-    return Option(give, since, until)
+    return EngineFlag(give, since, until)
 
 
 class LogFacts(msgspec.Struct, frozen=True):
@@ -85,7 +88,7 @@ class LogFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}
 
 
-class Kind:
+class EngineKind:
     """One subclass for each engine, in a file of its own."""
 
     name: ClassVar[str]
@@ -95,7 +98,7 @@ class Kind:
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
-    options: ClassVar[Mapping[str, tuple[Option, ...]]] = {}
+    options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
@@ -163,8 +166,6 @@ class Kind:
         """Empty the prefix cache. False: this engine has no way to."""
         return False
 
-    # ---- shared by the files ----
-
     def model_of(self, spec: EngineSpec) -> str:
         if not spec.model:
             raise UsageError(f"{self.title} needs a model: give its name or folder (--model).")
@@ -180,18 +181,20 @@ class Kind:
         return out
 
     def _option(self, name: str, value: Any, version: str | None) -> Sequence[str]:
+        ways = self.options.get(name, [])
         others = []
-        for way in self.options.get(name, ()):
+        for way in [ways] if isinstance(ways, EngineFlag) else ways:
             try:
-                given = way.give(value)
-            except KeyError:  # not a value of this way
+                words = way.give(value)
+            except KeyError:
                 continue
-            if way.had_by(version):
-                return given
-            others.append(way.span)
+            if within(version, way.since, way.until):
+                return words
+            others.append(span(way.since, way.until))
         known = f" (versions {' or '.join(others)} can)" if others else ""
+        shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
-            f"{self.title} {version or '(newest)'} can't do {name} = {said(value)}{known}. Leave it out, give another "
+            f"{self.title} {version or '(newest)'} can't do {name} = {shown}{known}. Leave it out, give another "
             "value, or the engine's own flag in args."
         )
 
@@ -208,11 +211,11 @@ class Kind:
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
             if len(hits) != 1:
                 continue
-            since, until, now = self.own_flags[hits[0]]
-            way = Option(lambda _: (), since, until)
-            if not way.had_by(version):
+            since, until, advice = self.own_flags[hits[0]]
+            if not within(version, since, until):
                 raise UsageError(
-                    f"{self.title} {version or '(newest)'} has no {hits[0]}: versions {way.span} have it. {now}"
+                    f"{self.title} {version or '(newest)'} has no {hits[0]}: versions {span(since, until)} have it. "
+                    f"{advice}"
                 )
 
 
@@ -220,10 +223,6 @@ def word(value: str) -> str:
     """Return one spelling for what is written in many ways: float16, half and FP16 are fp16."""
     low = value.lower().replace("_", "-") if not re.match(r"(?i)i?q\d", value) else value.lower()
     return _WORDS.get(low, low.replace("-", "_"))
-
-
-def said(value: object) -> str:
-    return {True: "on", False: "off"}.get(value, repr(value)) if isinstance(value, bool) else repr(value)
 
 
 def count(text: str | None) -> int | None:

@@ -1,13 +1,6 @@
 """Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import (
-    Kind,
-    Option,
-    Program,
-    flag,
-    one_of,
-    with_dtype,
-)
+from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, flag, one_of, with_dtype, within
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 
@@ -20,7 +13,7 @@ _QUANTIZATIONS = {
 _KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
 
 
-class Tgi(Kind):
+class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
     programs = ("text-generation-launcher",)
@@ -29,19 +22,17 @@ class Tgi(Kind):
     length_flags = ("--max-total-tokens",)
     slots_flags = ("--max-batch-size", "--max-concurrent-requests")
     options = {
-        "dtype": (one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),),
-        "quantization": (one_of("--quantize", _QUANTIZATIONS),),
-        "kv_cache_dtype": (
-            one_of("--kv-cache-dtype", _KV, since="2.4"),
-        ),
-        "tensor_parallel": (flag("--num-shard"),),
-        "max_model_len": (flag("--max-total-tokens"),),
-        "max_num_seqs": (flag("--max-batch-size", since="1.4.1"),),
-        "max_batched_tokens": (flag("--max-batch-prefill-tokens"),),
-        "memory_fraction": (flag("--cuda-memory-fraction"),),
-        "prefix_caching": (Option(lambda _: (), since="2.3"),),  # an environment variable: see env
-        "chunked_prefill": (Option(lambda _: (), since="2.4"),),  # as well
-        "draft_tokens": (flag("--speculate", since="1.3"),),  # by n-grams, or heads that the model has
+        "dtype": one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),
+        "quantization": one_of("--quantize", _QUANTIZATIONS),
+        "kv_cache_dtype": one_of("--kv-cache-dtype", _KV, since="2.4"),
+        "tensor_parallel": flag("--num-shard"),
+        "max_model_len": flag("--max-total-tokens"),
+        "max_num_seqs": flag("--max-batch-size", since="1.4.1"),
+        "max_batched_tokens": flag("--max-batch-prefill-tokens"),
+        "memory_fraction": flag("--cuda-memory-fraction"),
+        "prefix_caching": EngineFlag(lambda _: (), since="2.3"),  # an environment variable: see env
+        "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
+        "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
     }  # fmt: skip
     log = {
         "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
@@ -56,7 +47,7 @@ class Tgi(Kind):
         # Two of them on one machine must not meet: not at the second listener, nor at the shards' sockets.
         out += ["--shard-uds-path", f"/tmp/text-generation-server-{port}"]
         out += ["--master-port", str(port + 2000)]
-        if Option(lambda _: (), since="3.3").had_by(program.version):
+        if within(program.version, "3.3", ""):
             out += ["--prometheus-port", str(port + 4000)]  # dynamic ports end at 60999
         return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
 

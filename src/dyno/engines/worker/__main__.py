@@ -15,8 +15,8 @@ from typing import Any
 ENGINES = {  # name → module and class
     "vllm": ("vllm", "VllmWorker"),
     "transformers": ("transformers", "TransformersWorker"),
-    "llamacpp": ("llama_server", "LlamaServerWorker"),
-    "llama-bench": ("llama_bench", "LlamaBenchWorker"),
+    "llamacpp": ("llama", "LlamaServerWorker"),
+    "llama-bench": ("llama", "LlamaBenchWorker"),
 }
 
 

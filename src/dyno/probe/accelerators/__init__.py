@@ -40,7 +40,7 @@ def memory_used(
 
 
 def processes(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> list[list[Process]]:
-    """Those on each accelerator, of all users, as far as the driver tells. Pids are the host's, also in a container."""
+    """Those on each accelerator, of all users that the driver shows. Pids are the host's, also in a container."""
     return [on for vendor in vendors for on in vendor.processes(root)]
 
 

@@ -156,7 +156,7 @@ class Layout(NamedTuple):
     residency: int | None = None  # six counts of cycles: all, and those under each limit
 
 
-# By format and content revision, where the kernel's kgd_pp_interface.h tells the units; others are left out.
+# By format and content revision, where the kernel's kgd_pp_interface.h has the units; others are left out.
 LAYOUTS = {
     (1, 3): Layout(bits=112),
     (1, 4): Layout(energy=24),
@@ -293,7 +293,7 @@ def _integrated(card: Path) -> bool:
         return revision in (2, 3)  # 1 is that of cards
     except (OSError, IndexError):
         pass
-    # The size alone doesn't tell: a card may take half of the machine's memory besides its own.
+    # The size alone isn't enough: a card may take half of the machine's memory besides its own.
     vram, gtt = (sysfs.number(card / f"mem_info_{kind}_total") for kind in ("vram", "gtt"))
     return vram is not None and gtt is not None and vram <= 4 << 30 and gtt >= 4 * vram
 

@@ -1,4 +1,4 @@
-"""What each vendor's module tells about accelerators. An accelerator's place in a list is its index there."""
+"""What each vendor's module gives. An accelerator's place in a list is its index."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

@@ -203,7 +203,7 @@ def _accelerator(device: Device, root: Path) -> Accelerator:
         partition=mig,
         link=pcie(*(ask(name) for name in ("MaxPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth"))),
         numa_node=numa_node(root / "sys/bus/pci/devices" / bus) if bus else None,
-        # A device without memory of its own (GB10, Jetson) has no figure for it; one in parts may refuse to tell.
+        # A device without memory of its own (GB10, Jetson) has no figure for it; one in parts may refuse it.
         integrated=memory is None and mig is None,
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else None,
     )

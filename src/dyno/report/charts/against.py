@@ -1,6 +1,7 @@
 """Figures against the load: a line for each series, with intervals, verdicts and failures."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import altair as alt
@@ -20,8 +21,8 @@ ESTIMATE = "per == 'machine' && datum.part == 1"
 VERDICTS = {"sound": "circle", "doubtful": "triangle-up", "void": vega.CROSS}
 
 
-class Measure(msgspec.Struct, frozen=True):
-    """One of the figures that a chart lets choose from."""
+class Curve(msgspec.Struct, frozen=True):
+    """One of the figures that a chart lets choose from, drawn as a line for each series."""
 
     key: str
     words: str
@@ -37,7 +38,7 @@ class LineChart(msgspec.Struct, frozen=True):
     group: str
     title: str  # {}: what it is against
     about: str
-    measures: Sequence[Measure]
+    measures: Sequence[Curve]
     choice: tuple[str, str] = ("figure", "Figure")  # name and label of the select of measures
     per: bool = False  # it follows the switch between throughput as measured, for one accelerator, …
     log: bool = False  # where the range asks for it
@@ -91,7 +92,7 @@ class PerSwitch:
         note = f" + ({ESTIMATE} ? ' – an estimate' : '')" if self.estimates else ""
         return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
 
-    def params(self, measures: Sequence[Measure]) -> list[Any]:
+    def params(self, measures: Sequence[Curve]) -> list[Any]:
         """Values that expressions refer to."""
         words = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
         words["dollar"] = f", for each {self.money} an hour"
@@ -140,7 +141,7 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
     first = max(measures, key=lambda m: counts[m.key]).key
     lift(rows, "x", "workload", highest=first)
     gaps, log = stretches(rows), _logarithmic(kind, rows, [m.key for m in measures], first)
-    name, title = kind.name.format(axis.replace("_", "-")), kind.title.format(KEYS[axis].against)
+    name, title = kind.name.format(axis), kind.title.format(KEYS[axis].against)
     drawing = Drawing(look, rows, name, kind.group, title, kind.about, per=switch.modes)
     choice, label = kind.choice
     picks = Select(choice, label, {m.key: m.words for m in measures}, first)
@@ -196,18 +197,16 @@ def stretches(rows: Sequence[Row]) -> bool:
     for row in rows:
         if "why" not in row:
             lines.setdefault(row["workload"], {}).setdefault(row["series"], []).append(row)
-    gaps = False
+    parts: list[tuple[Row, int]] = []
     for series in lines.values():
         levels = {x: i for i, x in enumerate(sorted({row["x"] for line in series.values() for row in line}))}
         for line in series.values():
-            part, last = 0, None
-            for row in sorted(line, key=lambda r: r["x"]):
-                level = levels[row["x"]]
-                if last is not None and level > last + 1:
-                    part, gaps = part + 1, True
-                row["stretch"], last = part, level
-    for row in rows if not gaps else ():
-        row.pop("stretch", None)
+            line.sort(key=lambda row: row["x"])
+            steps = [levels[b["x"]] - levels[a["x"]] for a, b in pairwise(line)]
+            parts += zip(line, accumulate((step > 1 for step in steps), initial=0), strict=True)
+    gaps = any(part for _, part in parts)
+    for row, part in parts if gaps else ():
+        row["stretch"] = part
     return gaps
 
 

@@ -59,6 +59,7 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
 
 # ---- side by side, where a line would have one point ----
 
+BETTER = "Of throughputs more is better, of latencies (ms) less. Lines on bars are 95 % intervals where known."
 STATISTICS = ("mean", "p50", "p99")
 FIGURES = {name: metric(name).words for name in THROUGHPUTS}
 FIGURES |= {f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}
@@ -91,9 +92,7 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         return
     series = {i: len({row["series"] for row in rows if row["load"] == i}) for i in loads}
     drawing = Drawing(look, rows, "side-by-side", "Throughput", "Side by side under one load")
-    drawing.about = (
-        "Of throughputs more is better, of latencies (ms) less. Lines on bars are 95 % intervals where known."
-    )
+    drawing.about = BETTER
     drawing.selects = [
         Select("figure", "Figure", known, next(iter(known))),
         Select("load", "Load", loads, max(loads, key=lambda i: (series[i], i))),

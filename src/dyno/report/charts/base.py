@@ -111,7 +111,8 @@ class Drawing(msgspec.Struct):
         ).to_dict(validate=False)
         spec["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
         spec["config"] = theme("currentColor")
-        return Chart(self.name, self.group, self.title, self.about, spec, self.rows, self.per)
+        name = self.name.replace("_", "-")
+        return Chart(name, self.group, self.title, self.about, spec, self.rows, self.per)
 
 
 def _legend(symbol: str, left: str) -> alt.Legend:
@@ -228,8 +229,7 @@ def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2
         return None
     numbers = {load: i for i, load in enumerate(groups)}
     first = max(groups, key=lambda load: (len(groups[load]), -numbers[load]))
-    place = [{field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
-    rows = [entry_row(entry) | fields for entry, fields in zip(entries, place, strict=True)]
+    rows = [entry_row(e) | {field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
     return Select("workload", "Workload", several_words(groups), numbers[first]), rows
 
 

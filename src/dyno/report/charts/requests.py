@@ -21,8 +21,8 @@ def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
-    name, title = axis.replace("_", "-"), f"Requests completed and failed against {KEYS[axis].against}"
-    drawing = Drawing(look, rows, f"requests-{name}", "Requests", title)
+    title = f"Requests completed and failed against {KEYS[axis].against}"
+    drawing = Drawing(look, rows, f"requests-{axis}", "Requests", title)
     drawing.about = (
         "Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a result. Above "
         "a bar, ? is a doubtful and ✕ a void result."
@@ -40,8 +40,7 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     top = {**where, "y": vega.amount("sum", "Requests")}
     done = {**where, "y": vega.amount("done", "Requests"), "color": drawing.colour("square")}
     failed = when("datum.failed > 0")
-    text = {**vega.TEXT, "dy": -6, "fontWeight": "bold"}
-    red = {**text, "fill": FAILURE}
+    red = {**vega.TEXT, "dy": -6, "fontWeight": "bold", "fill": FAILURE}
     layers = [
         unit({"type": "bar"}, done, when("isValid(datum.completed)"), params=[vega.toggle(series)]),
         unit({"type": "bar", "fill": FAILURE}, {**top, "y2": alt.Y2("done")}, failed),
@@ -53,7 +52,7 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     if any(row["verdict"] != "sound" and "why" not in row for row in rows):
         doubted = when("datum.verdict != 'sound' && !isValid(datum.why)")
         sign = let("sign", "datum.verdict == 'void' ? '✕' : '?'")
-        above = {**text, "dy": -18, "fontSize": 11}
+        above = {"type": "text", "dy": -18, "fontWeight": "bold", "fontSize": 11}
         layers.append(unit(above, {**top, "text": alt.Text("sign:N")}, doubted, sign))
     return drawing.chart(layers)
 

@@ -12,7 +12,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.load import AXES, KEYS, LOADS
 from dyno.facts.metric import metric
 from dyno.report.charts import base, vega
-from dyno.report.charts.against import LineChart, Measure, PerSwitch, against, curves, headroom, lift, no_result, points
+from dyno.report.charts.against import Curve, LineChart, PerSwitch, against, curves, headroom, lift, no_result, points
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.latency import Latencies, statistics
 from dyno.report.charts.vega import expr, let, unit, when
@@ -26,9 +26,9 @@ QUEUE = (
 )
 
 
-def measure(name: str) -> Measure:
+def measure(name: str) -> Curve:
     m = metric(name)
-    return Measure(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
+    return Curve(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
 
 
 MEASURES = [measure(name) for name in FIGURES]
@@ -96,9 +96,9 @@ def _tradeoff(
     rank = {text: -i for i, text in enumerate(FIRST)}
     latency = max(known, key=lambda k: (counts[k], rank.get(known[k], -len(FIRST))))
     figure = max(figures, key=counts.__getitem__)
-    level, name = KEYS[axis], f"tradeoff-{axis.replace('_', '-')}"
+    level = KEYS[axis]
     title = f"Throughput against latency, by {level.against}"
-    drawing = Drawing(look, rows, name, "Throughput and latency", title, per=switch.modes)
+    drawing = Drawing(look, rows, f"tradeoff-{axis}", "Throughput and latency", title, per=switch.modes)
     drawing.about = (
         f"Up and to the left is better. Numbers at the points are the {level.against}. On the Pareto front nothing "
         "else that is shown has more throughput at as little latency; void points don't count for it. ✕ in the corner: "

@@ -1,17 +1,18 @@
-"""What llama-bench writes as CSV, JSON, JSON lines or SQL; and llama-batched-bench's JSON lines."""
+"""llama-bench's tests as CSV, JSON, JSON lines, SQL or its Markdown table; and llama-batched-bench's."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
-from dyno.facts.imported import Figure, Row, Samples, Scalar, Setting, Unread
-from dyno.results.draft import Draft
-from dyno.results.printed import half
-from dyno.results.value import Value
+from dyno.facts.definition import definition
+from dyno.facts.imported import Figure, Row, Samples, Scalar, Setting, Table, Unread
+from dyno.results.columns import TO_BYTES, TO_ONE
+from dyno.results.draft import Draft, Read
+from dyno.results.json_text import Value
+from dyno.results.printed import half, printed
 from dyno.secrets import shown
 
-Read = tuple[list[Row], list[Unread]]
-
+Fields = Mapping[str, tuple[Scalar, int]]  # of a test, with their lines
 # Its columns, as its Markdown table and dyno call them; others keep their names.
 _NAMES: Final = {
     "model_type": "model", "model_size": "model_bytes", "model_n_params": "parameters", "backends": "backend",
@@ -25,6 +26,16 @@ _WORDS: Final = ("build_commit", "cpu_info", "gpu_info", "backends", "model_file
                  "lazy_mode", "test_time")  # fmt: skip
 _INSERT: Final = re.compile(r"INSERT INTO (?:llama_bench|test) \(([^()]*)\) VALUES \((.*)\);?\s*")
 _QUOTED: Final = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^,'\s]+))\s*(?:,|$)")
+# Short titles of its Markdown table, as the flags are called that set them.
+_TITLES: Final = {
+    "fa": "flash_attn", "sm": "split_mode", "mg": "main_gpu", "nkvo": "no_kv_offload", "ts": "tensor_split",
+    "dev": "devices", "embd": "embeddings",
+}  # fmt: skip
+_TEST: Final = re.compile(r"((?:pp|tg)\s?\d+(?:\s?\+\s?tg\s?\d+)?)(?:\s*@\s*d\s?(\d+))?")
+_AT_ONCE: Final = re.compile(r"(.+?)\s*\(c(\d{1,5})\)")  # llama-benchy's requests at once
+_SPEED: Final = re.compile(r"t/s(?:\s*\(([^()]{1,40})\))?", re.I)
+_CALCULATED: Final = re.compile(r"speed-?up|ratio|diff|delta|change|gain|improve|%")
+_TEST_TITLE: Final = re.compile(rf"({_TEST.pattern})(?: ?[(\[]?(?:t/s|tok/s|tokens/s)[)\]]?)?")
 
 
 def is_test(value: Value) -> bool:
@@ -32,15 +43,14 @@ def is_test(value: Value) -> bool:
 
 
 def _inner(value: Value) -> Value:
-    """Some keep its object inside one of their own, with what they tried."""
-    held = value.get("bench_raw")
-    return held if held is not None and held.is_object else value
+    """Return the test itself: some keep it inside an object of their own."""
+    inner = value.get("bench_raw")
+    return inner if inner is not None and inner.is_object else value
 
 
-def held(value: Value) -> list[Value]:
-    """Its list of tests, where somebody keeps it whole inside an object of their own; else the value itself."""
-    raw = value.get("raw")
-    items = list(raw.items()) if raw is not None and raw.is_list else []
+def inner_tests(value: Value) -> list[Value]:
+    """Return the tests of a list that is kept inside another object; else the value itself."""
+    items = list(value.each("raw"))
     return items if items and all(item.is_object and is_test(item) for item in items) else [value]
 
 
@@ -56,40 +66,32 @@ def is_sql(text: str) -> bool:
     return bool(re.match(r"\s*(?:CREATE TABLE (?:IF NOT EXISTS )?|INSERT INTO )(?:llama_bench|test) ?\(", text))
 
 
-def tests(values: list[Value], file: str) -> Read:
-    rows: list[Row] = []
-    unread: list[Unread] = []
-    for value in map(_inner, values):
-        draft = Draft("micro", "llama-bench", file, value)
-        told = {key: (field.scalar, field.line) for key, field in value.fields.items() if field.scalar is not None}
-        speeds = draft.samples(list[float], value.get("samples_ts"), "samples_ts")
-        times = draft.samples(list[float], value.get("samples_ns"), "samples_ns")
-        samples = Samples(speeds=speeds, latencies_ms=[ns / 1e6 for ns in times]) if speeds or times else None
-        speed = value.get("avg_ts")
-        row = _row({k: (v, n) for k, (v, n) in told.items() if v is not None}, speed.digits if speed else "", file,
-                   "json", value.line, value.end, samples)  # fmt: skip
-        unread += draft.unread
-        if row is None:
-            unread.append(Unread(value.line, "a test of llama-bench without its speed"))
-        else:
-            rows.append(row)
-    return rows, unread
+def tests(value: Value, file: str) -> Iterator[Draft]:
+    value = _inner(value)
+    draft = Draft("micro", "llama-bench", file, value)
+    speeds = draft.decoded(list[float], value.get("samples_ts"), "samples_ts")
+    times = draft.decoded(list[float], value.get("samples_ns"), "samples_ns")
+    if speeds or times:
+        draft.samples = Samples(speeds=speeds, latencies_ms=[ns / 1e6 for ns in times])
+    fields = {key: (scalar, field.line) for key, field in value.fields.items() if (scalar := field.scalar) is not None}
+    speed = value.get("avg_ts")
+    _fill(draft, fields, speed.digits if speed else "")
+    yield draft
 
 
 def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str, form: Literal["csv", "sql"]) -> Read:
-    """Of a CSV file or of SQL, where each value is a text."""
+    """Read the lines of a CSV file or of SQL, where each value is a text."""
     rows: list[Row] = []
     unread: list[Unread] = []
-    for texts, line in zip(cells, lines, strict=True):
-        told = dict(zip(titles, texts, strict=False))
-        row = None
-        if len(texts) == len(titles):
-            settings = {k: (_scalar(k, v), line) for k, v in told.items() if v != ""}
-            row = _row(settings, told["avg_ts"], file, form, line, line, None)
-        if row is None:
-            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
+    for values, line in zip(cells, lines, strict=True):
+        by_title = dict(zip(titles, values, strict=False))
+        draft = Draft("micro", "llama-bench", file, line, form)
+        if len(values) == len(titles):
+            _fill(draft, {k: (_scalar(k, v), line) for k, v in by_title.items() if v != ""}, by_title["avg_ts"])
+        if draft.figures:
+            rows.append(draft.row())
         else:
-            rows.append(row)
+            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
     return rows, unread
 
 
@@ -101,33 +103,26 @@ def sql(text: str, file: str) -> Read:
             continue
         match = _INSERT.fullmatch(line)
         titles = [title.strip() for title in match[1].split(",")] if match else []
-        found = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
+        values = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
         if not is_header(titles):
             unread.append(Unread(number, "an INSERT that isn't as llama-bench writes them", "lines"))
             continue
-        more, wrong = texts(titles, [found], [number], file, "sql")
+        more, wrong = texts(titles, [values], [number], file, "sql")
         rows, unread = rows + more, unread + wrong
     return rows, unread
 
 
-def batched(values: list[Value], file: str) -> Read:
+def batched(value: Value, file: str) -> Iterator[Draft]:
     """Two tests in each: prompts of all sequences, then their tokens."""
-    rows: list[Row] = []
-    unread: list[Unread] = []
-    for value in values:
-        for test in ("pp", "tg"):
-            draft = Draft("micro", "llama-batched-bench", file, value)
-            draft.figure("speed", value.get(f"speed_{test}"))
-            length = value.get(test)
-            if length is not None and length.number is not None:
-                draft.told("test", f"{test}{length.digits}", length.line)
-            draft.setting("batch_size", value.get("pl"))
-            known = {"pp", "tg", "pl", "speed_pp", "speed_tg", "speed", "t_pp", "t_tg", "t", "n_kv"}
-            draft.others(value, known)
-            unread += draft.unread
-            if draft.figures:
-                rows.append(draft.row())
-    return rows, unread
+    for test in ("pp", "tg"):
+        draft = Draft("micro", "llama-batched-bench", file, value)
+        draft.figure("speed", value.get(f"speed_{test}"))
+        length = value.get(test)
+        if length is not None and length.number is not None:
+            draft.set("test", f"{test}{length.digits}", length.line)
+        draft.setting("batch_size", value.get("pl"))
+        draft.others(value, {"pp", "tg", "pl", "speed_pp", "speed_tg", "speed", "t_pp", "t_tg", "t", "n_kv"})
+        yield draft
 
 
 def _scalar(key: str, text: str) -> Scalar:
@@ -136,36 +131,130 @@ def _scalar(key: str, text: str) -> Scalar:
     return float(text) if "." in text else int(text)
 
 
-def _row(
-    told: Mapping[str, tuple[Scalar, int]], speed: str, file: str, form: Literal["json", "csv", "sql"], line: int,
-    end: int, samples: Samples | None,
-) -> Row | None:  # fmt: skip
-    value, where = told.get("avg_ts", ("", line))
-    if isinstance(value, str):
-        return None
-    spread = told.get("stddev_ts", ("", line))[0]
-    deviation = None if isinstance(spread, str) else float(spread)
-    settings = {"engine": Setting("llama.cpp", line)}
-    for key, (scalar, at) in told.items():
-        if key not in _LEFT and scalar != "":
-            settings[_NAMES.get(key, key)] = Setting(shown(key, scalar) if isinstance(scalar, str) else scalar, at)
-    settings |= _test(told, line) | _build(told, line)
-    return Row(
-        kind="micro", tool="llama-bench", form=form, file=file, line=line, end=end, settings=settings, samples=samples,
-        figures={"speed": Figure(float(value), where, half(speed), "llama-bench.speed", deviation)},
-        label=str(settings["model"].value) if "model" in settings else "",
-        series=str(settings["model"].value) if "model" in settings else "",
-    )  # fmt: skip
-
-
-def _test(told: Mapping[str, tuple[Scalar, int]], line: int) -> dict[str, Setting]:
-    prompt, generated, depth = (told.get(key, (0, line)) for key in ("n_prompt", "n_gen", "n_depth"))
+def _fill(draft: Draft, fields: Fields, digits: str) -> None:
+    speed, line = fields.get("avg_ts", ("", draft.line))
+    if isinstance(speed, str):
+        return
+    deviation = fields.get("stddev_ts", ("", line))[0]
+    draft.figures["speed"] = Figure(
+        float(speed), line, half(digits), "llama-bench.speed", None if isinstance(deviation, str) else float(deviation)
+    )
+    draft.set("engine", "llama.cpp", draft.line)
+    for key, (scalar, line) in fields.items():
+        if key not in _LEFT:
+            draft.set(_NAMES.get(key, key), scalar, line)
+    prompt, generated, depth = (fields.get(key, (0, draft.line)) for key in ("n_prompt", "n_gen", "n_depth"))
     parts = [f"{name}{n}" for name, n in (("pp", prompt[0]), ("tg", generated[0])) if n not in (0, "")]
-    out = {"test": Setting("+".join(parts), prompt[1])} if parts else {}
-    return out | ({"depth": Setting(depth[0], depth[1])} if depth[0] not in (0, "") else {})
+    draft.set("test", "+".join(parts), prompt[1])
+    if depth[0] not in (0, ""):
+        draft.set("depth", *depth)
+    commit, line = fields.get("build_commit", ("", draft.line))
+    if commit != "":
+        draft.set("engine_version", f"{commit} ({fields.get('build_number', ('', line))[0]})", line)
+    draft.label = draft.series = str(draft.settings["model"].value) if "model" in draft.settings else ""
 
 
-def _build(told: Mapping[str, tuple[Scalar, int]], line: int) -> dict[str, Setting]:
-    commit, at = told.get("build_commit", ("", line))
-    number = told.get("build_number", ("", line))[0]
-    return {"engine_version": Setting(f"{commit} ({number})", at)} if commit != "" else {}
+# ---- its Markdown table: a test on each line, with the settings that differ from their defaults ----
+
+
+def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+    titles = [title.strip().lower() for title in table.header]
+    if "s_pp t/s" in titles and "s_tg t/s" in titles:
+        return _batched_rows(table, titles, index, file, form)
+    # 't/s (main)' beside 't/s (PR)'; llama-benchy's 't/s (total)' beside 't/s (req)'.
+    speeds = {
+        title.strip().lower(): match[1] or "" for title in table.header if (match := _SPEED.fullmatch(title.strip()))
+    }
+    if "test" not in titles or not speeds:
+        return None
+    # llama-benchy measures a server, and lays its table out alike.
+    benchy = any(title.startswith(("ttfr", "peak t/s", "est_ppt")) for title in titles)
+    tool = "llama-benchy" if benchy else "llama-bench"
+    rows = []
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        by_title = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
+        settings = _settings(by_title, line)
+        model = shown("model", by_title.get("model", ""))
+        for title, which in speeds.items():
+            speed = printed(by_title.get(title, ""))
+            if speed is None:
+                continue
+            bold = any(cell.bold for other, cell in zip(titles, cells, strict=False) if other == title)
+            # Of single requests at once it isn't how steady the runs were, but how long each had to wait.
+            deviation = None if which.startswith("req") else speed.deviation
+            figure = Figure(speed.value, line, speed.half, definition(tool, "speed"), deviation, bold)
+            label = ", ".join(filter(None, (model, shown("", which))))
+            rows.append(
+                Row("micro", tool, form, file, line, line, {"speed": figure}, settings, label=label, series=label,
+                    section=table.section, table=index)
+            )  # fmt: skip
+    return rows
+
+
+def _batched_rows(
+    table: Table, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
+) -> list[Row]:  # fmt: skip
+    """llama-batched-bench's: prompts of B sequences, then their tokens, on one line."""
+    rows = []
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        numbers = {title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)}
+        common = {
+            name: Setting(int(number.value), line, "column")
+            for title, name in (("b", "batch_size"), ("n_kv", "n_kv"))
+            if (number := numbers.get(title)) is not None
+        }
+        for test in ("pp", "tg"):
+            speed, length = numbers.get(f"s_{test} t/s"), numbers.get(test)
+            if speed is not None and length is not None:
+                settings = common | {"test": Setting(f"{test}{int(length.value)}", line, "column")}
+                figures = {"speed": Figure(speed.value, line, speed.half)}
+                rows.append(
+                    Row("micro", "llama-batched-bench", form, file, line, line, figures, settings,
+                        section=table.section, table=index)
+                )  # fmt: skip
+    return rows
+
+
+def _settings(by_title: dict[str, str], line: int) -> dict[str, Setting]:
+    out: dict[str, Setting] = {}
+    for title, text in by_title.items():
+        number = printed(text)
+        if not text or _SPEED.fullmatch(title) or _CALCULATED.search(title):
+            continue
+        if title == "test":
+            out |= test_settings(text, line)
+        elif title == "size" and number is not None and number.unit in TO_BYTES:
+            out["model_bytes"] = Setting(number.value * TO_BYTES[number.unit], line, "column")
+        elif title == "params" and (count := _parameters(text)) is not None:
+            out["parameters"] = Setting(count, line, "column")
+        elif number is not None and not number.unit and number.value == int(number.value):
+            out[_TITLES.get(title, title)] = Setting(int(number.value), line, "column")
+        elif number is None or (not number.unit and number.deviation is None):  # ttfr (ms) of llama-benchy: measured
+            out[_TITLES.get(title, title)] = Setting(shown(title, text), line, "column")
+    return out
+
+
+def test_settings(text: str, line: int, by: Literal["column", "block"] = "column") -> dict[str, Setting]:
+    """'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
+    if match := _AT_ONCE.fullmatch(text.strip()):
+        return test_settings(match[1], line, by) | {"concurrency": Setting(int(match[2]), line, by)}
+    if (match := _TEST.fullmatch(text.strip())) is None:
+        return {"test": Setting(shown("test", text), line, by)}
+    test = {"test": Setting(match[1].replace(" ", ""), line, by)}
+    return test | ({"depth": Setting(int(match[2]), line, by)} if match[2] else {})
+
+
+def titled(title: str) -> str | None:
+    """Return the test of a column such as 'pp512' or 'tg128 (t/s)', from a comparison of models."""
+    match = _TEST_TITLE.fullmatch(" ".join(title.lower().split()))
+    return match[1] if match else None
+
+
+def is_test_name(text: str) -> bool:
+    return bool(_TEST.fullmatch(text.strip()))
+
+
+def _parameters(text: str) -> float | None:
+    """'6.74 B' → 6.74e9."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMBT])", text, re.I)
+    return None if match is None else float(match[1]) * TO_ONE[match[2].lower()]

@@ -1,42 +1,35 @@
 """What LLMPerf writes as *_summary.json: flat keys, in seconds. Its inter-token latency has the first token in it."""
 
 import re
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
 
-from dyno.facts.imported import Row, Unread
-from dyno.facts.metric import stem_named
 from dyno.results.draft import Draft
-from dyno.results.value import Value
+from dyno.results.json_text import Value
 
 _LATENCY: Final = re.compile(
-    r"results_(ttft|end_to_end_latency|inter_token_latency)_s_(?:(mean|min|max|stddev)|quantiles_(p\d+))"
+    r"results_(?P<stem>ttft|end_to_end_latency|inter_token_latency)_s_"
+    r"(?:quantiles_(?=p))?(?P<statistic>mean|min|max|stddev|p\d+)"
 )
+_FIGURES: Final = {
+    "results_num_completed_requests": "completed", "results_number_errors": "failed",
+    "results_mean_output_throughput_token_per_s": "output_throughput",
+}  # fmt: skip
+_SETTINGS: Final = {
+    "model": "model", "num_concurrent_requests": "concurrency", "mean_input_tokens": "input_len",
+    "mean_output_tokens": "output_len",
+}  # fmt: skip
 
 
 def is_summary(value: Value) -> bool:
     return value.has("results_ttft_s_mean")
 
 
-def summaries(values: list[Value], file: str) -> tuple[list[Row], list[Unread]]:
-    rows: list[Row] = []
-    unread: list[Unread] = []
-    for value in values:
-        draft = Draft("serve", "llmperf", file, value)
-        name = value.get("name")
-        draft.label = (name.text if name else None) or PurePath(file).stem
-        for key, field in value.fields.items():
-            if match := _LATENCY.fullmatch(key):
-                draft.latency(
-                    (match[2] or match[3]).replace("stddev", "std"), stem_named(match[1]) or match[1], field, 1e3
-                )
-        draft.figure("completed", value.get("results_num_completed_requests"))
-        draft.figure("failed", value.get("results_number_errors"))
-        draft.figure("output_throughput", value.get("results_mean_output_throughput_token_per_s"))
-        draft.setting("model", value.get("model"))
-        draft.setting("concurrency", value.get("num_concurrent_requests"))
-        draft.setting("input_len", value.get("mean_input_tokens"))
-        draft.setting("output_len", value.get("mean_output_tokens"))
-        rows.append(draft.row())
-        unread += draft.unread
-    return rows, unread
+def summary(value: Value, file: str) -> Iterator[Draft]:
+    draft = Draft("serve", "llmperf", file, value)
+    draft.label = value.text_of("name") or PurePath(file).stem
+    draft.read_keys(value, _LATENCY, 1e3)
+    draft.read_figures(value, _FIGURES)
+    draft.read_settings(value, _SETTINGS)
+    yield draft

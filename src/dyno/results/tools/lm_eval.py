@@ -1,18 +1,28 @@
-"""What lm-eval writes as results_*.json: a row for each metric of each task."""
+"""lm-eval's scores, a row for each metric of each task: its results_*.json, and the Markdown table that it prints."""
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
-from dyno.facts.imported import Row, Unread
+from dyno.facts.imported import Cell, Figure, Row, Setting, Table
 from dyno.results.draft import Draft
-from dyno.results.value import Value
+from dyno.results.json_text import Value
+from dyno.results.printed import printed
+from dyno.secrets import shown
 
 # model_args, as dyno calls them.
 _ARGS: Final = {
     "pretrained": "model", "model": "model", "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel", "data_parallel_size": "replicas",
     "gpu_memory_utilization": "memory_fraction", "base_url": "base_url", "num_concurrent": "concurrency",
+}  # fmt: skip
+_CONFIG: Final = {
+    "config.limit": "limit", "config.batch_size": "batch_size", "config.model": "backend",
+    "config.gen_kwargs": "gen_kwargs",
+}  # fmt: skip
+_SETTINGS: Final = {
+    "model_name": "model", "config.model_sha": "revision", "lm_eval_version": "tool_version", "date": "date",
+    "chat_template_sha": "chat_template_sha",
 }  # fmt: skip
 _PAIR: Final = re.compile(r",(?=\s*\w[\w.-]*=)")
 
@@ -31,69 +41,45 @@ def is_samples(value: Value) -> bool:
     return value.has("doc_id", "resps", "target")
 
 
-def results(values: list[Value], file: str) -> tuple[list[Row], list[Unread]]:
-    rows: list[Row] = []
-    unread: list[Unread] = []
-    for value in values:
-        before = len(rows)
-        groups = value.get("groups")
-        names = set(groups.fields) if groups else set()
-        tasks = value.get("results")
-        for task, scores in (tasks.fields if tasks else {}).items():
-            for draft in _scores(value, task, scores, file, task in names):
-                unread += draft.unread
-                if "score" in draft.figures:
-                    rows.append(draft.row())
-        if len(rows) == before:
-            unread.append(Unread(value.line, "results of lm-eval without a score"))
-    return rows, unread
+def results(value: Value, file: str) -> Iterator[Draft]:
+    groups, tasks = value.get("groups"), value.get("results")
+    names = groups.fields if groups else {}
+    drafts = [
+        draft
+        for task, scores in (tasks.fields if tasks else {}).items()
+        for draft in _scores(value, task, scores, file, task in names)
+    ]
+    yield from drafts or [Draft("quality", "lm-eval", file, value)]
 
 
 def _scores(value: Value, task: str, scores: Value, file: str, group: bool) -> Iterator[Draft]:
     for key, field in scores.fields.items():
         metric, _, chosen = key.partition(",")
-        if field.digits == "" or metric.endswith("_stderr") or metric in ("alias", "sample_len", "sample_count"):
+        if field.number is None or metric.endswith("_stderr") or metric in ("alias", "sample_len", "sample_count"):
             continue
         draft = Draft("quality", "lm-eval", file, field)
         draft.figure("score", field)
         stderr = scores.get(f"{metric}_stderr,{chosen}" if chosen else f"{metric}_stderr")
-        if stderr is not None and stderr.digits:  # 'N/A' where none was reckoned
+        if stderr is not None and stderr.digits:  # 'N/A' where there is none
             draft.figure("stderr", stderr)
-        alias = scores.get("alias")
-        draft.label = ((alias.text if alias else None) or task).strip(" -")
-        draft.told("task", task, field.line)
-        draft.told("metric", metric, field.line)
-        draft.told("filter", chosen, field.line)
+        draft.label = (scores.text_of("alias") or task).strip(" -")
+        for name, word in (("task", task), ("metric", metric), ("filter", chosen)):
+            draft.set(name, word, field.line)
         draft.setting("task_version", value.get("versions", task))
         draft.setting("n_shot", value.get("n-shot", task))
         draft.setting("samples", value.get("n-samples", task, "effective"))
         draft.setting("samples_of", value.get("n-samples", task, "original"))
         if group:
-            draft.told("group", True, field.line)
-        _config(draft, value)
+            draft.set("group", True, field.line)
+        draft.read_settings(value, _CONFIG)
+        if (args := value.find("config.model_args")) is not None:
+            _args(draft, args)
+        draft.read_settings(value, _SETTINGS)
         yield draft
 
 
-def _config(draft: Draft, value: Value) -> None:
-    for key, name in (
-        ("limit", "limit"),
-        ("batch_size", "batch_size"),
-        ("model", "backend"),
-        ("gen_kwargs", "gen_kwargs"),
-    ):
-        draft.setting(name, value.get("config", key))
-    args = value.get("config", "model_args")
-    if args is not None:
-        _args(draft, args)
-    draft.setting("model", value.get("model_name"))
-    draft.setting("revision", value.get("config", "model_sha"))
-    draft.setting("tool_version", value.get("lm_eval_version"))
-    draft.setting("date", value.get("date"))
-    draft.setting("chat_template_sha", value.get("chat_template_sha"))
-
-
 def _args(draft: Draft, args: Value) -> None:
-    """'pretrained=…,dtype=float16', or an object of newer ones."""
+    """'pretrained=…,dtype=float16', or an object in newer versions."""
     for key, field in args.fields.items():
         draft.setting(_ARGS.get(key, key), field, "namespace")
     for pair in _PAIR.split(args.text or ""):
@@ -104,4 +90,57 @@ def _args(draft: Draft, args: Value) -> None:
             scalar = int(text) if whole else float(text) if fraction else text
             if text in ("True", "False"):
                 scalar = text == "True"
-            draft.told(_ARGS.get(key, key), scalar, args.line, "namespace")
+            draft.set(_ARGS.get(key, key), scalar, args.line, "namespace")
+
+
+# ---- its Markdown table: a task's name stands on its first line only ----
+
+
+def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+    titles = [title.strip().lower() for title in table.header]
+    task_column = next((i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None)
+    if task_column is None or "metric" not in titles or "value" not in titles:
+        return None
+    value_column = titles.index("value")
+    task, group = "", titles[task_column] == "groups"
+    rows = []
+    carried: dict[str, Cell] = {}
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        if len(cells) <= max(value_column, task_column):
+            continue
+        name = cells[task_column].text.strip()
+        if name:
+            task, carried = re.sub(r"^[\s-]+", "", name), {}
+        by_title = {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
+        # Version, filter and n-shot are blank too where they stay the same.
+        carried |= {key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title}
+        score = printed(cells[value_column].text)
+        if score is None:
+            continue
+        figures = {"score": Figure(score.value, line, score.half, bold=cells[value_column].bold)}
+        stderr = printed(by_title["stderr"].text) if "stderr" in by_title else None
+        if stderr is not None:
+            figures["stderr"] = Figure(stderr.value, line, stderr.half)
+        settings = _settings(task, by_title, carried, group, line)
+        rows.append(
+            Row("quality", "lm-eval", form, file, line, line, figures, settings, label=shown("task", task),
+                section=table.section, table=index)
+        )  # fmt: skip
+    return rows
+
+
+def _settings(
+    task: str, by_title: dict[str, Cell], carried: dict[str, Cell], group: bool, line: int
+) -> dict[str, Setting]:
+    out = {"task": Setting(shown("task", task), line, "column")} if task else {}
+    if group:
+        out["group"] = Setting(True, line, "column")
+    if "metric" in by_title:
+        out["metric"] = Setting(shown("metric", by_title["metric"].text.strip()), line, "column")
+    for key, name in (("filter", "filter"), ("version", "task_version"), ("n-shot", "n_shot")):
+        if key in carried:
+            text = carried[key].text.strip()
+            number = printed(text)
+            whole = number is not None and not number.unit and number.value == int(number.value)
+            out[name] = Setting(int(number.value) if number and whole else shown(name, text), line, "column")
+    return out

@@ -1,16 +1,19 @@
-"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys."""
+"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys.
 
+InferenceX's agg_*.json are vLLM's results too: latencies in seconds, and throughput by accelerator.
+"""
+
+import re
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
 
-from dyno.facts.definition import definition
+from dyno.facts import metric
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row, Samples, Unread
+from dyno.facts.imported import RowKind, Samples
 from dyno.results import columns
 from dyno.results.draft import Draft, errors
-from dyno.results.value import Value
-
-Read = tuple[list[Row], list[Unread]]
+from dyno.results.json_text import Value
 
 _SETTINGS: Final = {
     "date": "date", "backend": "backend", "endpoint_type": "backend", "model_id": "model",
@@ -18,18 +21,37 @@ _SETTINGS: Final = {
     "max_concurrency": "concurrency", "ramp_up_strategy": "ramp_up_strategy",
     "ramp_up_start_rps": "ramp_up_start_rps", "ramp_up_end_rps": "ramp_up_end_rps",
 }  # fmt: skip
-_FIGURES: Final = (
-    "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput",
-    "request_goodput", "request_goodput:", "input_throughput", "output_throughput", "total_token_throughput",
-    "max_output_tokens_per_s", "max_concurrent_requests", "spec_decode_acceptance_rate",
-    "spec_decode_acceptance_length",
-)  # fmt: skip
-# Of its own, and no setting.
+_FIGURES: Final = {
+    "duration": "duration_s", "completed": "completed", "failed": "failed", "total_input_tokens": "total_input_tokens",
+    "total_output_tokens": "total_output_tokens", "request_throughput": "request_throughput",
+    "request_goodput": "request_goodput", "request_goodput:": "request_goodput", "input_throughput": "input_throughput",
+    "output_throughput": "output_throughput", "total_token_throughput": "total_token_throughput",
+    "max_output_tokens_per_s": "peak_output_throughput", "max_concurrent_requests": "peak_concurrency",
+    "spec_decode_acceptance_length": "acceptance_length",
+}  # fmt: skip
+_THROUGHPUT: Final = {
+    "elapsed_time": "duration_s", "num_requests": "completed", "total_num_tokens": "total_tokens",
+    "requests_per_second": "request_throughput",
+}  # fmt: skip
+# Its own keys that are no settings.
 _LEFT: Final = (
     "label", "dyno", "rtfx", "rps_change_events", "input_lens", "output_lens", "ttfts", "itls", "start_times",
     "generated_texts", "errors", "latencies", "queue_times", "spec_decode_num_drafts", "spec_decode_draft_tokens",
-    "spec_decode_accepted_tokens", "spec_decode_per_position_acceptance_rates",
+    "spec_decode_accepted_tokens", "spec_decode_acceptance_rate", "spec_decode_per_position_acceptance_rates",
 )  # fmt: skip
+# What dyno writes beside vLLM's keys. The engine, where dyno started none: as the server calls itself.
+_DYNO: Final = {
+    "version": "tool_version", "trial.workload.dataset": "dataset", "engine.kind": "engine", "target.kind": "engine",
+    "target.version": "engine_version", "target.quantization": "quantization", "target.dtype": "dtype",
+    "target.kv_cache_dtype": "kv_cache_dtype", "target.tensor_parallel": "tensor_parallel",
+    "target.prefix_caching": "prefix_caching", "target.max_model_len": "max_model_len", "verdict": "verdict",
+}  # fmt: skip
+_INFERENCEX_KEY: Final = re.compile(r"(?P<statistic>mean|median|std|p\d+(?:\.\d+)?)_(?P<stem>ttft|tpot|itl|e2el)")
+_INFERENCEX: Final = {
+    "hw": "accelerator", "conc": "concurrency", "framework": "engine", "precision": "quantization", "model": "model",
+    "tp": "tensor_parallel", "isl": "input_len", "osl": "output_len", "image": "image", "ep": "ep",
+    "spec_decoding": "speculative", "tput_per_gpu": "tput_per_gpu", "output_tput_per_gpu": "output_tput_per_gpu",
+}  # fmt: skip
 
 
 def is_serve(value: Value) -> bool:
@@ -52,134 +74,94 @@ def is_dyno(value: Value) -> bool:
     return own is not None and own.has("version")
 
 
-def serve(values: list[Value], file: str) -> Read:
-    return _all([_serve(value, file) for value in values])
-
-
-def throughput(values: list[Value], file: str) -> Read:
-    return _all([_throughput(value, file) for value in values])
-
-
-def latency(values: list[Value], file: str) -> Read:
-    return _all([_latency(value, file) for value in values])
-
-
-def dyno(values: list[Value], file: str) -> Read:
+def dyno(value: Value, file: str) -> Iterator[Draft]:
     """A result file of dyno's own: its kind by its keys."""
-    drafts = []
-    for value in values:
-        read = _latency if is_latency(value) else _throughput if is_throughput(value) else _serve
-        drafts.append(read(value, file))
-    return _all(drafts)
+    read = latency if is_latency(value) else throughput if is_throughput(value) else serve
+    return read(value, file)
 
 
-def _all(drafts: list[tuple[Draft, Samples | None]]) -> Read:
-    rows, unread = [], []
-    for draft, samples in drafts:
-        unread += draft.unread
-        if draft.figures:
-            rows.append(draft.row(samples))
-        else:
-            unread.append(Unread(draft.value.line, "a result without a figure"))
-    return rows, unread
-
-
-def _draft(value: Value, file: str, kind: str) -> Draft:
-    draft = Draft(kind, "dyno" if is_dyno(value) else "vllm", file, value)  # type: ignore[arg-type]
-    label = value.get("label")
-    draft.label = (label.text if label else None) or PurePath(file).stem
-    _own(draft, value)
+def _draft(value: Value, file: str, kind: RowKind) -> Draft:
+    draft = Draft(kind, "dyno" if is_dyno(value) else "vllm", file, value)
+    draft.label = value.text_of("label") or PurePath(file).stem
+    draft.read_settings(value.get("dyno"), _DYNO)
+    draft.figure("cached_input_tokens", value.find("dyno.cached_input_tokens"))
+    if (findings := value.find("dyno.findings")) is not None:
+        draft.findings = findings.decoded(list[Finding]) or []
     return draft
 
 
-def _own(draft: Draft, value: Value) -> None:
-    """What dyno tells beside vLLM's keys."""
-    own = value.get("dyno")
-    if own is None:
-        return
-    draft.setting("tool_version", own.get("version"))
-    draft.setting("dataset", own.get("trial", "workload", "dataset"))
-    draft.setting("engine", own.get("engine", "kind"))
-    if "engine" not in draft.settings:  # as the server says that it is
-        draft.setting("engine", own.get("target", "kind"))
-    draft.setting("engine_version", own.get("target", "version"))
-    for name in ("quantization", "dtype", "kv_cache_dtype", "tensor_parallel", "prefix_caching", "max_model_len"):
-        draft.setting(name, own.get("target", name))
-    draft.setting("verdict", own.get("verdict"))
-    if (found := own.get("findings")) is not None:
-        draft.findings = found.decoded(list[Finding]) or []
-    draft.figure("cached_input_tokens", own.get("cached_input_tokens"))
-
-
-def _serve(value: Value, file: str) -> tuple[Draft, Samples | None]:
+def serve(value: Value, file: str) -> Iterator[Draft]:
     draft = _draft(value, file, "serve")
-    for key, name in _SETTINGS.items():
-        draft.setting(name, value.get(key))
-    for key in _FIGURES:
-        column = columns.meaning(key)
-        if column is not None and key in value.fields:
-            draft.figure(column.name, value.get(key), column.scale or 1.0)
-    rest = set(_SETTINGS) | set(_FIGURES) | set(_LEFT)
+    draft.read_settings(value, _SETTINGS)
+    draft.read_figures(value, _FIGURES)
+    draft.figure("acceptance_rate", value.get("spec_decode_acceptance_rate"), 0.01)
+    known = {*_SETTINGS, *_FIGURES, *_LEFT}
     for key, field in value.fields.items():
-        column = columns.meaning(key) if key.endswith("_ms") else None
-        if column is not None and columns.stem_of(column.name):
-            draft.figure(column.name, field, column.scale or 1.0, definition(draft.tool, columns.stem_of(column.name)))
         if key.endswith("_ms") or key.startswith("probe_"):
-            rest.add(key)
-        elif key not in rest and (column := columns.meaning(key)) is not None and not column.figure:
+            known.add(key)
+            if parts := metric.latency(key):
+                draft.latency(*parts, field)
+        elif key not in known and (column := columns.meaning(key)) is not None and not column.figure:
             draft.setting(column.name, field)  # --metadata tp=8
-            rest.add(key)
-    draft.others(value, rest)
-    return draft, _detailed(draft, value)
+            known.add(key)
+    draft.others(value, known)
+    if any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
+        draft.samples = _samples(draft, value)
+    yield draft
 
 
-def _detailed(draft: Draft, value: Value) -> Samples | None:
-    if not any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
-        return None
-    made = draft.samples(list[int], value.get("output_lens"), "output_lens")
+def _samples(draft: Draft, value: Value) -> Samples:
+    lengths = draft.decoded(list[int], value.get("output_lens"), "output_lens")
     firsts = draft.times_ms(value.get("ttfts"), "ttfts")
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
     ends = draft.times_ms(value.get("latencies"), "latencies")
     if not ends and len(firsts) == len(decoding):  # from first token to last are its gaps
         ends = [first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0]
-    paces = [rest / (n - 1) for n, rest in zip(made, decoding, strict=False) if n > 1 and rest > 0]
+    paces = [rest / (n - 1) for n, rest in zip(lengths, decoding, strict=False) if n > 1 and rest > 0]
     return Samples(
-        input_lens=draft.samples(list[int], value.get("input_lens"), "input_lens"),
-        output_lens=made,
+        input_lens=draft.decoded(list[int], value.get("input_lens"), "input_lens"),
+        output_lens=lengths,
         ttfts_ms=firsts,
-        tpots_ms=paces if len(made) == len(decoding) else [],
+        tpots_ms=paces if len(lengths) == len(decoding) else [],
         e2els_ms=ends,
         itls_ms=pooled,
-        starts_s=draft.samples(list[float], value.get("start_times"), "start_times"),
-        errors=errors(draft.samples(list[str | None], value.get("errors"), "errors")),
+        starts_s=draft.decoded(list[float], value.get("start_times"), "start_times"),
+        errors=errors(draft.decoded(list[str | None], value.get("errors"), "errors")),
     )
 
 
-def _throughput(value: Value, file: str) -> tuple[Draft, Samples | None]:
+def throughput(value: Value, file: str) -> Iterator[Draft]:
     draft = _draft(value, file, "throughput")
-    draft.figure("duration_s", value.get("elapsed_time"))
-    draft.figure("completed", value.get("num_requests"))
-    draft.figure("total_tokens", value.get("total_num_tokens"))
-    draft.figure("request_throughput", value.get("requests_per_second"))
+    draft.read_figures(value, _THROUGHPUT)
     draft.figure("total_token_throughput", value.get("tokens_per_second"), means="offline.throughput")
-    _rest(
-        draft, value, ("elapsed_time", "num_requests", "total_num_tokens", "requests_per_second", "tokens_per_second")
-    )
-    return draft, None
+    draft.setting("model", value.get("model_id"))
+    draft.others(value, {*_THROUGHPUT, "tokens_per_second", "model_id", "label", "dyno"})
+    yield draft
 
 
-def _latency(value: Value, file: str) -> tuple[Draft, Samples | None]:
+def latency(value: Value, file: str) -> Iterator[Draft]:
     draft = _draft(value, file, "latency")
     draft.figure("mean_latency_ms", value.get("avg_latency"), 1e3, "offline.latency")
     percentiles = value.get("percentiles")
     for key, field in percentiles.fields.items() if percentiles else ():
         if key.replace(".", "", 1).isdigit() and len(key) <= 6:
             draft.figure(f"p{key}_latency_ms", field, 1e3, "offline.latency")
-    _rest(draft, value, ("avg_latency", "percentiles", "latencies"))
-    seconds = draft.samples(list[float], value.get("latencies"), "latencies")
-    return draft, Samples(latencies_ms=[1e3 * s for s in seconds]) if seconds else None
-
-
-def _rest(draft: Draft, value: Value, known: tuple[str, ...]) -> None:
     draft.setting("model", value.get("model_id"))
-    draft.others(value, {*known, "model_id", "label", "dyno"})
+    draft.others(value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
+    if seconds := draft.decoded(list[float], value.get("latencies"), "latencies"):
+        draft.samples = Samples(latencies_ms=[1e3 * s for s in seconds])
+    yield draft
+
+
+def is_inferencex(value: Value) -> bool:
+    return value.has("hw", "conc") and any(_INFERENCEX_KEY.fullmatch(key) for key in value.fields)
+
+
+def inferencex(value: Value, file: str) -> Iterator[Draft]:
+    draft = Draft("serve", "inferencex", file, value)
+    draft.label = PurePath(file).stem
+    draft.read_keys(value, _INFERENCEX_KEY, 1e3)
+    draft.read_settings(value, _INFERENCEX)
+    draft.figure("power_w", value.get("avg_power_w"))
+    draft.series = ", ".join(str(s.value) for k in ("accelerator", "engine") if (s := draft.settings.get(k)))
+    yield draft
