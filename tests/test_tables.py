@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dyno.facts.imported import Cell, Row, Table
+from dyno.facts.imported import DocumentCell, DocumentTable, Row
 from dyno.facts.metric import better
 from dyno.results.columns import Meaning, meaning, statistic
 from dyno.results.printed import Printed, printed
@@ -15,11 +15,11 @@ from dyno.results.tables import rows_of
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def table(text: str, line: int = 1) -> Table:
+def table(text: str, line: int = 1) -> DocumentTable:
     """Of Markdown, as an author writes it."""
     lines = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in text.strip().splitlines()]
-    body = [[Cell(cell.strip("*"), cell.startswith("**")) for cell in row] for row in lines[2:]]
-    return Table(line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results")
+    body = [[DocumentCell(cell.strip("*"), cell.startswith("**")) for cell in row] for row in lines[2:]]
+    return DocumentTable(line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results")
 
 
 def rows(text: str, form: Literal["table", "csv"] = "table") -> list[Row]:
@@ -539,8 +539,8 @@ CELLS = st.text(max_size=12) | st.sampled_from(["1.5", "12 ± 3", "8xH100", "Req
 @FUZZ
 @given(st.lists(TITLES, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=5))
 def test_any_table_is_answered(header: list[str], body: list[list[str]]) -> None:
-    cells = [[Cell(text) for text in row] for row in body]
-    for row in rows_of(Table(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
+    cells = [[DocumentCell(text) for text in row] for row in body]
+    for row in rows_of(DocumentTable(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
         assert row.figures
 
 

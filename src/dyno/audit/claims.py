@@ -337,7 +337,7 @@ class Pair(NamedTuple):
         return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}"
 
 
-class Evidence(NamedTuple):
+class ClaimEvidence(NamedTuple):
     """One figure of the two sides in one table or file."""
 
     figure: str
@@ -354,7 +354,7 @@ class Evidence(NamedTuple):
         return pair, pair.describe(self.figure) + (f" ({count} of {len(self.pairs)} loads)" * (len(self.pairs) > 1))
 
 
-def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Evidence]:
+def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[ClaimEvidence]:
     ones, others = names.find(claim.one), names.find(claim.other)
     if set(ones) & set(others):  # the words don't distinguish the two
         return []
@@ -371,7 +371,7 @@ def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Evide
                     x, y = one.get(figure), other.get(figure)
                     if x is not None and y is not None and min(x, y) > 0:
                         places[key[0]].append(Pair(one, other, leads(figure, x, y)))
-                out += [Evidence(figure, pairs, claim.universal) for pairs in places.values()]
+                out += [ClaimEvidence(figure, pairs, claim.universal) for pairs in places.values()]
     return out
 
 
@@ -414,7 +414,7 @@ def _judged(document: Document, passage: Passage, sentence: str, pools: list[Nam
             return
 
 
-def _judge(claim: Claim, names: Names, readings: list[Evidence]) -> Iterator[Judgement]:
+def _judge(claim: Claim, names: Names, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     if all(reading.against() for reading in readings):
         worst = [reading.worst() for reading in readings[:4]]
         words = "; ".join(dict.fromkeys(words for _, words in worst))
@@ -427,7 +427,7 @@ def _judge(claim: Claim, names: Names, readings: list[Evidence]) -> Iterator[Jud
         yield from _mean_only(claim, names)
 
 
-def _amount(claim: Claim, readings: list[Evidence]) -> Iterator[Judgement]:
+def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     """'28 % higher', where no load of any reading has about that much."""
     number = float(re.findall(r"[\d.]+", claim.amount)[0])
     percent = "%" in claim.amount

@@ -125,11 +125,11 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
         label = labels.get(folder.name.rpartition("-")[2], "")
         return fnmatchcase(label, pattern) or fnmatchcase(folder.name, pattern)
 
-    found = [folder for folder in folders if matches(folder)]
-    if not found:
+    paths = [folder for folder in folders if matches(folder)]
+    if not paths:
         some = ", ".join(repr(label) for label in list(dict.fromkeys(labels.values()))[:3])
         raise UsageError(f"{study}: no trial is named like {part!r}. There are {some} ….")
-    return found
+    return paths
 
 
 def _source(

@@ -4,7 +4,7 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import Table
+from dyno.facts.imported import DocumentTable
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Sheet(msgspec.Struct, frozen=True):
     entries: list[str] = []  # ids of what was measured on it
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandText(msgspec.Struct, frozen=True):
     """What was run. Secrets are taken out where it was recorded."""
 
     what: str  # server, client, study, …: for whom
@@ -46,7 +46,7 @@ class AuthorsTable(msgspec.Struct, frozen=True):
     """A table of somebody's report, to the letter."""
 
     file: str
-    table: Table
+    table: DocumentTable
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -66,6 +66,6 @@ class Report(msgspec.Struct, frozen=True):
     tables: list[AuthorsTable] = []
     rigs: list[Sheet] = []
     engines: list[Sheet] = []  # the same, of engines: version, settings, how it was started
-    commands: list[Command] = []
+    commands: list[CommandText] = []
     definitions: dict[str, str] = {}  # facts/definition.py's key → words, those that are used
     again: str = ""  # the command that makes this report

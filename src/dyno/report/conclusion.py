@@ -121,27 +121,27 @@ def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[s
     b, a = contest.ranked[:2]
     sides = [_sampled(e.rows, detail) for e in (a, b)]
     # Each at its own best load, they are held together all the same: that is what the answer does.
-    apart = level(a) != level(b)
+    loads_differ = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    pair = pairing(sides[0], sides[1], metrics, anyway=apart)
-    if apart:
+    pair = pairing(sides[0], sides[1], metrics, anyway=loads_differ)
+    if loads_differ:
         where = f", each at its best load ({level(b)} and {level(a)})"
     else:
         where = "" if contest.kind in SMALL else f" at {level(b)}"
-    names = f"{_at(contest)}{b.series} against {a.series}{where}"
+    names = f"{_about(contest)}{b.series} against {a.series}{where}"
     letters = f" (A: {a.series}, B: {b.series})"
-    serious = [f.text for f in pair.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
+    serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
     d = next((d for d in pair.differences if d.metric == contest.metric), None)
-    if d is None or (pair.refused and not apart):
+    if d is None or (pair.refused and not loads_differ):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
         return f"{names}: not comparable. {why}{letters}", ""
     doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
     return f"{names}: {_how_sure(d)}.{doubt}", d.word
 
 
-def _at(contest: Contest) -> str:
+def _about(contest: Contest) -> str:
     return f"{contest.about}: " if contest.about else ""
 
 
@@ -193,7 +193,7 @@ def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
         text += f"; {more.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
-    yield f"{_at(contest)}{text}."
+    yield f"{_about(contest)}{text}."
     yield from _for_each_accelerator(contest)
 
 
@@ -224,7 +224,7 @@ def _for_each_accelerator(contest: Contest) -> Iterator[str]:
         return
     shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
     texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
-    yield f"{_at(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
+    yield f"{_about(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from dyno.facts.report import Command, Report, Sheet
+from dyno.facts.report import CommandText, Report, Sheet
 from dyno.report import table as renderers
 from dyno.report import tables
 from dyno.report.table import Table
@@ -71,7 +71,7 @@ def _sheets(title: str, sheets: list[Sheet]) -> Iterator[str]:
         yield "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in sheet.facts)
 
 
-def _commands(commands: list[Command]) -> Iterator[str]:
+def _commands(commands: list[CommandText]) -> Iterator[str]:
     if commands:
         yield "## Commands"
     for command in commands:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.entry import Entry
 from dyno.facts.imported import Document
-from dyno.facts.report import Command, Sheet
+from dyno.facts.report import CommandText, Sheet
 from dyno.facts.rig import Accelerator, Rig
 from dyno.measure.points import ENGINE
 from dyno.units import human_bytes
@@ -102,17 +102,17 @@ def _settings(entry: Entry) -> Facts:
 
 def commands(
     entries: Sequence[Entry], documents: Iterable[Document], studies: Iterable[tuple[str, str]]
-) -> list[Command]:
+) -> list[CommandText]:
     """`studies`: names and the text of their files."""
-    out = [Command(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
+    out = [CommandText(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
     servers: dict[tuple[str, str], dict[str, None]] = {}
     for entry in entries:
         for engine in (row.engine for row in entry.rows if row.engine is not None):
             for launch in engine.launches:
                 servers.setdefault((entry.series, _line(launch)), {})[entry.id] = None
-    out += [Command(f"server of {series}", text, list(ids)) for (series, text), ids in servers.items()]
+    out += [CommandText(f"server of {series}", text, list(ids)) for (series, text), ids in servers.items()]
     for d in documents:
-        out += [Command(f"{_ROLES[c.role]}, {d.file}:{c.line}", c.text) for c in d.commands[:_COMMANDS]]
+        out += [CommandText(f"{_ROLES[c.role]}, {d.file}:{c.line}", c.text) for c in d.commands[:_COMMANDS]]
     return out
 
 
