@@ -196,19 +196,19 @@ class Two(NamedTuple):
 
     @property
     def rows(self) -> tuple[Row, Row]:
-        return self.a[0].row, self.b[0].row
+        return self.a[0], self.b[0]
 
     def settings(self, name: str) -> tuple[Scalar | None, Scalar | None]:
         return self.rows[0].setting(name), self.rows[1].setting(name)
 
     def means(self, figure: Callable[[Row], float | None]) -> list[float | None]:
         """Return the mean over each side's runs."""
-        values = ([v for m in group if (v := figure(m.row)) is not None] for group in (self.a, self.b))
+        values = ([v for m in group if (v := figure(m)) is not None] for group in (self.a, self.b))
         return [sum(side) / len(side) if side else None for side in values]
 
     def ratios(self, counted: Callable[[Row], tuple[float, float] | None]) -> list[float | None]:
         """Return the ratio of two counts, each summed over a side's runs."""
-        pairs = ([counts for m in group if (counts := counted(m.row))] for group in (self.a, self.b))
+        pairs = ([counts for m in group if (counts := counted(m))] for group in (self.a, self.b))
         return [sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None for side in pairs]
 
     def latencies(self, *stems: str) -> set[str]:
@@ -391,7 +391,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
-    """Settings that differ, without those that follow from another one that does."""
+    """Return the settings that differ, without those that follow from another difference."""
     sure = a.form == b.form == "run"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
@@ -411,7 +411,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
 
 
 def _same_model(x: Scalar | None, y: Scalar | None) -> bool:
-    """But for the words that tell its quantization."""
+    """Compare names without the words for a quantization."""
     return _QUANTIZATION.sub("", _last(x)) == _QUANTIZATION.sub("", _last(y))
 
 

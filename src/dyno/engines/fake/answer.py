@@ -27,7 +27,7 @@ class Script(msgspec.Struct):
     tokens: int = 0  # that it will have written
 
 
-class Answer:
+class FakeAnswer:
     """An answer on OpenAI's routes: as a stream, or in one piece where no stream was asked for."""
 
     data, end_mark = "data: ", "data: [DONE]"
@@ -53,7 +53,7 @@ class Answer:
     def tokens(self) -> int:
         return self._count
 
-    # ---- what is common to the protocols ----
+    # ---- common to the protocols ----
 
     def writes(self) -> list[bytes]:
         """Return one piece for each event, the last together with usage and end mark."""
@@ -95,7 +95,7 @@ class Answer:
         text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
         return chunk(f"{self.data}{text}{self._eol}{self._eol}".encode())
 
-    # ---- in OpenAI's words ----
+    # ---- OpenAI's ----
 
     def problem(self) -> str | None:
         """Return why the request is refused."""

@@ -19,7 +19,7 @@ import msgspec
 
 from dyno.clock import now_ns, wall_offset_ns
 from dyno.engines.fake import FakeSpec, tgi
-from dyno.engines.fake.answer import RESET, STALL, Answer, Script, plain, whole
+from dyno.engines.fake.answer import RESET, STALL, FakeAnswer, Script, plain, whole
 from dyno.engines.fake.tgi import TgiAnswer
 from dyno.errors import EngineError
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -174,7 +174,7 @@ class FakeServer:
         connection.script, connection.turn, connection.next, connection.log = script, self._turns, 0, [arrival]
         heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))
 
-    # ---- what it answers ----
+    # ---- answers ----
 
     def _answer(self, method: str, path: str, body: bytes) -> Script:
         try:
@@ -237,7 +237,7 @@ class FakeServer:
             os._exit(3)
         if fault == "not_a_stream":
             return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
-        answer = (TgiAnswer if path in tgi.ROUTES else Answer)(path, asked, self._spec, fault)
+        answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(path, asked, self._spec, fault)
         if fault in ("429", "500", "503"):
             return answer.refused(int(fault), f"as told: {fault}")
         if problem := answer.problem():

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dyno.engines.fake import FakeSpec
-from dyno.engines.fake.answer import HEAD, LAST_CHUNK, Answer, Script, chunk, whole
+from dyno.engines.fake.answer import HEAD, LAST_CHUNK, FakeAnswer, Script, chunk, whole
 
 ROUTES = ("/", "/generate", "/generate_stream")
 
 _OVERLOADED = "Model is overloaded"
 _ERROR_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 503: "healthcheck"}
-# What the router refuses, in its words. (Its description allows a top_p of 1.)
+# The router's limits, in its words. (Its description allows a top_p of 1.)
 _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("temperature", lambda v: v > 0, "must be strictly positive"),
     ("repetition_penalty", lambda v: v > 0, "must be strictly positive"),
@@ -28,8 +28,8 @@ _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 _SAMPLES = ("temperature", "top_k", "top_p", "typical_p")
 
 
-class TgiAnswer(Answer):
-    """To POST /generate, /generate_stream, and /, which is either."""
+class TgiAnswer(FakeAnswer):
+    """An answer to POST /generate, /generate_stream, and /, which is either."""
 
     data, end_mark = "data:", ""  # its framework writes no space before JSON
 

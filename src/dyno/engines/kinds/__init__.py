@@ -1,6 +1,6 @@
 """The engines dyno knows. A new one is a file and a line here."""
 
-from dyno.engines.kinds.base import Kind
+from dyno.engines.kinds.base import EngineKind
 from dyno.engines.kinds.fake import FakeKind
 from dyno.engines.kinds.llamacpp import LlamaCpp
 from dyno.engines.kinds.sglang import SgLang
@@ -10,7 +10,7 @@ from dyno.engines.kinds.vllm import Vllm
 from dyno.errors import UsageError
 
 
-class OpenAi(Kind):
+class OpenAi(EngineKind):
     """Any server that runs already: dyno attaches to it, and compares what it reports with the setting."""
 
     name = "openai"
@@ -18,12 +18,12 @@ class OpenAi(Kind):
     starts = False
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, EngineKind] = {
     kind.name: kind for kind in (Vllm(), Tgi(), LlamaCpp(), SgLang(), Transformers(), OpenAi(), FakeKind())
 }
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> EngineKind:
     try:
         return KINDS[name]
     except KeyError:

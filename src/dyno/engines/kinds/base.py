@@ -42,7 +42,7 @@ class Program(msgspec.Struct, frozen=True):
     absent: bool = False  # not on this machine: its command is only shown
 
 
-class Option(NamedTuple):
+class EngineFlag(NamedTuple):
     """How to pass one setting to the versions from `since` until before `until`."""
 
     give: Callable[[Any], Sequence[str]]  # raises KeyError for a value that it can't pass
@@ -50,7 +50,7 @@ class Option(NamedTuple):
     until: str = ""
 
 
-Options = Mapping[str, Option | Sequence[Option]]  # of each setting, the ways to pass it
+EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
 
 
 def span(since: str, until: str) -> str:
@@ -63,22 +63,22 @@ def within(version: str | None, since: str, until: str) -> bool:
     return not before(version, since) and (not until or before(version, until))
 
 
-def flag(name: str, since: str = "", until: str = "") -> Option:
-    return Option(lambda value: (name, str(value)), since, until)
+def flag(name: str, since: str = "", until: str = "") -> EngineFlag:
+    return EngineFlag(lambda value: (name, str(value)), since, until)
 
 
-def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> Option:
-    return Option(lambda value: on if value else off, since, until)
+def switch(on: Sequence[str], off: Sequence[str], since: str = "", until: str = "") -> EngineFlag:
+    return EngineFlag(lambda value: on if value else off, since, until)
 
 
-def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> Option:
+def one_of(name: str, words: Mapping[str, str | None], since: str = "", until: str = "") -> EngineFlag:
     """Allow only these values, in the engine's own words; None: no flag is needed."""
 
     def give(value: str) -> Sequence[str]:
         own = words[word(value)]
         return () if own is None else (name, own)
 
-    return Option(give, since, until)
+    return EngineFlag(give, since, until)
 
 
 class LogFacts(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class LogFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}
 
 
-class Kind:
+class EngineKind:
     """One subclass for each engine, in a file of its own."""
 
     name: ClassVar[str]
@@ -98,7 +98,7 @@ class Kind:
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
-    options: ClassVar[Options] = {}
+    options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
@@ -183,7 +183,7 @@ class Kind:
     def _option(self, name: str, value: Any, version: str | None) -> Sequence[str]:
         ways = self.options.get(name, [])
         others = []
-        for way in [ways] if isinstance(ways, Option) else ways:
+        for way in [ways] if isinstance(ways, EngineFlag) else ways:
             try:
                 words = way.give(value)
             except KeyError:

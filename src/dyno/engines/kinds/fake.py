@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 
 from dyno.engines.fake import FakeSpec, changed
-from dyno.engines.kinds.base import Kind, Option, Program
+from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
 from dyno.facts.engine import EngineSpec
 
 
-class FakeKind(Kind):
+class FakeKind(EngineKind):
     name = "fake"
     title = "The fake engine"
     computes = False
     options = {
-        **dict.fromkeys(("served_name", "max_model_len"), Option(lambda _: ())),
-        "prefix_caching": Option(lambda on: {False: ()}[on]),  # it has none
+        **dict.fromkeys(("served_name", "max_model_len"), EngineFlag(lambda _: ())),
+        "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # it has none
     }
 
     def default_name(self, spec: EngineSpec) -> str:
@@ -26,11 +26,11 @@ class FakeKind(Kind):
         return {"prefix_caching": False}
 
     def own_program(self) -> Program | None:
-        # -P: a folder named dyno where the user stands is not this package.
+        # -P: a folder named dyno in the current one is not this package.
         return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="dyno", embedded=True)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        self.flags(spec, None)  # what it can't do is an error here too
+        self.flags(spec, None)  # a setting that it can't do is an error here too
         default = FakeSpec()
         own = FakeSpec(
             model=spec.served_name or spec.model or default.model,

@@ -10,10 +10,10 @@ import msgspec
 
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
-    Kind,
+    EngineFlag,
+    EngineFlags,
+    EngineKind,
     LogFacts,
-    Option,
-    Options,
     Program,
     count,
     flag,
@@ -34,19 +34,19 @@ _CACHE_TYPES = {
 }  # fmt: skip
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
-_OPTIONS: Options = {
+_OPTIONS: EngineFlags = {
     "served_name": flag("--alias"),
-    "quantization": Option(lambda _: ()),  # it is the file's: checked there, not said
-    "kv_cache_dtype": Option(lambda v: [*_K.give(v), *_V.give(v)]),
-    "tensor_parallel": Option(lambda _: ["--split-mode", "row"]),  # over the devices that are visible
-    "pipeline_parallel": Option(lambda _: ["--split-mode", "layer"]),
-    "max_batched_tokens": Option(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),
+    "quantization": EngineFlag(lambda _: ()),  # it is the file's: checked there, no flag
+    "kv_cache_dtype": EngineFlag(lambda v: [*_K.give(v), *_V.give(v)]),
+    "tensor_parallel": EngineFlag(lambda _: ["--split-mode", "row"]),  # over the devices that are visible
+    "pipeline_parallel": EngineFlag(lambda _: ["--split-mode", "layer"]),
+    "max_batched_tokens": EngineFlag(lambda n: ["--batch-size", str(n), "--ubatch-size", str(n)]),
     "prefix_caching": (
         switch(["--cache-prompt"], ["--no-cache-prompt", "--cache-ram", "0"], since="7716"),
-        Option(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off
+        EngineFlag(lambda on: {True: ()}[on], until="7716"),  # on; only a request could turn it off
     ),
     "draft_model": (
-        Option(lambda m: ["--spec-draft-model", m, "--spec-type", "draft-simple"], since="9131"),
+        EngineFlag(lambda m: ["--spec-draft-model", m, "--spec-type", "draft-simple"], since="9131"),
         flag("--model-draft", until="9131"),
     ),
     "draft_tokens": (flag("--spec-draft-n-max", since="8955"), flag("--draft-max", since="4159", until="8955")),
@@ -64,7 +64,7 @@ _OWN_FLAGS = {
 }
 
 
-class LlamaCpp(Kind):
+class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     programs = ("llama-server",)
@@ -80,7 +80,7 @@ class LlamaCpp(Kind):
     }
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
-        """Without a model, dyno's own small one."""
+        """Fill in dyno's own small model where none is given."""
         if spec.model:
             return spec
         kinds = {word(q): q for q in own_model.QUANTIZATIONS}
@@ -99,13 +99,13 @@ class LlamaCpp(Kind):
         )
 
     def own_program(self) -> Program | None:
-        """The wheel's, where no llama-server is at hand."""
+        """Return the wheel's, for machines without a llama-server."""
         try:
             # Not by importing it: llama.cpp's libraries and threads have no place in the process that measures.
             version = importlib.metadata.version("xllamacpp")
         except importlib.metadata.PackageNotFoundError:
             return None
-        # -P: a folder named dyno where the user stands is not this package.
+        # -P: a folder named dyno in the current one is not this package.
         argv = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
         build = version.rpartition(".")[2]  # 2026.10.11549 holds llama.cpp's build 11549
         return Program(argv, build, where=f"the wheel xllamacpp {version}", embedded=True)
@@ -149,7 +149,7 @@ class LlamaCpp(Kind):
         return {"OMP_WAIT_POLICY": "passive"} if program.embedded else {}
 
     def _bench_flags(self, spec: EngineSpec) -> list[str]:
-        """What llama-bench calls by other names than llama-server."""
+        """Return the settings by llama-bench's own flags."""
         out = []
         if spec.kv_cache_dtype and spec.kv_cache_dtype != "auto":
             kind = _CACHE_TYPES[word(spec.kv_cache_dtype)]
@@ -191,8 +191,8 @@ class LlamaCpp(Kind):
 
 
 def llama_bench(program: Program, by: str | None) -> str | None:
-    """Beside the llama-server that is used: another build's is another engine. On PATH, where it is asked for by name
-    and no llama-server is there."""
+    """Return the one beside the llama-server in use: another build is another engine. For the embedded engine, one on
+    PATH where it is asked for by name."""
     if program.embedded:
         return shutil.which("llama-bench") if by == "llama-bench" else None
     if program.absent:  # where it is to run, it may be

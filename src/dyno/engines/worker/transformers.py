@@ -9,10 +9,28 @@ from typing import Any
 
 from . import Answer, Job, RefusedError, WorkerEngine, iteration, now_ns
 
+_FLAGS: dict[str, type] = {
+    "--device": str, "--threads": int, "--load-format": str, "--attn-implementation": str, "--draft-model": str,
+    "--draft-tokens": int, "--max-batch-size": int, "--cb-max-batch-tokens": int, "--cb-max-memory-percent": float,
+    "--cb-num-blocks": int,
+}  # fmt: skip
+
+
+def _options(flags: list[str]) -> argparse.Namespace:
+    p = argparse.ArgumentParser(prog="transformers", allow_abbrev=False)
+    p.add_argument("--model", required=True)
+    p.add_argument("--dtype", default="auto")
+    p.add_argument("--quantization", choices=("bnb-4bit", "bnb-8bit"))
+    for name, kind in _FLAGS.items():
+        p.add_argument(name, type=kind)
+    for name in ("--continuous-batching", "--no-continuous-batching", "--trust-remote-code"):
+        p.add_argument(name, action="store_true")
+    return p.parse_args(flags)
+
 
 class TransformersWorker(WorkerEngine):
     def __init__(self, flags: list[str]) -> None:
-        options = self._options(flags)
+        options = _options(flags)
         import torch
         import transformers
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -25,9 +43,9 @@ class TransformersWorker(WorkerEngine):
         dtype = options.dtype if options.dtype == "auto" else getattr(torch, options.dtype)
         remote = options.trust_remote_code
         config = AutoConfig.from_pretrained(options.model, trust_remote_code=remote)
-        extra: dict[str, Any] = (
-            {"attn_implementation": options.attn_implementation} if options.attn_implementation else {}
-        )
+        extra: dict[str, Any] = {}
+        if options.attn_implementation:
+            extra["attn_implementation"] = options.attn_implementation
         if options.quantization:
             bits = {"bnb-4bit": "load_in_4bit", "bnb-8bit": "load_in_8bit"}[options.quantization]
             extra["quantization_config"] = transformers.BitsAndBytesConfig(**{bits: True})
@@ -50,26 +68,6 @@ class TransformersWorker(WorkerEngine):
                 self.draft.generation_config.num_assistant_tokens_schedule = "constant"
                 self.draft.generation_config.assistant_confidence_threshold = 0.0
         self._tokenizer: Any = None
-
-    def _options(self, flags: list[str]) -> argparse.Namespace:
-        p = argparse.ArgumentParser(prog="transformers", allow_abbrev=False)
-        p.add_argument("--model", required=True)
-        p.add_argument("--dtype", default="auto")
-        p.add_argument("--device")
-        p.add_argument("--threads", type=int)
-        p.add_argument("--load-format")
-        p.add_argument("--quantization", choices=("bnb-4bit", "bnb-8bit"))
-        p.add_argument("--attn-implementation")
-        p.add_argument("--draft-model")
-        p.add_argument("--draft-tokens", type=int)
-        p.add_argument("--max-batch-size", type=int, help="requests worked on at once")
-        p.add_argument("--cb-max-batch-tokens", type=int)
-        p.add_argument("--cb-max-memory-percent", type=float)
-        p.add_argument("--cb-num-blocks", type=int)
-        p.add_argument("--continuous-batching", action="store_true")
-        p.add_argument("--no-continuous-batching", action="store_true")
-        p.add_argument("--trust-remote-code", action="store_true")
-        return p.parse_args(flags)
 
     def facts(self) -> dict[str, Any]:
         config = self.model.config.get_text_config()
