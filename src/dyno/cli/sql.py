@@ -18,7 +18,7 @@ from dyno.errors import StoreError, UsageError
 from dyno.report.table import markdown, terminal, text_table, write_csv
 
 if TYPE_CHECKING:
-    from dyno.store.sql import Answer, Tables
+    from dyno.store.sql import QueryResult, Tables
 
 _WIDEST = 100  # of a cell in the terminal; other forms have it whole
 _EXAMPLES = """examples:
@@ -85,7 +85,7 @@ def _tables(tables: "Tables") -> str:
     return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
 
 
-def _print(answer: "Answer", how: str | None) -> None:
+def _print(answer: "QueryResult", how: str | None) -> None:
     if how == "csv":
         write_csv(for_programs(), itertools.chain([answer.columns], answer.rows))
     elif how == "json":
