@@ -25,7 +25,8 @@ import numpy as np
 
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
-from dyno.conduct.offline import OfflineOutcome, conduct
+from dyno.conduct.offline import conduct
+from dyno.conduct.trial import Outcome
 from dyno.engines import environment, model
 from dyno.errors import DynoError
 from dyno.facts.engine import EngineSpec
@@ -245,9 +246,9 @@ def trials(setting: EngineSpec) -> list[TrialSpec]:
     ]
 
 
-def undisturbed(wanted: list[TrialSpec], runs: Path) -> list[OfflineOutcome]:
+def undisturbed(wanted: list[TrialSpec], runs: Path) -> list[Outcome]:
     """Those during which others used the machine are measured again; the last attempt counts, whatever came of it."""
-    done: dict[int, OfflineOutcome] = {}
+    done: dict[int, Outcome] = {}
     for _ in range(ATTEMPTS):
         left = [i for i in range(len(wanted)) if i not in done or _disturbed(done[i])]
         for outcome in conduct([wanted[i] for i in left], runs=runs):
@@ -255,7 +256,7 @@ def undisturbed(wanted: list[TrialSpec], runs: Path) -> list[OfflineOutcome]:
     return [done[i] for i in range(len(wanted))]
 
 
-def _disturbed(outcome: OfflineOutcome) -> bool:
+def _disturbed(outcome: Outcome) -> bool:
     return any(f.code == "client.others_cpu" for f in outcome.result.findings)
 
 
@@ -263,7 +264,7 @@ def _key(trial: TrialSpec) -> tuple[Any, ...]:
     return trial.kind, trial.workload.input_len, trial.workload.output_len, trial.workload.num_prompts
 
 
-def row(outcomes: list[OfflineOutcome]) -> list[str]:
+def row(outcomes: list[Outcome]) -> list[str]:
     pp, tg, through, latency = outcomes
     facts, target = pp.run.engine(), pp.manifest.target
     weights = (target.quantization or target.dtype or "").replace("all ", "").replace("(guessed)", "").strip()
@@ -279,7 +280,7 @@ def row(outcomes: list[OfflineOutcome]) -> list[str]:
     ]
 
 
-def _share(outcome: OfflineOutcome, what: str, of: str) -> str:
+def _share(outcome: Outcome, what: str, of: str) -> str:
     roof = outcome.result.roofline
     value = next((getattr(s, of) for s in roof.shares if s.what == what), None) if roof else None
     name = {"bandwidth": "BW", "arithmetic": "FLOPS"}[of]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.conduct.offline import OfflineOutcome
+from dyno.conduct.trial import Outcome
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
@@ -100,12 +100,12 @@ def summary(kind: str, measured: Sequence[Iteration], **more: Any) -> OfflineSum
     return OfflineSummary(**{**fields, **more})
 
 
-def outcome(path: Path, the_trial: TrialSpec, its: list[Iteration], result: Result | None = None) -> OfflineOutcome:
+def outcome(path: Path, the_trial: TrialSpec, its: list[Iteration], result: Result | None = None) -> Outcome:
     path.mkdir(parents=True, exist_ok=True)
     if result is None:
         measured = [i for i in its if not i.warmup]
         result = Result(None, [], "sound", offline=summary(the_trial.kind, measured))
-    return OfflineOutcome(Run(path), manifest(the_trial), result, its)
+    return Outcome(Run(path), manifest(the_trial), result, its)
 
 
 # ---- a micro benchmark's ----
@@ -142,8 +142,8 @@ def micro_result(shares: list[Share] | None = None, findings: list[Finding] | No
     return Result(None, findings or [], verdict(findings or []), roofline=roofline)
 
 
-def micro_outcome(path: Path, the_trial: TrialSpec, samples_ns: Sequence[int]) -> OfflineOutcome:
-    return OfflineOutcome(
+def micro_outcome(path: Path, the_trial: TrialSpec, samples_ns: Sequence[int]) -> Outcome:
+    return Outcome(
         Run(path), manifest(the_trial), micro_result(), micro_iterations(the_trial, samples_ns), interrupted=False
     )
 

@@ -29,7 +29,7 @@ def serve(id: str, series: str, concurrency: float, speed: float, ms: float, **m
     n |= {f"{s}_{stem}_ms": Number(ms * f, definition=f"dyno.{stem}") for s, f in (("median", 1), ("p99", 3.0))
           for stem in ("ttft", "tpot")}  # fmt: skip
     load = {"concurrency": concurrency, "num_prompts": concurrency * 10, "dataset": "random", "input_len": 512}
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "verdict": "sound",
         "completed": 100,
         "failed": 0,
@@ -38,7 +38,7 @@ def serve(id: str, series: str, concurrency: float, speed: float, ms: float, **m
         "axes": {"concurrency": concurrency},
         "load": load,
     }
-    return Entry(id=id, series=series, kind="serve", **(told | more))
+    return Entry(id=id, series=series, kind="serve", **(fields | more))
 
 
 def full(id: str, series: str, concurrency: float, speed: float, ms: float, **more: Any) -> Entry:
@@ -89,7 +89,7 @@ def some(a: str = "a", b: str = "b") -> list[Entry]:
     ]
 
 
-def made(entries: list[Entry]) -> dict[str, Chart]:
+def by_name(entries: list[Entry]) -> dict[str, Chart]:
     words = Words("", "", [], [], [])
     report = Report("T", "2026-01-01", "0", "sound", words, entries, [])
     return {chart.name: chart for chart in charts(report)}
@@ -97,7 +97,7 @@ def made(entries: list[Entry]) -> dict[str, Chart]:
 
 @pytest.fixture(scope="module")
 def all_charts() -> dict[str, Chart]:
-    return made(some())
+    return by_name(some())
 
 
 def units(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -125,15 +125,15 @@ def words(chart: Chart, **values: Any) -> list[str]:
 def scene(chart: Chart, **values: Any) -> list[dict[str, Any]]:
     """Items of all marks that are drawn."""
     graph = vl_convert.vegalite_to_scenegraph(json.dumps(picture.complete(chart, width=720, dark=False, values=values)))
-    found = []
+    items = []
 
     def walk(item: dict[str, Any]) -> None:
         for inner in item.get("items", []):
-            found.append({**inner, "mark": item.get("marktype"), "role": item.get("role")})
+            items.append({**inner, "mark": item.get("marktype"), "role": item.get("role")})
             walk(inner)
 
     walk(graph["scenegraph"])
-    return found
+    return items
 
 
 def test_each_family_of_charts_is_made_where_its_data_is_there(all_charts: dict[str, Chart]) -> None:
@@ -142,8 +142,8 @@ def test_each_family_of_charts_is_made_where_its_data_is_there(all_charts: dict[
         "tradeoff-concurrency", "requests-concurrency", "timeline", "cost-concurrency", "cheapest-concurrency",
         "memory", "power-time", "energy-concurrency", "roofline", "quality", "side-by-side",
     }  # fmt: skip
-    assert made([]) == {}
-    assert set(made(some()[:1])) == {"distribution", "timeline", "memory", "power-time", "roofline", "side-by-side"}
+    assert by_name([]) == {}
+    assert set(by_name(some()[:1])) == {"distribution", "timeline", "memory", "power-time", "roofline", "side-by-side"}
 
 
 def test_every_chart_has_axis_titles_and_a_place_for_the_page_to_hide_series(all_charts: dict[str, Chart]) -> None:
@@ -208,7 +208,7 @@ def test_the_verdict_is_a_shape_with_a_legend_only_where_one_is_needed(all_chart
     shapes = {str(i.get("shape")) for i in scene(all_charts["ttft-concurrency"]) if i["mark"] == "symbol"}
     assert {"circle", "triangle-up"} <= shapes
     assert "Verdict" in words(all_charts["ttft-concurrency"])
-    sound = made([serve("t1", "a", 1, 10, 5), serve("t2", "a", 2, 20, 6)])
+    sound = by_name([serve("t1", "a", 1, 10, 5), serve("t2", "a", 2, 20, 6)])
     assert "Verdict" not in words(sound["ttft-concurrency"])
     assert any(text.endswith("✕") for text in words(all_charts["quality"]))
     assert any(text.endswith("?") for text in words(all_charts["micro"]))
@@ -226,20 +226,20 @@ def test_bars_begin_at_zero(all_charts: dict[str, Chart]) -> None:
 
 
 def test_a_series_has_one_colour_in_all_charts(all_charts: dict[str, Chart]) -> None:
-    found: dict[str, set[str]] = {}
+    colours: dict[str, set[str]] = {}
     for chart in all_charts.values():
         for unit in units(chart.spec):
             color = unit["encoding"].get("color")
             if color and color["field"] == "series":
                 for name, shade in zip(color["scale"]["domain"], color["scale"]["range"], strict=True):
-                    found.setdefault(name, set()).add(shade)
-    assert found == {"a": {PALETTE[0]}, "b": {PALETTE[1]}}
+                    colours.setdefault(name, set()).add(shade)
+    assert colours == {"a": {PALETTE[0]}, "b": {PALETTE[1]}}
     assert FAILURE not in PALETTE
 
 
 def test_more_series_than_colours_differ_by_their_line() -> None:
     many = [serve(f"t{i}{c}", f"s{i}", c, 10 + i, 5) for i in range(9) for c in (1, 2)]
-    lines = next(units(made(many)["throughput-concurrency"].spec))["encoding"]
+    lines = next(units(by_name(many)["throughput-concurrency"].spec))["encoding"]
     pairs = list(zip(lines["color"]["scale"]["range"], map(str, lines["strokeDash"]["scale"]["range"]), strict=True))
     assert len(set(pairs)) == 9
 
@@ -247,12 +247,12 @@ def test_more_series_than_colours_differ_by_their_line() -> None:
 @pytest.mark.real  # it takes seconds
 def test_every_chart_is_drawn_with_its_title_and_names_of_strangers_stay_data() -> None:
     name = "<script>alert(1)</script>\"'\\[0].x\u2028${1}" + "y" * 300
-    for chart in made(some(name, "b'\u2029")).values():
+    for chart in by_name(some(name, "b'\u2029")).values():
         assert chart.title in words(chart), chart.name
         assert "<script" not in drawn(chart), chart.name
         vega = vl_convert.vegalite_to_vega(json.dumps(picture.complete(chart)))
-        told = [s for s in expressions(vega) if "alert(1)" in s and not s.startswith("vlSelectionTuples")]
-        assert told == [], chart.name
+        leaks = [s for s in expressions(vega) if "alert(1)" in s and not s.startswith("vlSelectionTuples")]
+        assert leaks == [], chart.name
 
 
 def expressions(value: Any, key: str = "") -> Iterator[str]:
@@ -280,9 +280,9 @@ def test_a_machine_of_which_a_part_was_measured_is_dashed_and_called_an_estimate
 
 def test_only_what_the_data_has_can_be_switched_to() -> None:
     bare = [serve("t1", "a", 1, 10, 5), serve("t2", "a", 2, 20, 6)]
-    assert made(bare)["throughput-concurrency"].per == ["measured"]
+    assert by_name(bare)["throughput-concurrency"].per == ["measured"]
     known = [msgspec.structs.replace(e, accelerators=2) for e in bare]
-    assert made(known)["throughput-concurrency"].per == ["measured", "accelerator"]
+    assert by_name(known)["throughput-concurrency"].per == ["measured", "accelerator"]
 
 
 def test_axes_are_logarithmic_where_the_range_asks_for_it(all_charts: dict[str, Chart]) -> None:
@@ -290,7 +290,7 @@ def test_axes_are_logarithmic_where_the_range_asks_for_it(all_charts: dict[str, 
     assert first["x"]["scale"]["type"] == "log"
     assert first["x"]["axis"]["values"] == [1, 8, 64]
     assert first["y"]["scale"]["type"] == "log"
-    near = made([serve("t1", "a", 1, 10, 5), serve("t2", "a", 2, 20, 6)])
+    near = by_name([serve("t1", "a", 1, 10, 5), serve("t2", "a", 2, 20, 6)])
     first = next(units(near["ttft-concurrency"].spec))["encoding"]
     assert first["x"]["scale"]["type"] == "linear"
     assert first["y"]["scale"] == {"zero": True, "nice": True}
@@ -299,7 +299,7 @@ def test_axes_are_logarithmic_where_the_range_asks_for_it(all_charts: dict[str, 
 def test_workloads_are_never_on_one_line() -> None:
     short = [serve("t1", "a", c, 10 * c, 5) for c in (1, 2, 4)]
     long = [serve("t2", "a", c, 5 * c, 9, load={"concurrency": c, "dataset": "sharegpt"}) for c in (1, 2)]
-    chart = made(short + long)["throughput-concurrency"]
+    chart = by_name(short + long)["throughput-concurrency"]
     select = next(p for p in chart.spec["params"] if p["name"] == "workload")
     assert select["bind"]["labels"] == ["random, 512 in", "sharegpt"]
     assert select["value"] == 0
@@ -311,7 +311,7 @@ def test_figures_of_two_definitions_are_shown_one_at_a_time() -> None:
     def one(id: str, series: str, c: float, key: str) -> Entry:
         return serve(id, series, c, 10, 5, figures={"mean_tpot_ms": Number(5.0 * c, definition=key)})
 
-    chart = made([one("t1", "a", 1, "vllm.tpot"), one("t2", "a", 2, "dyno.tpot"), one("t3", "b", 1, "guidellm.tpot"),
+    chart = by_name([one("t1", "a", 1, "vllm.tpot"), one("t2", "a", 2, "dyno.tpot"), one("t3", "b", 1, "guidellm.tpot"),
                   one("t4", "b", 2, "guidellm.tpot")])["tpot-concurrency"]  # fmt: skip
     assert [row["meaning"] for row in chart.rows] == [0, 0, 1, 1]
     select = next(p for p in chart.spec["params"] if p["name"] == "meaning")
@@ -328,7 +328,7 @@ def test_figures_of_two_definitions_are_shown_one_at_a_time() -> None:
 )
 def test_the_pareto_front_is_what_nothing_else_beats(points: list[tuple[float, float, Verdict]], front: object) -> None:
     entries = [serve(f"t{i}", f"s{i % 2}", i + 1, speed, ms, verdict=v) for i, (ms, speed, v) in enumerate(points)]
-    chart = made(entries)["tradeoff-concurrency"]
+    chart = by_name(entries)["tradeoff-concurrency"]
     vega = vl_convert.vegalite_to_vega(json.dumps(picture.complete(chart, width=720)))
     line = next(m for m in vega["marks"] if m["encode"]["update"].get("interpolate", {}).get("value") == "step-after")
     # The same steps in Python that the view takes: what it filters by is in the specification.
@@ -346,12 +346,12 @@ def drawn_front(chart: Chart) -> list[tuple[float, float]]:
     corners = [(round(i["x"], 1), round(i["y"], 1)) for i in items if i["mark"] == "line" and i.get("strokeWidth") == 5]
     dots = {(round(i["x"], 1), round(i["y"], 1)) for i in items if i["mark"] == "symbol" and i.get("size") == 60}
     assert set(corners) <= dots
-    told = sorted({(row["p99_ttft_0"], row["output_throughput"]) for row in chart.rows})
+    pairs = sorted({(row["p99_ttft_0"], row["output_throughput"]) for row in chart.rows})
     xs = sorted({x for x, _ in dots})
     ys = sorted({y for _, y in dots}, reverse=True)
-    assert (len(xs), len(ys)) == (len({x for x, _ in told}), len({y for _, y in told}))
-    x_of = dict(zip(xs, sorted({x for x, _ in told}), strict=True))
-    y_of = dict(zip(ys, sorted({y for _, y in told}), strict=True))
+    assert (len(xs), len(ys)) == (len({x for x, _ in pairs}), len({y for _, y in pairs}))
+    x_of = dict(zip(xs, sorted({x for x, _ in pairs}), strict=True))
+    y_of = dict(zip(ys, sorted({y for _, y in pairs}), strict=True))
     return [(x_of[x], y_of[y]) for x, y in corners]
 
 
@@ -360,7 +360,7 @@ def test_printed_figures_stay_as_printed_and_own_ones_are_short() -> None:
         serve("t1", "a", 1, 10, 5, figures={"output_throughput": Number(1234.5678, half=0.00005)}),
         serve("t2", "a", 2, 10, 5, figures={"output_throughput": Number(1234.5678)}),
     ]
-    assert [row["output_throughput"] for row in made(entries)["throughput-concurrency"].rows] == [1234.5678, 1234.6]
+    assert [row["output_throughput"] for row in by_name(entries)["throughput-concurrency"].rows] == [1234.5678, 1234.6]
 
 
 def test_a_timeline_says_how_many_requests_it_shows(all_charts: dict[str, Chart]) -> None:
@@ -381,11 +381,13 @@ def test_a_thousand_entries_stay_within_bounds() -> None:
         )
         for i in range(1000)
     ]
-    found = made([msgspec.structs.replace(e, bars=bars, quantiles={"ttft": points, "tpot": points}) for e in many])
-    assert sum(len(row["sent"]) for row in found["timeline"].rows) <= 12_000
-    assert sum(len(row["ms"]) for row in found["distribution"].rows) <= 12_000
-    assert "400 of 1000 trials" in found["timeline"].about
-    assert all(any(row["error"]) for row in found["timeline"].rows)  # what failed isn't left out
+    drawn_charts = by_name(
+        [msgspec.structs.replace(e, bars=bars, quantiles={"ttft": points, "tpot": points}) for e in many]
+    )
+    assert sum(len(row["sent"]) for row in drawn_charts["timeline"].rows) <= 12_000
+    assert sum(len(row["ms"]) for row in drawn_charts["distribution"].rows) <= 12_000
+    assert "400 of 1000 trials" in drawn_charts["timeline"].about
+    assert all(any(row["error"]) for row in drawn_charts["timeline"].rows)  # what failed isn't left out
 
 
 def test_a_rate_has_a_line_of_what_was_offered() -> None:
@@ -393,6 +395,12 @@ def test_a_rate_has_a_line_of_what_was_offered() -> None:
         serve(f"t{r}", "a", r, 128 * r, 5, load={"rate": r, "input_len": 512}, axes={"rate": r})
         for r in (1.0, 2.0, 4.0)
     ]
-    found = made(entries)
-    assert "served = offered" in words(found["served-rate"])
-    assert "Offered rate (requests/s)" in words(found["throughput-rate"])
+    drawn_charts = by_name(entries)
+    assert "served = offered" in words(drawn_charts["served-rate"])
+    assert "Offered rate (requests/s)" in words(drawn_charts["throughput-rate"])
+
+
+def test_a_result_without_a_figure_that_is_shown_is_not_drawn_as_failed() -> None:
+    other = serve("t3", "b", 1, 0, 0, figures={"total_input_tokens": Number(9.0)})
+    rows = by_name([serve("t1", "a", 1, 10, 5), other])["side-by-side"].rows
+    assert [(row["series"], "why" in row) for row in rows] == [("a", False)]

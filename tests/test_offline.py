@@ -17,8 +17,9 @@ import pytest
 
 from dyno.cli.main import main
 from dyno.conduct import offline
-from dyno.conduct.offline import OfflineOutcome, conduct, reopened
+from dyno.conduct.offline import conduct, reopened
 from dyno.conduct.session import Watcher
+from dyno.conduct.trial import Outcome
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
@@ -43,7 +44,7 @@ def trial(
     )
 
 
-def measured(tmp_path: Path, *trials: TrialSpec) -> list[OfflineOutcome]:
+def measured(tmp_path: Path, *trials: TrialSpec) -> list[Outcome]:
     return list(conduct(trials, runs=tmp_path / "runs"))
 
 

@@ -1,12 +1,11 @@
 """Commands, versions and names in a report against its results."""
 
-from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from dyno.audit import wording as commands
+from dyno.audit import wording
 from dyno.audit.document import read_text
-from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
 
 BLOCK = """============ Serving Benchmark Result ============
@@ -31,8 +30,9 @@ def report(*parts: str) -> Document:
     return read_text("r.md", "\n".join(parts).encode())
 
 
-def said(check: Callable[[Sequence[Document]], Iterator[Finding]], *documents: Document) -> list[tuple[str, str]]:
-    return [(f.code, f.level) for f in check(documents)]
+def said(check: Any, *documents: Document) -> list[tuple[str, str]]:
+    """Names of models are looked for in all documents, everything else in one."""
+    return [(f.code, f.level) for f in (check(documents) if check is wording.models_named else check(*documents))]
 
 
 SERVE = "vllm serve org/Thing-8B-Instruct -tp {tp} --max-num-seqs {seqs} --max-model-len 8192"
@@ -41,25 +41,25 @@ CLIENT = "vllm bench serve --model org/Thing-8B-Instruct --num-prompts {n} --max
 
 def test_a_command_that_is_not_of_the_results_after_it() -> None:
     own = report("# Runs", listing(CLIENT.format(n=1000, c=64), block(concurrency=64)))
-    assert said(commands.command_differs, own) == []
+    assert said(wording.command_differs, own) == []
     other = report("# Runs", listing(CLIENT.format(n=1000, c=64), block(concurrency=64), block(concurrency=128)))
-    assert said(commands.command_differs, other) == [("consistency.command", "note")]
+    assert said(wording.command_differs, other) == [("consistency.command", "note")]
 
 
 def test_a_few_requests_that_nobody_tells_of() -> None:
     how = ("# Runs", "## How", listing(CLIENT.format(n=1000, c=64)), "## Results")
-    assert said(commands.fewer_than_commanded, report(*how, *[listing(block(1000))] * 3)) == []
-    assert said(commands.fewer_than_commanded, report(*how, *[listing(block(984))] * 3)) == [
+    assert said(wording.fewer_than_commanded, report(*how, *[listing(block(1000))] * 3)) == []
+    assert said(wording.fewer_than_commanded, report(*how, *[listing(block(984))] * 3)) == [
         ("requests.failed", "doubt")
     ]
-    assert said(commands.fewer_than_commanded, report(*how, *[listing(block(400))] * 3)) == []  # another load, perhaps
+    assert said(wording.fewer_than_commanded, report(*how, *[listing(block(400))] * 3)) == []  # another load, perhaps
 
 
 @pytest.mark.parametrize(("second", "told"), [("0.9.1", []), ("0.10.0", [("comparability.engine_differs", "doubt")])])
 def test_two_versions_of_an_engine_in_one_comparison(second: str, told: list[tuple[str, str]]) -> None:
     dumps = [f"PyTorch version: 2.5.1\nvLLM Version: {version}" for version in ("0.9.1", second)]
     d = report("# A vs B", *map(listing, dumps), "## Results", listing(block()))
-    assert said(commands.versions_differ, d) == told
+    assert said(wording.versions_differ, d) == told
 
 
 def test_more_than_one_setting_changed_between_what_is_compared() -> None:
@@ -67,14 +67,14 @@ def test_more_than_one_setting_changed_between_what_is_compared() -> None:
         first, second = SERVE.format(tp=8, seqs=256), SERVE.format(tp=tp, seqs=seqs)
         return report(title, "## A", listing(first, block()), "## B", listing(second, block(seconds=90.0)))
 
-    assert said(commands.flags_differ, compared("# A vs B", 8, 256)) == []
-    assert said(commands.flags_differ, compared("# A vs B", 4, 256)) == []  # one thing: what is compared
-    assert said(commands.flags_differ, compared("# A vs B", 4, 1024)) == [("comparability.settings_differ", "doubt")]
-    assert said(commands.flags_differ, compared("# My tuning", 4, 1024)) == [("comparability.settings_differ", "note")]
+    assert said(wording.flags_differ, compared("# A vs B", 8, 256)) == []
+    assert said(wording.flags_differ, compared("# A vs B", 4, 256)) == []  # one thing: what is compared
+    assert said(wording.flags_differ, compared("# A vs B", 4, 1024)) == [("comparability.settings_differ", "doubt")]
+    assert said(wording.flags_differ, compared("# My tuning", 4, 1024)) == [("comparability.settings_differ", "note")]
     examples = report(
         "# A vs B", *(listing(SERVE.format(tp=n, seqs=100 * n)) for n in (1, 2, 4)), "## Run", listing(block())
     )
-    assert said(commands.flags_differ, examples) == []  # none but the last has results
+    assert said(wording.flags_differ, examples) == []  # none but the last has results
 
 
 def test_a_variable_that_is_a_slip_of_the_pen_is_named() -> None:
@@ -84,7 +84,7 @@ def test_a_variable_that_is_a_slip_of_the_pen_is_named() -> None:
         "## A", listing(right + SERVE.format(tp=8, seqs=256), block()),
         "## B", listing(wrong + SERVE.format(tp=4, seqs=256), block(seconds=90.0)),
     )  # fmt: skip
-    (finding,) = commands.flags_differ([d])
+    (finding,) = wording.flags_differ(d)
     assert "LLM_USE_TRITON_FLASH_ATTN where others have VLLM_USE_TRITON_FLASH_ATTN" in finding.text
 
 
@@ -94,13 +94,13 @@ def test_a_variable_that_is_a_slip_of_the_pen_is_named() -> None:
 )
 def test_a_model_named_in_words_that_is_not_the_one_that_ran(named: str, told: list[tuple[str, str]]) -> None:
     d = report("# Report", f"All of it is of {named} on one machine.", "", listing(SERVE.format(tp=1, seqs=8), block()))
-    assert said(commands.models_named, d) == told
+    assert said(wording.models_named, d) == told
 
 
 @pytest.mark.parametrize(("size", "told"), [("8B", []), ("70B", [("comparability.model_named", "note")])])
 def test_a_size_announced_above_a_command_that_runs_another(size: str, told: list[tuple[str, str]]) -> None:
     d = report("# Guide", f"An example with Thing-{size} follows.", "", listing(SERVE.format(tp=1, seqs=8)))
-    assert said(commands.size_named, d) == told
+    assert said(wording.size_named, d) == told
 
 
 SCORES = """| Tasks |Version|Filter|n-shot|  Metric   |   |Value |   |Stderr|
@@ -120,4 +120,4 @@ SCORES = """| Tasks |Version|Filter|n-shot|  Metric   |   |Value |   |Stderr|
 def test_accuracy_of_another_model_than_the_commands_run(arguments: str, told: list[tuple[str, str]]) -> None:
     line = f"vllm ({arguments}), gen_kwargs: (None), limit: None, num_fewshot: 5, batch_size: 64"
     d = report("# Report", listing(SERVE.format(tp=1, seqs=8)), "## Accuracy", line, "", SCORES)
-    assert d.rows and said(commands.quality_elsewhere, d) == told
+    assert d.rows and said(wording.quality_elsewhere, d) == told

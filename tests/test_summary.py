@@ -4,14 +4,14 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
 
 from dyno.audit.document import read_bytes as imported
-from dyno.checks import CHECKS, client, engine, examine, load, machine, physics, statistics, tokens
+from dyno.checks import CHECKS, Need, client, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
 from dyno.facts.client import ClientFacts
@@ -1071,6 +1071,7 @@ def codes_in(*folders: str) -> set[str]:
 def test_every_code_is_in_the_list_once_and_in_the_method() -> None:
     listed = [code for check in CHECKS for code in check.codes]
     assert len(listed) == len(set(listed)) > 100
+    assert {need for check in CHECKS for need in check.judges} == set(get_args(Need))
     by_length = {"comparability.input_length", "comparability.output_length"}  # one function says both
     assert codes_in("checks") | by_length == set(listed)
     method = (Path(__file__).parent.parent / "METHOD.md").read_text()

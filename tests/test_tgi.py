@@ -16,7 +16,7 @@ from conftest import StartFake, drive, requests
 from dyno.engines.fake import Fake
 from dyno.facts.request import Request
 from dyno.http import Client, Url
-from dyno.load.protocols import PROTOCOLS, Asked, Reading
+from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
 
 # A field's name ends in ? where it may be missing; a kind ends in ? where it may be null. [kind] is a list of it, a
 # tuple the words that are allowed.
@@ -370,7 +370,7 @@ def completion(text: str, finish_reason: str, tokens: int | None = None) -> byte
     return json.dumps(event).encode()
 
 
-def read(*told: bytes, backend: str = "openai") -> Reading:
+def read(*told: bytes, backend: str = "openai") -> StreamReading:
     """One event a nanosecond."""
     return PROTOCOLS[backend].read(list(enumerate(told)))
 

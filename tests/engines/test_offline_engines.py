@@ -11,7 +11,8 @@ import pytest
 import tiny
 from test_real_engines import CPU, OFFLINE, installed
 
-from dyno.conduct.offline import OfflineOutcome, conduct
+from dyno.conduct.offline import conduct
+from dyno.conduct.trial import Outcome
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -74,11 +75,11 @@ def of_each_kind(engine: EngineSpec) -> list[TrialSpec]:
     ]
 
 
-def measured(trials: Sequence[TrialSpec], folder: Path) -> list[OfflineOutcome]:
+def measured(trials: Sequence[TrialSpec], folder: Path) -> list[Outcome]:
     return list(conduct(trials, runs=folder))
 
 
-def summary(outcome: OfflineOutcome) -> OfflineSummary:
+def summary(outcome: Outcome) -> OfflineSummary:
     assert outcome.result.offline is not None
     return outcome.result.offline
 
@@ -88,7 +89,7 @@ def in_order(a: Answer, it: Iteration) -> bool:
     return 0 <= a.start_ns <= a.first_ns <= a.end_ns <= it.end_ns - it.start_ns
 
 
-def check_all_kinds(outcomes: Sequence[OfflineOutcome]) -> None:
+def check_all_kinds(outcomes: Sequence[Outcome]) -> None:
     """What holds of both engines, trial by trial as in of_each_kind."""
     for outcome in outcomes:
         assert [it.warmup for it in outcome.iterations] == [True, False, False]

@@ -214,7 +214,7 @@ def test_a_readiness_check_may_be_answered_with_anything(monkeypatch: pytest.Mon
     for odd in ODD:
         client = Babbling({"/x": odd.encode("utf-8", "surrogatepass")})
         monkeypatch.setattr(server, "Client", lambda *_, client=client, **__: client)
-        said = server.attempt(client.url, {}, "/x", {}, 1).said
+        said = server.attempt(client.url, {}, "/x", {}, 1).problem
         assert len(said) < 400 and "\x1b" not in said and "\n" not in said
 
 

@@ -13,12 +13,24 @@ from dyno.facts.roofline import Peaks
 from dyno.measure.dedupe import copies, without
 from dyno.units import many
 
+Check = Callable[[Sequence[Document]], Iterator[Finding]]
+
+
+def _each(check: Callable[[Document], Iterator[Finding]]) -> Check:
+    return lambda documents: (f for d in documents for f in check(d))
+
+
 # Checks over what surrounds figures: a report's words, tables, commands and versions.
-REPORTS: tuple[Callable[[list[Document]], Iterator[Finding]], ...] = (
-    numbers.sums, numbers.extrapolated, numbers.bold, numbers.percentages, claims.claims,
-    wording.empty, wording.no_figures, wording.dangling, wording.command_differs, wording.fewer_than_commanded,
-    wording.versions_differ, wording.flags_differ, wording.models_named, wording.size_named, wording.quality_elsewhere,
-)  # fmt: skip
+REPORTS: tuple[Check, ...] = (
+    *map(_each, (numbers.sums, numbers.extrapolated, numbers.bold, numbers.percentages)),
+    claims.claims,
+    _each(wording.empty),
+    wording.no_figures,
+    *map(_each, (wording.dangling, wording.command_differs, wording.fewer_than_commanded)),
+    *map(_each, (wording.versions_differ, wording.flags_differ)),
+    wording.models_named,
+    *map(_each, (wording.size_named, wording.quality_elsewhere)),
+)
 # Each of these is about a sentence of its own.
 SINGLE = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic", "comparability.extrapolated",
           "consistency.percent", "consistency.bold"}  # fmt: skip
@@ -36,7 +48,7 @@ class Coverage(msgspec.Struct, frozen=True):
     tables: ReadShare
     blocks: ReadShare
     files: ReadShare  # that consist of results, or hold numbers and no result
-    lost: list[tuple[str, Unread]]  # the file, and what holds numbers and was not read
+    lost: list[tuple[str, Unread]]  # the file, and the part with numbers that was not read
 
     @property
     def complete(self) -> bool:
@@ -86,7 +98,7 @@ def audit(
     findings += checks.run(rows=once)
     title = titled([h.text for d in documents for h in d.headings if h.level == 1])
     findings += checks.run(roofline=Machines(once, peaks_of, title))
-    findings += [f for check in REPORTS for f in check(list(documents))]
+    findings += [f for check in REPORTS for f in check(documents)]
     findings += checks.run(duplicates=twice)
     each = worst_first([*own, *findings])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))

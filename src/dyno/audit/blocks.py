@@ -34,7 +34,7 @@ _FIGURES = {label: m.name for m in METRICS.values() for label in m.labels} | {"c
 _SETTINGS = LABELS | {"backend": "backend", "total prompts": "num_prompts", "total requests": "num_prompts"}
 _CHANGES = ("peak", "max", "maximum", "min", "mean", "average", "avg", "median", "total", "per", "std")
 _IGNORED = ("total ", "tip", "last generation", "accept", "draft", "position", "drafts", "rtfx")
-LONGEST = 120  # lines of a block; what goes on is not a block
+LONGEST = 120  # lines of a block; a longer one is not a block
 _WIDEST = 600  # characters of a line from its end, where the value is
 
 

@@ -2,13 +2,13 @@
 
 'A beats B in throughput at all batch sizes', 'A is 28 % faster than B', 'A has 2 times higher TTFT than B'. A claim is
 judged only if both names, the metric and the load are found among rows; other claims are skipped. If its words have
-several readings, it is contradicted only if it fails in all of them.
+readings readings, it is contradicted only if it fails in all of them.
 """
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dyno.facts.finding import Finding, Level
@@ -16,12 +16,11 @@ from dyno.facts.imported import Document, Passage, Row
 from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import STEMS, better, leads
 from dyno.facts.setting import ENGINE, ENGINES
-from dyno.measure.points import input_each, output_each
+from dyno.measure.points import alike_prompts, input_each, output_each
 
 MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no P99 to speak of
 SIDES = 200  # more names than that are not a comparison
-_PERFORMANCE = ("serve", "throughput", "latency", "micro")
 _ADVICE = "Say what the rows show, with the loads at which it is otherwise."
 
 
@@ -72,6 +71,8 @@ class Names:
     def __init__(self, rows: Iterable[Row], by_author: bool) -> None:
         self.rows: dict[frozenset[str], list[Row]] = defaultdict(list)
         for row in rows:
+            if row.kind == "quality":
+                continue
             if by_author:
                 name = tokens(_LOADS.sub(" ", row.series or row.label))
             else:
@@ -123,7 +124,7 @@ class Names:
 # ---- metrics ----
 
 
-class Measure(NamedTuple):
+class MetricWords(NamedTuple):
     figures: tuple[str, ...]  # that the words may mean
     words: str
     stem: str = ""  # of a latency
@@ -153,7 +154,7 @@ _SPEEDS = (  # the more exact ones first
     (r"throughput", (_TOTAL, _OUTPUT, _REQUESTS)),
 )
 # 'A outperforms B', without a metric.
-_ANY = Measure(
+_ANY = MetricWords(
     (_TOTAL, _OUTPUT, _REQUESTS, "speed", "mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "mean_latency_ms"),
     "any figure of speed",
 )
@@ -162,17 +163,17 @@ _ELSEWHERE = re.compile(
 )
 
 
-def measures(text: str) -> list[Measure]:
+def measures(text: str) -> list[MetricWords]:
     """The metrics that a text names."""
-    out: list[Measure] = []
+    out: list[MetricWords] = []
     for m in _LATENCY.finditer(text):
         statistic = _STATISTICS.get((m[1] or "").lower(), (m[1] or "").lower())
         stem = next(s for s in STEMS if re.sub(r"[\s-]", " ", m[2].lower()) in STEMS[s].titles)
-        out.append(Measure(tuple(f"{s}_{stem}_ms" for s in ([statistic] if statistic else ["mean", "median"])),
+        out.append(MetricWords(tuple(f"{s}_{stem}_ms" for s in ([statistic] if statistic else ["mean", "median"])),
                            m[0].strip(" (`"), stem, statistic))  # fmt: skip
     rest = _LATENCY.sub(" ", text)
     for pattern, figures in _SPEEDS:
-        out += [Measure(figures, m[0]) for m in re.finditer(pattern, rest, re.I)]
+        out += [MetricWords(figures, m[0]) for m in re.finditer(pattern, rest, re.I)]
         rest = re.sub(pattern, " ", rest, flags=re.I)
     return out
 
@@ -204,7 +205,7 @@ _RANGE = re.compile(
 )
 
 
-class Load(NamedTuple):
+class Levels(NamedTuple):
     variable: str
     values: frozenset[float] | None = None  # None: all
 
@@ -218,7 +219,7 @@ class Load(NamedTuple):
         return any(math.isclose(value, v, rel_tol=tolerance) for v in self.values)
 
 
-def loads(text: str) -> list[Load] | None:
+def loads(text: str) -> list[Levels] | None:
     """The loads that a clause names: 'batch sizes 16, 32 and 64', '16 QPS'. None: one isn't understood."""
     out = []
     for variable, name in _VARIABLES.items():
@@ -229,9 +230,9 @@ def loads(text: str) -> list[Load] | None:
         listed = re.search(rf"{name}{_FILLER}{_LIST}|{_LIST}\s?{name}", text, re.I)
         if listed:
             numbers = re.findall(_NUMBER, listed[1] or listed[2])
-            out.append(Load(variable, frozenset(float(n.replace(",", "")) for n in numbers)))
+            out.append(Levels(variable, frozenset(float(n.replace(",", "")) for n in numbers)))
         elif _ALL.search(text):
-            out.append(Load(variable))
+            out.append(Levels(variable))
     return out
 
 
@@ -267,8 +268,8 @@ class Claim(NamedTuple):
 
     one: str
     other: str
-    measure: Measure
-    loads: list[Load]
+    measure: MetricWords
+    loads: list[Levels]
     universal: bool
     amount: str  # '28 %', 'up to 2 x'; '': how much better is not said
 
@@ -296,8 +297,8 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
                 yield Claim(a, b, measure, at_loads + section_loads, universal, amount)
 
 
-def _metrics(verb: re.Match[str], rest: str, section: str) -> list[Measure]:
-    """The metrics of a comparison; none where rows don't have what it is about."""
+def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
+    """The metrics of a comparison; none where rows don't have it."""
     if verb["noun"]:
         plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", verb["noun"], re.I)
         return [_ANY] if plain else measures(verb["noun"])
@@ -307,7 +308,7 @@ def _metrics(verb: re.Match[str], rest: str, section: str) -> list[Measure]:
     return measures(section) or [_ANY]
 
 
-def _is_worse(verb: re.Match[str], measure: Measure) -> bool:
+def _is_worse(verb: re.Match[str], measure: MetricWords) -> bool:
     """Whether the first side is said to be worse: slower, a higher latency, a lower throughput."""
     if verb["degree"] and verb["degree"].lower() in ("higher", "greater", "lower"):
         return (verb["degree"].lower() == "lower") != measure.less_is_better
@@ -326,17 +327,17 @@ class Pair(NamedTuple):
     other: Row
     lead: float  # of the first side
 
-    def describe(self, figure: str, among: str = "") -> str:
+    def describe(self, figure: str) -> str:
         names = (*sorted(LEVELS), *LENGTHS)
         levels = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := self.one.number(n)) is not None]
         if not levels and (completed := self.one.get("completed")) is not None:
             levels = [f"{completed:g} requests"]
         a, b = self.one.figures[figure].value, self.other.figures[figure].value
         where = f" at {', '.join(levels)}" if levels else ""
-        return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}{among}"
+        return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}"
 
 
-class Reading(NamedTuple):
+class Evidence(NamedTuple):
     """One figure of the two sides in one table or file."""
 
     figure: str
@@ -349,14 +350,11 @@ class Reading(NamedTuple):
         return out if self.universal or len(out) == len(self.pairs) else []
 
     def worst(self, margin: float = MARGIN) -> tuple[Pair, str]:
-        out = self.against(margin)
-        pair = min(out, key=lambda p: p.lead)
-        return pair, pair.describe(
-            self.figure, f" ({len(out)} of {len(self.pairs)} loads)" if len(self.pairs) > 1 else ""
-        )
+        pair, count = min(self.against(margin), key=lambda p: p.lead), len(self.against(margin))
+        return pair, pair.describe(self.figure) + (f" ({count} of {len(self.pairs)} loads)" * (len(self.pairs) > 1))
 
 
-def readings(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Reading]:
+def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Evidence]:
     ones, others = names.find(claim.one), names.find(claim.other)
     if set(ones) & set(others):  # the words don't distinguish the two
         return []
@@ -368,14 +366,16 @@ def readings(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Readi
                 places: dict[object, list[Pair]] = defaultdict(list)
                 for key, one in ours.items():
                     other = theirs.get(key)
-                    x, y = one.get(figure), other.get(figure) if other else None
-                    if other and x is not None and y is not None and min(x, y) > 0:
+                    if other is None or not alike_prompts(one, other):
+                        continue
+                    x, y = one.get(figure), other.get(figure)
+                    if x is not None and y is not None and min(x, y) > 0:
                         places[key[0]].append(Pair(one, other, leads(figure, x, y)))
-                out += [Reading(figure, pairs, claim.universal) for pairs in places.values()]
+                out += [Evidence(figure, pairs, claim.universal) for pairs in places.values()]
     return out
 
 
-def _by_load(rows: Iterable[Row], within: list[Load]) -> dict[tuple[object, ...], Row]:
+def _by_load(rows: Iterable[Row], within: list[Levels]) -> dict[tuple[object, ...], Row]:
     """Rows by table and load; loads that a side has twice are left out."""
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -385,13 +385,12 @@ def _by_load(rows: Iterable[Row], within: list[Load]) -> dict[tuple[object, ...]
     return {key: group[0] for key, group in groups.items() if len(group) == 1}
 
 
-def claims(documents: list[Document]) -> Iterator[Finding]:
-    data = [r for d in documents if not any(h.level for h in d.headings) for r in _rows(d)]
-    for document in documents:
-        if not any(h.level for h in document.headings):
-            continue
+def claims(documents: Sequence[Document]) -> Iterator[Finding]:
+    reports = [d for d in documents if any(h.level for h in d.headings)]
+    data = [r for d in documents if d not in reports for r in d.rows]
+    for document in reports:
         # The report's own rows first, then those of files given with it.
-        pools = [Names(rows, by_author) for rows in (_rows(document), data) if rows for by_author in (True, False)]
+        pools = [Names(rows, by_author) for rows in (document.rows, data) for by_author in (True, False)]
         pools = [names for names in pools if 1 < len(names.rows) <= SIDES]
         said: set[tuple[str, int]] = set()
         for passage in document.passages if pools else ():
@@ -402,37 +401,33 @@ def claims(documents: list[Document]) -> Iterator[Finding]:
                         yield finding
 
 
-def _rows(document: Document) -> list[Row]:
-    return [r for r in document.rows if r.kind in _PERFORMANCE]
-
-
 def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
     """By the first rows in which its names are found."""
     shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
     for names in pools:
-        claims_here = [(c, readings(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
-        for claim, several in claims_here:
-            for code, level, text, advice, rows in _judge(claim, names, several) if several else ():
+        claims_here = [(c, evidence(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
+        for claim, readings in claims_here:
+            for code, level, text, advice, rows in _judge(claim, names, readings) if readings else ():
                 lines = [f"{document.file}:{passage.line}", *dict.fromkeys(r.location for r in rows)]
                 yield Finding(code, level, f"'{shown}': {text}", advice, lines[:9])
-        if any(several for _, several in claims_here):
+        if any(readings for _, readings in claims_here):
             return
 
 
-def _judge(claim: Claim, names: Names, several: list[Reading]) -> Iterator[Judgement]:
-    if all(reading.against() for reading in several):
-        worst = [reading.worst() for reading in several[:4]]
+def _judge(claim: Claim, names: Names, readings: list[Evidence]) -> Iterator[Judgement]:
+    if all(reading.against() for reading in readings):
+        worst = [reading.worst() for reading in readings[:4]]
         words = "; ".join(dict.fromkeys(words for _, words in worst))
         text = f"not so in {claim.measure.words}. {claim.one} against {claim.other}: {words}."
         yield "consistency.claim", "doubt", text, _ADVICE, [r for pair, _ in worst for r in (pair.one, pair.other)]
         return
     if claim.amount and claim.measure is not _ANY:
-        yield from _amount(claim, several)
+        yield from _amount(claim, readings)
     if claim.measure.stem and claim.measure.statistic in ("", "mean"):
         yield from _mean_only(claim, names)
 
 
-def _amount(claim: Claim, several: list[Reading]) -> Iterator[Judgement]:
+def _amount(claim: Claim, readings: list[Evidence]) -> Iterator[Judgement]:
     """'28 % higher', where no load of any reading has about that much."""
     number = float(re.findall(r"[\d.]+", claim.amount)[0])
     percent = "%" in claim.amount
@@ -442,7 +437,7 @@ def _amount(claim: Claim, several: list[Reading]) -> Iterator[Judgement]:
         """As a share of the lesser or of the greater side; 'two times' may mean twice or thrice as much."""
         return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
 
-    pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in several for p in r.pairs]
+    pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in readings for p in r.pairs]
     possible = [a for _, p, _ in pairs if p.lead > 0 for a in amounts(p.lead)]
     # 'Over' and 'up to' may be said of any load; without them one near it is enough.
     near = any(abs(a - number) <= slack for a in possible)
@@ -456,19 +451,14 @@ def _amount(claim: Claim, several: list[Reading]) -> Iterator[Judgement]:
 def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
     """The claim holds for the mean, but not for the median or the 99th percentile in any reading."""
     for statistic, title, margin in (("median", "median", 0.05), ("p99", "99th percentile", 0.1)):
-        several = readings(claim, names, (f"{statistic}_{claim.measure.stem}_ms",))
-        counts = [row.get("completed") or 0 for r in several for p in r.pairs for row in (p.one, p.other)]
+        readings = evidence(claim, names, (f"{statistic}_{claim.measure.stem}_ms",))
+        counts = [row.get("completed") or 0 for r in readings for p in r.pairs for row in (p.one, p.other)]
         few = statistic == "p99" and min(counts, default=0) < SAMPLES
-        if not several or few or not all(r.against(margin) for r in several):
+        if not readings or few or not all(r.against(margin) for r in readings):
             continue
-        pair, words = several[0].worst(margin)
+        pair, words = readings[0].worst(margin)
         text = f"that holds for the mean, not for the {title}. {claim.one} against {claim.other}: {words}."
         advice = "Give median and tail beside the mean, and say for whom it is faster."
-        yield (
-            "consistency.mean_only",
-            "note" if claim.measure.statistic else "doubt",
-            text,
-            advice,
-            [pair.one, pair.other],
-        )
+        level: Level = "note" if claim.measure.statistic else "doubt"
+        yield "consistency.mean_only", level, text, advice, [pair.one, pair.other]
         return

@@ -55,7 +55,7 @@ _PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
 _LONGEST = 16_000
 _MOST = 200  # settings of a command
 _SERVERS = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")  # tools that are engines
-# A word as a shell takes it: $'…' too. Possessive: what was taken isn't given back, so no text takes long.
+# A word as a shell takes it: $'…' too. Possessive, so no text takes long.
 _WORD = re.compile(r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL)
 _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.DOTALL)
 
@@ -131,7 +131,7 @@ _BEARER = re.compile(r"\b(bearer|authorization\s{0,3}:\s{0,3}basic)\s{1,3}\S{3,}
 
 
 def without_secrets(text: str) -> str:
-    """Words, with what follows a secret's name, or looks like one, taken out."""
+    """Hide what follows a secret's name, or looks like a secret."""
     if not _SECRETIVE.search(text):
         return text
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -163,7 +163,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 
 def _positional(text: str) -> str | None:
-    """`vllm serve MODEL`, wherever among the flags it stands."""
+    """`vllm serve MODEL`, anywhere among the flags."""
     words, skip = _words(text), False
     for word in words:
         if skip:
@@ -239,7 +239,7 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
         elif key == "random-range-ratio":  # lengths are drawn around those that are asked for
             out["--random-range-ratio"] = Setting(scalar(value), line, "namespace")
     dataset = out.get("dataset")
-    if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are defaults that nobody used
+    if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are unused defaults
         return {k: v for k, v in out.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
     return out
 
@@ -299,7 +299,7 @@ _ROLES: dict[RowKind, tuple[str, ...]] = {
     "serve": ("server", "client", "namespace"), "throughput": ("offline", "namespace"),
     "latency": ("offline", "namespace"), "quality": ("quality",), "micro": ("micro",),
 }  # fmt: skip
-# A client's command takes the place of what an earlier one has printed.
+# A client's command replaces the dump of an earlier one.
 _REPLACES = {"client": {"client", "namespace"}}
 
 

@@ -1,4 +1,4 @@
-"""Opens a file and detects by its content what it is."""
+"""Opens a file and detects its kind by its content."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ from dyno.results import structured
 from dyno.results.lines import decoded, holds_numbers, lines
 from dyno.units import human_bytes
 
-WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, what lies around its results
+WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
 _AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
@@ -96,7 +96,7 @@ def _is_markdown(file: str, content: bytes) -> bool:
 
 
 def _large(file: str, data: _Bytes) -> Document:
-    """Only what lies around marks of results is walked: a hundred megabytes hold perhaps ten blocks."""
+    """Walk only the parts around marks of results: a hundred megabytes hold perhaps ten blocks."""
     spots = sorted({spot for mark in _MARKS for spot in _spots(data, mark)})
     spans: list[list[int]] = []
     for spot in spots:
@@ -114,19 +114,16 @@ def _large(file: str, data: _Bytes) -> Document:
         stop = data.find(b"\n", last, last + _AROUND)
         stop = min(len(data), last + _AROUND) if stop < 0 else stop
         number += _newlines(data, counted, start)
-        for begin, end in _pieces(data, start, stop):
-            piece = data[begin:end]
-            for line in lines(piece, number):
-                walk.take(line)
-                walked += 1
-            number += piece.count(b"\n")
+        for line in lines(data, number, start, stop):
+            walk.take(line)
+            walked += 1
             if walked > _MOST_WALKED and not walk.full:
-                walk.unread.append(
-                    Unread(number, "So much in it looks like results: what follows is left out.", "lines")
-                )
+                why = "So much in it looks like results: what follows is left out."
+                walk.unread.append(Unread(line.number, why, "lines"))
                 walk.full = True
             if walk.full:
                 break
+        number += _newlines(data, start, stop)
         counted = stop
     walk.finish()
     document = walk.document("log")
@@ -150,18 +147,6 @@ def _spots(data: _Bytes, mark: bytes) -> list[int]:
     while spot >= 0:
         out.append(spot)
         spot = data.find(mark, spot + len(mark) + 1024)
-    return out
-
-
-def _pieces(data: _Bytes, start: int, stop: int) -> list[tuple[int, int]]:
-    """Whole lines, some megabytes at a time."""
-    out = []
-    while start < stop:
-        end = min(start + (4 << 20), stop)
-        if end < stop:
-            end = data.rfind(b"\n", start, end) + 1 or end
-        out.append((start, end))
-        start = end
     return out
 
 

@@ -17,7 +17,7 @@ from dyno.facts.setting import ENGINES, SETTINGS, of_flag
 from dyno.secrets import is_secret
 
 _FLAG = "--swap-space=16"
-_SERIES = "series"  # no setting: what the row is called beside others
+_SERIES = "series"  # not a setting: the row's name beside others
 _WORD = re.compile(r"(?:(\d{1,9})(?:-(\d{1,9}))?:)?\s*([A-Za-z-][\w-]{0,99})\s*=\s*(.*)", re.DOTALL)
 # Used in calculations: text would be ignored in silence.
 _NUMBERS = (

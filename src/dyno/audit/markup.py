@@ -107,7 +107,7 @@ class _HtmlCell:
 
 
 def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[Cell]]]:
-    """Each row's line and its cells, with what spans several in each."""
+    """Each row's line and its cells; a cell that spans several is repeated."""
     rows: list[tuple[int, list[_HtmlCell]]] = []
     current: _HtmlCell | None = None
     for number, text in lines:

@@ -46,27 +46,26 @@ _SHARES = (
 )
 
 
-def sums(documents: list[Document]) -> Iterator[Finding]:
-    for document in documents:
-        wrong = [(p.line, *one) for p in document.passages for one in _sums(p)]
-        wrong += _sessions(document)
-        for line, expression, value, printed in wrong:
+def sums(document: Document) -> Iterator[Finding]:
+    wrong = [(p.line, *one) for p in document.passages for one in _sums(p)]
+    wrong += _sessions(document)
+    for line, expression, value, printed in wrong:
+        yield Finding(
+            "consistency.arithmetic",
+            "doubt",
+            f"'{expression} = {printed}' doesn't come out: it is {value:.10g}.",
+            "Correct it, and what was concluded from it.",
+            [f"{document.file}:{line}"],
+        )
+    for passage in document.passages:
+        for written, amount, actual in _shares(passage):
             yield Finding(
                 "consistency.arithmetic",
                 "doubt",
-                f"'{expression} = {printed}' doesn't come out: it is {value:.10g}.",
-                "Correct it, and what was concluded from it.",
-                [f"{document.file}:{line}"],
+                f"'{written[:160]}': by the two numbers it is not {amount} but {actual:.3g}.",
+                "Correct the share or the numbers.",
+                [f"{document.file}:{passage.line}"],
             )
-        for passage in document.passages:
-            for written, amount, actual in _shares(passage):
-                yield Finding(
-                    "consistency.arithmetic",
-                    "doubt",
-                    f"'{written[:160]}': by the two numbers it is not {amount} but {actual:.3g}.",
-                    "Correct the share or the numbers.",
-                    [f"{document.file}:{passage.line}"],
-                )
 
 
 def _number(text: str) -> float:
@@ -112,7 +111,7 @@ def _evaluate(text: str) -> tuple[float, float] | None:
     plain = re.sub(r"(?<=[\d)\s])x(?=[\d(\s])", "*", plain).strip()
     if not re.search(r"[\d)]\s{0,3}[-+*/]\s{0,3}[\d(]", plain) or re.search(r"\*\s*\*|/\s*/|x|,|\d\s+\d", plain):
         return None
-    # a-b without blanks is more often a range or a date than a sum, unless it stands in brackets.
+    # a-b without blanks is more often a range or a date than a sum, unless it is in brackets.
     bare = re.sub(r"\([\d.]{1,15}-[\d.]{1,15}\)", "0", plain)
     if re.search(r"\d-\d", bare) or re.search(r"\d\s{0,2}/\s{0,2}\d+\s{0,2}/|(^|\D)0\d", plain):
         return None
@@ -213,29 +212,28 @@ _PER = re.compile(r"per (?:minute|hour|day|month|year)|/\s?(?:min|h|hr|day)\b", 
 _CELL_TIMES = re.compile(r"(?<![\w.])(\d[\d,]{0,12}\.\d{1,6})\s?[x×*]\s?([2-9]|[1-5]\d|6[0-4])(?![\w.])")
 
 
-def extrapolated(documents: list[Document]) -> Iterator[Finding]:
-    for document in documents:
-        yield from _extrapolated_cells(document)
-        for passage in document.passages:
-            text = passage.text[:TEXT_MAX]
-            for match in _TIMES.finditer(text):
-                if _PER.search(text[match.start() : match.end() + 60]):
+def extrapolated(document: Document) -> Iterator[Finding]:
+    yield from _extrapolated_cells(document)
+    for passage in document.passages:
+        text = passage.text[:TEXT_MAX]
+        for match in _TIMES.finditer(text):
+            if _PER.search(text[match.start() : match.end() + 60]):
+                continue
+            for number, factor in ((match["first"], match["second"]), (match["second"], match["first"])):
+                measured = _measured(document, number) if factor.isdigit() and 2 <= int(factor) <= 64 else None
+                if measured is None or factor == "60":
                     continue
-                for number, factor in ((match["first"], match["second"]), (match["second"], match["first"])):
-                    measured = _measured(document, number) if factor.isdigit() and 2 <= int(factor) <= 64 else None
-                    if measured is None or factor == "60":
-                        continue
-                    name, line = measured
-                    yield Finding(
-                        "comparability.extrapolated",
-                        "doubt",
-                        f"A measured {name.replace('_', ' ')} of {number} is multiplied by {factor}, as if {factor} of "
-                        "them lost nothing: that was not run.",
-                        "Run them side by side, and give the sum that comes out: they share a host, its memory and "
-                        "links, and a load that isn't spread evenly.",
-                        [f"{document.file}:{passage.line}", f"{document.file}:{line}"],
-                    )
-                    break
+                name, line = measured
+                yield Finding(
+                    "comparability.extrapolated",
+                    "doubt",
+                    f"A measured {name.replace('_', ' ')} of {number} is multiplied by {factor}, as if {factor} of "
+                    "them lost nothing: that was not run.",
+                    "Run them side by side, and give the sum that comes out: they share a host, its memory and "
+                    "links, and a load that isn't spread evenly.",
+                    [f"{document.file}:{passage.line}", f"{document.file}:{line}"],
+                )
+                break
 
 
 def _measured(document: Document, text: str) -> tuple[str, int] | None:
@@ -292,13 +290,12 @@ _WIDEST = 24  # numbers of a row
 class CellNumber(NamedTuple):
     value: float
     half: float  # of a unit of its last digit
-    mark: str  # %, x or ''; ± before it where a sign stands
+    mark: str  # %, x or ''; ± before it where it has a sign
 
 
-def percentages(documents: list[Document]) -> Iterator[Finding]:
-    for d in documents:
-        for table in d.tables:
-            yield from _in_table(d.file, table)
+def percentages(d: Document) -> Iterator[Finding]:
+    for table in d.tables:
+        yield from _in_table(d.file, table)
 
 
 def _in_table(file: str, table: Table) -> Iterator[Finding]:
@@ -383,31 +380,30 @@ TIE = 0.001  # two bold values this close are one to their author
 Figures = list[tuple[Row, Figure]]  # of a column
 
 
-def bold(documents: list[Document]) -> Iterator[Finding]:
-    for document in documents:
-        tables: dict[int, list[Row]] = defaultdict(list)
-        for row in document.rows:
-            if row.table is not None:
-                tables[row.table].append(row)
-        for rows in tables.values():
-            columns = _columns(rows)
-            right = sum(_has_best(name, column) for name, column in columns.items())
-            # Bold must be seen to mark the best: in more columns than not, and in two at least.
-            if right < 2 or 2 * right <= len(columns):
-                continue
-            wrong = {n: w for n, c in columns.items() if (w := _wrong(n, c))}
-            favourites = {id(f) for row in rows if _highlighted(row) for f in row.figures.values()}
-            if not wrong or _grouped(rows, columns) or all(id(f) in favourites for w in wrong.values() for f in w):
-                continue
-            named = "; ".join(_wrong_words(name, columns[name], w) for name, w in wrong.items())
-            lines = sorted({f.line for w in wrong.values() for f in w})
-            yield Finding(
-                "consistency.bold",
-                "doubt",
-                f"In a table where bold marks the best, it doesn't in {len(wrong)} of {len(columns)} columns: {named}.",
-                "Mark the best, or say what bold means: readers take the bold numbers with them.",
-                [f"{document.file}:{line}" for line in lines],
-            )
+def bold(document: Document) -> Iterator[Finding]:
+    tables: dict[int, list[Row]] = defaultdict(list)
+    for row in document.rows:
+        if row.table is not None:
+            tables[row.table].append(row)
+    for rows in tables.values():
+        columns = _columns(rows)
+        right = sum(_has_best(name, column) for name, column in columns.items())
+        # Bold must be seen to mark the best: in more columns than not, and in two at least.
+        if right < 2 or 2 * right <= len(columns):
+            continue
+        wrong = {n: w for n, c in columns.items() if (w := _wrong(n, c))}
+        favourites = {id(f) for row in rows if _highlighted(row) for f in row.figures.values()}
+        if not wrong or _grouped(rows, columns) or all(id(f) in favourites for w in wrong.values() for f in w):
+            continue
+        named = "; ".join(_wrong_words(name, columns[name], w) for name, w in wrong.items())
+        lines = sorted({f.line for w in wrong.values() for f in w})
+        yield Finding(
+            "consistency.bold",
+            "doubt",
+            f"In a table where bold marks the best, it doesn't in {len(wrong)} of {len(columns)} columns: {named}.",
+            "Mark the best, or say what bold means: readers take the bold numbers with them.",
+            [f"{document.file}:{line}" for line in lines],
+        )
 
 
 def _columns(rows: list[Row]) -> dict[str, Figures]:

@@ -10,21 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from dyno.audit import blocks, markup
-from dyno.audit.commands import (
-    QUANTIZATION,
-    Environments,
-    Scope,
-    Statement,
-    command,
-    in_words,
-    model_args,
-    namespace,
-    program_in,
-    scalar,
-    without_prompt,
-    without_secrets,
-)
+from dyno.audit import blocks, commands, markup
 from dyno.audit.markup import plain
 from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
 from dyno.facts.setting import LABELS
@@ -56,7 +42,7 @@ _EVALUATED = re.compile(
 _ASSIGNMENT = re.compile(r"^\s{0,12}(?:export\s+)?([A-Za-z_]\w{0,40})=(\"[^\"]*\"|'[^']*'|[^\s#;|&]*)\s*(?:#.*)?$")
 _ITEM = re.compile(r"^\s{0,12}(?:[-*+•]|\d{1,3}[.)])\s+")
 _CALCULATES = re.compile(r"\d\s*[*×x/+÷-]\s*\d|=\s*\d|^\s*(?:>>>|\d[\d.,]*\s*$)")
-# A line that stands alone above results as their name: 'tgi', 'fp8 -tp 4'.
+# A line of its own above results that names them: 'tgi', 'fp8 -tp 4'.
 _LOOSE = re.compile(r"[\w +/()=,-][\w .+/()=,-]{0,60}[\w)]")
 _NO_LABELS = {
     "client", "server", "run", "output", "result", "results", "benchmark", "command", "log", "example", "usage",
@@ -76,13 +62,13 @@ class Walk:
         self.tables: list[Table] = []
         self.passages: list[Passage] = []
         self.commands: list[Command] = []
-        self.environments = Environments()
+        self.environments = commands.Environments()
         self.unread: list[Unread] = []
         self.full = False
-        self._scope = Scope()
+        self._scope = commands.Scope()
         self._variables: dict[str, str] = {}
         self._pending: dict[str, Setting] = {}  # lines right before a block
-        self._label: _Numbered | None = None  # what the next results are called, by a comment or a line above
+        self._label: _Numbered | None = None  # the name of the next results, by a comment or a line above
         self._loose = False  # the label is a line that only looks like one
         self._recent_words: _Numbered | None = None  # a short paragraph right before
         self._fence: str | None = None
@@ -161,7 +147,7 @@ class Walk:
         if self._is_heading(number, text):
             return True
         if "Namespace(" in text:
-            self._state(namespace(text, number), "namespace")
+            self._state(commands.namespace(text, number), "namespace")
             return True
         if self._is_command(number, text):
             return True
@@ -262,13 +248,14 @@ class Walk:
         settings: dict[str, Setting] = {}
         label = ""
         if (row.form == "block" or row.tool) and self.headings:
-            settings |= in_words(self.headings[-1].text, self.headings[-1].line)
+            settings |= commands.in_words(self.headings[-1].text, self.headings[-1].line)
         if self._label is not None:
             label = self._label[1]
-            settings |= in_words(label, self._label[0])
-        if "quantization" in settings and QUANTIZATION.search(row.label):  # its own name goes before words above it
+            settings |= commands.in_words(label, self._label[0])
+        # The row's own name takes precedence over words above it.
+        if "quantization" in settings and commands.QUANTIZATION.search(row.label):
             del settings["quantization"]
-            own = in_words(row.label, row.line, "column")
+            own = commands.in_words(row.label, row.line, "column")
             settings |= {name: value for name, value in own.items() if name == "quantization"}
         settings |= self._scope.settings(row.kind)
         progress = self._pending.pop("progress", None)
@@ -283,7 +270,7 @@ class Walk:
 
     def _state(self, settings: dict[str, Setting], role: str, tool: str = "") -> None:
         self._content = True
-        self._scope.add(Statement(settings, role, tool, self._level, self._listing))
+        self._scope.add(commands.Statement(settings, role, tool, self._level, self._listing))
         self._pending.clear()
 
     def _is_evaluated(self, number: int, text: str) -> bool:
@@ -293,14 +280,15 @@ class Walk:
             return False
         self._end_paragraph()
         args = match[2] + match[3]
-        settings = model_args(args, number)
-        settings["--model_args"] = Setting(without_secrets(args[:500]), number, "command")
+        settings = commands.model_args(args, number)
+        settings["--model_args"] = Setting(commands.without_secrets(args[:500]), number, "command")
         self._state(settings, "quality")
         return True
 
     def _is_setting(self, number: int, text: str) -> bool:
         if match := _LOAD.match(text):
-            self._pending[LABELS[match[1].lower().replace("_", " ")]] = Setting(scalar(match[2]), number, "block")
+            name = LABELS[match[1].lower().replace("_", " ")]
+            self._pending[name] = Setting(commands.scalar(match[2]), number, "block")
             return True
         if self.environments.take(number, text):
             self._content = True
@@ -325,13 +313,13 @@ class Walk:
             self.rows[i] = msgspec.structs.replace(row, settings=settings)
 
     def _is_command(self, number: int, text: str) -> bool:
-        program = program_in(text)
+        program = commands.program_in(text)
         if program is None:
             return False
         stripped = text.strip()
         if not self._listing:
             # Words may speak of a program; a command begins with it, and has flags.
-            bare = without_prompt(stripped).strip("`")
+            bare = commands.without_prompt(stripped).strip("`")
             start = max(program[3] - max(len(stripped) - len(bare), 0), 0)
             begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start])
             if begins is None or not re.search(r"\s--?[A-Za-z]", bare) or self._paragraph:
@@ -341,7 +329,7 @@ class Walk:
         elif re.match(r"^\s*#", text) and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text):
             return False  # a comment that speaks of one
         self._end_paragraph()
-        self._joined = (number, without_prompt(text).strip()[:_LONGEST_COMMAND])
+        self._joined = (number, commands.without_prompt(text).strip()[:_LONGEST_COMMAND])
         return True
 
     def _continue(self, number: int, text: str) -> bool:
@@ -370,12 +358,12 @@ class Walk:
         self._spent += len(text) + _MOST_CHARACTERS // _MOST_PARSED
         if self._spent >= _MOST_CHARACTERS:
             return
-        one = command(text.rstrip("\\"), line, self._variables, self._section())
+        one = commands.command(text.rstrip("\\"), line, self._variables, self._section())
         if one is None:
             return
         if len(self.commands) < MOST_COMMANDS:
             self.commands.append(one)
-        program = program_in(text)
+        program = commands.program_in(text)
         self._state(one.settings, one.role, program[2] if program else "")
 
     # ---- structure ----
@@ -417,7 +405,7 @@ class Walk:
                 self._loose = False
                 return True
         elif match := _COMMENT.match(text):
-            if program_in(text) and re.search(r"\s--?[a-z]", text):
+            if commands.program_in(text) and re.search(r"\s--?[a-z]", text):
                 return False
             if match[1].strip().lower().rstrip(":") not in _NO_LABELS:
                 self._label, self._loose = (number, plain(match[1])), False
@@ -461,7 +449,7 @@ class Walk:
         names, self._names = self._names, []
         if len(names) > 1:
             line, name = names[0]
-            self._miss(line, "printed figures in a form that is not known", "block", without_secrets(name))
+            self._miss(line, "printed figures in a form that is not known", "block", commands.without_secrets(name))
 
     # ---- words ----
 
@@ -470,9 +458,9 @@ class Walk:
             if ":" in text or "=" in text or "  " in text:
                 self._figures(number, text)
             if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _CALCULATES.search(text):
-                self._pass(Passage(number, without_secrets(text.strip()), self._section(), listing=True))
+                self._pass(Passage(number, commands.without_secrets(text.strip()), self._section(), listing=True))
             elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
-                self._label, self._loose = (number, without_secrets(text.strip())), True
+                self._label, self._loose = (number, commands.without_secrets(text.strip())), True
             return
         if _ITEM.match(text) or _ADMONITION.match(text):
             self._end_paragraph()
@@ -580,7 +568,7 @@ class Walk:
         if table.body:
             self._put_table(table.line, list(map(Cell, table.header)), [(n, list(map(Cell, r))) for n, r in table.body])
         if table.misses(line.text):
-            what = without_secrets(", ".join(table.header))
+            what = commands.without_secrets(", ".join(table.header))
             self._miss(line.number, "not below the titles", "lines" if table.body else "block", what)
         return False
 

@@ -41,23 +41,20 @@ _PERFORMANCE = ("serve", "throughput", "latency", "micro")
 PARAGRAPH = 200  # characters: prose from here on, below it may be an item of a list
 
 
-def empty(documents: Sequence[Document]) -> Iterator[Finding]:
-    for document in documents:
-        headings = [h for h in document.headings if h.level > 0]
-        bare = [h for h in headings if h.empty and _is_title(h.text)]
-        if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
-            continue
-        # What a heading promises may stand under the next one; and where nothing is measured, nothing is missing.
-        measured = bool(document.rows or document.commands or document.environments)
-        promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
-        other = [h for h in bare if h not in promised]
-        if promised:
-            advice = "Give the figures that the heading promises; what is concluded from them rests on nothing here."
-            yield Finding("consistency.empty_section", "doubt", *_nothing_under(document, promised, advice))
-        if other:
-            yield Finding(
-                "consistency.empty_section", "note", *_nothing_under(document, other, "Fill it or take it out.")
-            )
+def empty(document: Document) -> Iterator[Finding]:
+    headings = [h for h in document.headings if h.level > 0]
+    bare = [h for h in headings if h.empty and _is_title(h.text)]
+    if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
+        return
+    # What a heading promises may stand under the next one; and where nothing is measured, nothing is missing.
+    measured = bool(document.rows or document.commands or document.environments)
+    promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
+    other = [h for h in bare if h not in promised]
+    if promised:
+        advice = "Give the figures that the heading promises; what is concluded from them rests on nothing here."
+        yield Finding("consistency.empty_section", "doubt", *_nothing_under(document, promised, advice))
+    if other:
+        yield Finding("consistency.empty_section", "note", *_nothing_under(document, other, "Fill it or take it out."))
 
 
 def _nothing_under(document: Document, headings: list[Heading], advice: str) -> tuple[str, str, list[str]]:
@@ -130,20 +127,19 @@ def _is_followed(document: Document, passage: Passage) -> bool:
     return following.listing or items or len(following.text) < PARAGRAPH or following.line > reach
 
 
-def dangling(documents: Sequence[Document]) -> Iterator[Finding]:
-    for document in documents:
-        for passage in document.passages:
-            tail = passage.text[-160:]
-            match = _DANGLING.search(tail)
-            if passage.listing or match is None or _PICTURE.search(tail) or _is_followed(document, passage):
-                continue
-            yield Finding(
-                "consistency.empty_section",
-                "note",
-                f"'…{tail[max(0, match.start() - 60) :].strip()}': nothing is listed there.",
-                "Give what was meant to stand there.",
-                [f"{document.file}:{passage.line}"],
-            )
+def dangling(document: Document) -> Iterator[Finding]:
+    for passage in document.passages:
+        tail = passage.text[-160:]
+        match = _DANGLING.search(tail)
+        if passage.listing or match is None or _PICTURE.search(tail) or _is_followed(document, passage):
+            continue
+        yield Finding(
+            "consistency.empty_section",
+            "note",
+            f"'…{tail[max(0, match.start() - 60) :].strip()}': nothing is listed there.",
+            "Give what was meant to stand there.",
+            [f"{document.file}:{passage.line}"],
+        )
 
 
 # ---- commands and versions ----
@@ -156,89 +152,85 @@ _CONCLUDES = re.compile(r"result|finding|conclusion|comparison|\bvs\b|versus", r
 _MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?)(?=[\s,;:)\]'\"]|[.](?:\s|$)|$)")
 
 
-def command_differs(documents: Sequence[Document]) -> Iterator[Finding]:
+def command_differs(d: Document) -> Iterator[Finding]:
     """A command's own figures against those of the results that follow it."""
-    for d in documents:
-        for i, c in enumerate(d.commands):
-            asked = c.settings.get("concurrency")
-            if c.role != "client" or asked is None:
-                continue
-            until = min((x.line for x in d.commands[i + 1 :] if x.role == "client"), default=1 << 62)
-            levels = {
-                r.number("concurrency"): r for r in d.rows
-                if c.line < r.line < until and r.kind == "serve" and r.form == "block" and r.section == c.section
-                and r.settings.get("backend", Setting("", 0)).line == c.settings.get("backend", Setting("", 0)).line
-            }  # fmt: skip
-            others = [n for n in levels if n is not None and n != asked.value]
-            if others:
-                yield Finding(
-                    "consistency.command",
-                    "note",
-                    f"The command says concurrency {asked.value}, the results after it "
-                    f"{', '.join(f'{n:g}' for n in levels if n)}.",
-                    "Print the command of each result.",
-                    [f"{d.file}:{c.line}", *(f"{d.file}:{levels[n].line}" for n in others)],
-                )
-
-
-def fewer_than_commanded(documents: Sequence[Document]) -> Iterator[Finding]:
-    """Results without a count of failures have a little fewer requests than a command of the report sends."""
-    for d in documents:
-        asked = {
-            int(s.value): c.line for c in d.commands
-            if c.role == "client" and (s := c.settings.get("num_prompts")) and isinstance(s.value, int)
+    for i, c in enumerate(d.commands):
+        asked = c.settings.get("concurrency")
+        if c.role != "client" or asked is None:
+            continue
+        until = min((x.line for x in d.commands[i + 1 :] if x.role == "client"), default=1 << 62)
+        levels = {
+            r.number("concurrency"): r for r in d.rows
+            if c.line < r.line < until and r.kind == "serve" and r.form == "block" and r.section == c.section
+            and r.settings.get("backend", Setting("", 0)).line == c.settings.get("backend", Setting("", 0)).line
         }  # fmt: skip
-        short: dict[int, list[Row]] = {}
-        for r in d.rows:
-            done = int(r.get("completed") or 0)
-            above = min((n for n in asked if n > done), default=None)
-            known = "num_prompts" in r.settings or r.get("failed") is not None or done in asked
-            if r.kind == "serve" and r.form == "block" and not known and above and done > ALMOST * above:
-                short.setdefault(above, []).append(r)
-        for count, rows in short.items():
-            if len(rows) < SEVERAL:
-                continue
-            done_s = ", ".join(sorted({f"{r.get('completed'):,.0f}" for r in rows}))
+        others = [n for n in levels if n is not None and n != asked.value]
+        if others:
             yield Finding(
-                "requests.failed",
-                "doubt",
-                f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
-                "of no others.",
-                "Find out what became of the rest: a client's limit of open files drops requests in silence.",
-                [f"{d.file}:{asked[count]}", *(r.location for r in rows)],
+                "consistency.command",
+                "note",
+                f"The command says concurrency {asked.value}, the results after it "
+                f"{', '.join(f'{n:g}' for n in levels if n)}.",
+                "Print the command of each result.",
+                [f"{d.file}:{c.line}", *(f"{d.file}:{levels[n].line}" for n in others)],
             )
 
 
-def versions_differ(documents: Sequence[Document]) -> Iterator[Finding]:
-    for d in documents:
-        versions: dict[str, int] = {}
-        for environment in d.environments:
-            if version := environment.get("engine_version"):
-                versions.setdefault(str(version.value), version.line)
-        if len(versions) > 1 and (d.rows or any(_CONCLUDES.search(h.text) for h in d.headings)):
-            yield Finding(
-                "comparability.engine_differs",
-                "doubt",
-                f"The engine is not the same throughout: {', '.join(versions)}.",
-                "Between versions figures differ by more than most settings bring. Measure all with one.",
-                [f"{d.file}:{line}" for line in versions.values()],
-            )
+def fewer_than_commanded(d: Document) -> Iterator[Finding]:
+    """Results without a count of failures have a little fewer requests than a command of the report sends."""
+    asked = {
+        int(s.value): c.line for c in d.commands
+        if c.role == "client" and (s := c.settings.get("num_prompts")) and isinstance(s.value, int)
+    }  # fmt: skip
+    short: dict[int, list[Row]] = {}
+    for r in d.rows:
+        done = int(r.get("completed") or 0)
+        above = min((n for n in asked if n > done), default=None)
+        known = "num_prompts" in r.settings or r.get("failed") is not None or done in asked
+        if r.kind == "serve" and r.form == "block" and not known and above and done > ALMOST * above:
+            short.setdefault(above, []).append(r)
+    for count, rows in short.items():
+        if len(rows) < SEVERAL:
+            continue
+        done_s = ", ".join(sorted({f"{r.get('completed'):,.0f}" for r in rows}))
+        yield Finding(
+            "requests.failed",
+            "doubt",
+            f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
+            "of no others.",
+            "Find out what became of the rest: a client's limit of open files drops requests in silence.",
+            [f"{d.file}:{asked[count]}", *(r.location for r in rows)],
+        )
 
 
-def flags_differ(documents: Sequence[Document]) -> Iterator[Finding]:
+def versions_differ(d: Document) -> Iterator[Finding]:
+    versions: dict[str, int] = {}
+    for environment in d.environments:
+        if version := environment.get("engine_version"):
+            versions.setdefault(str(version.value), version.line)
+    if len(versions) > 1 and (d.rows or any(_CONCLUDES.search(h.text) for h in d.headings)):
+        yield Finding(
+            "comparability.engine_differs",
+            "doubt",
+            f"The engine is not the same throughout: {', '.join(versions)}.",
+            "Between versions figures differ by more than most settings bring. Measure all with one.",
+            [f"{d.file}:{line}" for line in versions.values()],
+        )
+
+
+def flags_differ(d: Document) -> Iterator[Finding]:
     """Commands of one role, whose results are compared: more than one thing is changed."""
-    for d in documents:
-        used = {s.line for r in d.rows for s in r.settings.values()}
-        compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
-        for role in ("server", "offline"):
-            programs: dict[str, list[Command]] = {}
-            for c in d.commands:
-                # One that only shows how it is done has no results of its own.
-                shows = c.line in used or (compared and not d.rows)
-                if c.role == role and len(c.settings) > 2 and shows:
-                    programs.setdefault(c.program, []).append(c)
-            for commands in programs.values():
-                yield from _unlike(d, commands, compared)
+    used = {s.line for r in d.rows for s in r.settings.values()}
+    compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
+    for role in ("server", "offline"):
+        programs: dict[str, list[Command]] = {}
+        for c in d.commands:
+            # One that only shows how it is done has no results of its own.
+            shows = c.line in used or (compared and not d.rows)
+            if c.role == role and len(c.settings) > 2 and shows:
+                programs.setdefault(c.program, []).append(c)
+        for commands in programs.values():
+            yield from _unlike(d, commands, compared)
 
 
 _ELSEWHERE = {
@@ -322,23 +314,22 @@ def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
                     )
 
 
-def size_named(documents: Sequence[Document]) -> Iterator[Finding]:
+def size_named(d: Document) -> Iterator[Finding]:
     """Words right above a command that name a model of another size than it runs."""
-    for d in documents:
-        above = [p for p in d.passages if not p.listing]
-        for c in d.commands:
-            model = named(str(c.settings["model"].value)) if "model" in c.settings else None
-            near = [p for p in above if 0 < c.line - p.line <= NEAR]
-            sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
-            if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
-                continue
-            yield Finding(
-                "comparability.model_named",
-                "note",
-                f"The text announces a model of {sizes.pop():g}B, and the command runs {model.name}.",
-                "Name what is run.",
-                [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
-            )
+    above = [p for p in d.passages if not p.listing]
+    for c in d.commands:
+        model = named(str(c.settings["model"].value)) if "model" in c.settings else None
+        near = [p for p in above if 0 < c.line - p.line <= NEAR]
+        sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
+        if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
+            continue
+        yield Finding(
+            "comparability.model_named",
+            "note",
+            f"The text announces a model of {sizes.pop():g}B, and the command runs {model.name}.",
+            "Name what is run.",
+            [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
+        )
 
 
 def _asks_a_server(row: Row) -> bool:
@@ -350,31 +341,28 @@ def _spelled(model: object) -> str:
     return named(str(model)).name.lower().replace("_", "-")
 
 
-def quality_elsewhere(documents: Sequence[Document]) -> Iterator[Finding]:
+def quality_elsewhere(d: Document) -> Iterator[Finding]:
     """Accuracy of one configuration beside the speed of another."""
-    for d in documents:
-        # One that asks a server has that server's settings.
-        scores = [r for r in d.rows if r.kind == "quality" and r.setting("model") and not _asks_a_server(r)]
-        speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
-        if not scores or not speed:
-            continue
-        measured = {_spelled(r.setting("model")) for r in scores}
-        run = {
-            _spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings
-        }
-        caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
-        untested = caches - {str(r.setting("kv_cache_dtype") or "") for r in scores}
-        both = ", ".join(sorted(measured & run))
-        if both and not untested:
-            continue
-        text = f"The commands run {both}" if both else (
-            f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}"
-        )  # fmt: skip
-        kv = f" with a {' and '.join(sorted(caches))} cache that the accuracy was not measured with" if untested else ""
-        yield Finding(
-            "comparability.quality_elsewhere",
-            "note" if both else "doubt",
-            f"{text}{',' if kv and not both else ''}{kv}.",
-            "Measure accuracy and speed of the same configuration.",
-            [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
-        )
+    # One that asks a server has that server's settings.
+    scores = [r for r in d.rows if r.kind == "quality" and r.setting("model") and not _asks_a_server(r)]
+    speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
+    if not scores or not speed:
+        return
+    measured = {_spelled(r.setting("model")) for r in scores}
+    run = {_spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings}
+    caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
+    untested = caches - {str(r.setting("kv_cache_dtype") or "") for r in scores}
+    both = ", ".join(sorted(measured & run))
+    if both and not untested:
+        return
+    text = f"The commands run {both}" if both else (
+        f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}"
+    )  # fmt: skip
+    kv = f" with a {' and '.join(sorted(caches))} cache that the accuracy was not measured with" if untested else ""
+    yield Finding(
+        "comparability.quality_elsewhere",
+        "note" if both else "doubt",
+        f"{text}{',' if kv and not both else ''}{kv}.",
+        "Measure accuracy and speed of the same configuration.",
+        [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
+    )

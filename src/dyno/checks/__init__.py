@@ -1,4 +1,4 @@
-"""The list of checks. Each names its findings, and judges by whatever evidence there is. METHOD.md has every code."""
+"""The list of checks: each states its findings and the evidence that it needs. METHOD.md describes every code."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Rig
 from dyno.http import Url
 
-# server, offline: a run of dyno's own, with all its records. run: either. rig: the machine on which dyno ran.
+# server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # pair: two settings that are compared.
@@ -18,7 +18,7 @@ Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roo
 
 
 class Check:
-    """What may be wrong, by its codes, and a function for each kind of evidence that can show it."""
+    """The codes of a problem, and a function for each kind of evidence that can show it."""
 
     def __init__(self, *codes: str, **judges: Callable[[Any], Iterator[Finding | Objection]]) -> None:
         self.codes, self.judges = codes, judges
@@ -140,7 +140,7 @@ CHECKS = (
 
 
 def run(**evidence: Any) -> Iterator[Any]:
-    """Yield what all checks say that can judge by this evidence, which is given by its Need."""
+    """Run all checks for which there is evidence, which is given by its Need."""
     for check in CHECKS:
         for need, judge in check.judges.items():
             if need in evidence:
@@ -148,7 +148,7 @@ def run(**evidence: Any) -> Iterator[Any]:
 
 
 def examine(e: Circumstances) -> list[Finding]:
-    """Findings about a run of dyno's own."""
+    """Return the findings about a run of dyno's own."""
     evidence: dict[Need, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address

@@ -57,7 +57,7 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
 
 
 def _unknown(s: Summary) -> list[str]:
-    """Figures that are known only within bounds, in words: of each latency its mean, else its first."""
+    """Describe figures that are known only within bounds: of each latency the mean, else the first."""
     unknown = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
     for name, latency in s.latencies.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:
@@ -68,7 +68,7 @@ def _unknown(s: Summary) -> list[str]:
 
 
 def _limit(e: Evidence) -> tuple[str, str]:
-    """What kept the client from its sockets, and what helps against that."""
+    """Return why the client couldn't read its sockets in time, and what helps."""
     client, cores = e.summary.client, e.rig.cores if e.rig else 0
     if client.waited_share is not None and client.waited_share > WAITED:
         others = client.others_cpu

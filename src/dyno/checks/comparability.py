@@ -391,7 +391,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
-    """Settings that differ, without those that follow from another one that does."""
+    """Return the settings that differ, without those that follow from another difference."""
     sure = a.form == b.form == "run"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
@@ -411,7 +411,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
 
 
 def _same_model(x: Scalar | None, y: Scalar | None) -> bool:
-    """But for the words that tell its quantization."""
+    """Compare names without the words for a quantization."""
     return _QUANTIZATION.sub("", _last(x)) == _QUANTIZATION.sub("", _last(y))
 
 

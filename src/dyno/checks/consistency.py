@@ -1,4 +1,4 @@
-"""Can the figures of one result all be true, and are two results one? Needs no other knowledge than what they mean."""
+"""Can the figures of one result all be true, and are two results really one? Judged from the figures alone."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from dyno.measure.points import (
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
 OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
-# Tools whose throughput is the sum over the whole run; others reckon it in a window of their own.
+# Tools whose throughput is the sum over the whole run; others use a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
 NEAR, NEARLY = 0.001, 0.0025
 _TELLING = (
@@ -37,12 +37,12 @@ _TELLING = (
 )  # fmt: skip
 _KIND = re.compile(r"(?:iq|q)\d_[a-z0-9]+(?:_[sml])?|bf16|fp16|f16")
 _SUBJECT = ("model", "quantization", "engine", "series", "accelerator", "tensor_parallel", "kv_cache_dtype")
-SAME = 6  # figures, that a copy has at least
-MOST, NEIGHBOURS = 1_000, 20  # rows that are held against each other
+SAME = 6  # least number of figures in a copy
+MOST, NEIGHBOURS = 1_000, 20  # rows that are compared with each other
 
 
 def sums(row: Row) -> Iterator[Finding]:
-    """Counts by duration against the throughput that is told."""
+    """Counts divided by the duration are not the reported throughput."""
     took = duration(row)
     if took is None or row.tool not in WHOLE_RUN:
         return
@@ -126,7 +126,7 @@ def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
-    """Possible if a few are very much longer than all others, and then the mean says nothing."""
+    """Possible only if a few requests are far slower than all others; then the mean says nothing."""
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
@@ -139,7 +139,7 @@ def tail_below_mean(row: Row) -> Iterator[Finding]:
 
 
 def end_before_first(row: Row) -> Iterator[Finding]:
-    """No request ends before its first token, so that no statistic of the ends lies below that of the first tokens."""
+    """No request ends before its first token, so no statistic of E2EL is below the same statistic of TTFT."""
     wrong = []
     if row.tool == "dyno":  # it leaves first tokens out whose arrival it doesn't know
         return
@@ -154,7 +154,7 @@ def end_before_first(row: Row) -> Iterator[Finding]:
 
 
 def latencies(row: Row) -> Iterator[Finding]:
-    """From the first token to the end it takes as many gaps as there are chunks, and at most tokens − 1."""
+    """Decoding takes one gap per chunk, and at most tokens − 1 gaps."""
     first, end, gap = (row.figures.get(f"mean_{s}_ms") for s in ("ttft", "e2el", "itl"))
     each = output_each(row)
     if row.tool not in ("vllm", "sglang", "dyno") or not (first and end and gap and each) or each < 2:
@@ -171,7 +171,7 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 
 def in_flight(row: Row) -> Iterator[Finding]:
-    """Little's law: requests/s times the seconds that each was there. More than were let in can't be."""
+    """By Little's law more requests were in flight than were allowed."""
     rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
     asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
     most = min((limit for limit in (asked, count) if limit), default=None)
@@ -198,7 +198,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
 
 
 def beyond_the_run(row: Row) -> Iterator[Finding]:
-    """A median request that takes longer than all requests together."""
+    """A median request takes longer than the whole run."""
     middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
     if row.kind != "serve" or row.tool not in ("vllm", "sglang", "dyno") or not (middle and each and took) or each < 2:
         return
@@ -216,7 +216,7 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
 
 
 def batch_counts(row: Row) -> Iterator[Finding]:
-    """Offline: requests × (input + output) against the tokens that are told."""
+    """Offline: requests × (input + output) are not the reported tokens."""
     read, length, count, total = (
         row.number("input_len"), row.number("output_len"), row.get("completed"), row.get("total_tokens"),
     )  # fmt: skip
@@ -234,7 +234,7 @@ def batch_counts(row: Row) -> Iterator[Finding]:
 
 
 def zero_first_token(row: Row) -> Iterator[Finding]:
-    """A first token that takes no time."""
+    """The first token takes no time."""
     mean, median = row.figures.get("mean_ttft_ms"), row.figures.get("median_ttft_ms")
     others = [row.get(f"mean_{s}_ms") for s in ("tpot", "itl")]
     if row.samples and row.samples.ttfts_ms:
@@ -258,7 +258,7 @@ def peak(row: Row) -> Iterator[Finding]:
 
 
 def two_runs(row: Row) -> Iterator[Finding]:
-    """Offline: tokens of the batch by its latency against the throughput beside it."""
+    """Offline: the tokens of a batch divided by its latency are not the reported throughput."""
     batch, read, generated = row.number("batch_size"), row.number("input_len"), row.number("output_len")
     latency = row.get("mean_latency_ms") or row.get("mean_e2el_ms")
     reported = row.figures.get("total_token_throughput")
@@ -294,7 +294,7 @@ def price(row: Row) -> Iterator[Finding]:
 
 
 def rate_exceeds(row: Row) -> Iterator[Finding]:
-    """More requests served each second than were sent."""
+    """More requests per second were served than sent."""
     offered, rps = finite_rate(row), requests_per_s(row)
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
@@ -304,7 +304,7 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
 
 
 def copies(rows: Sequence[Row]) -> Iterator[Finding]:
-    """One result that stands several times in one file, in the same form."""
+    """One result is repeated in a file, in the same form."""
     alike: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         values = tuple(sorted((n, f.value) for n, f in row.figures.items()))
@@ -322,7 +322,7 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
-    """One note for all results that were merged with a second report of themselves."""
+    """Give one note for all results that were merged with a duplicate."""
     if pairs:
         first, copy = pairs[0]
         said = "1 result is reported twice and counts once"
@@ -334,7 +334,7 @@ def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Different things that behave the same to the last digit."""
+    """Results of different subjects agree to the last digit."""
     served = [r for r in rows if r.kind == "serve" and r.get("duration_s") and r.form != "table"][:MOST]
     served.sort(key=lambda r: r.figures["duration_s"].value)
     generated = speed_tests(rows, "tg")
@@ -377,7 +377,7 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] | None:
-    """Token generation of both models, measured by another tool in the same papers."""
+    """Return the generation speeds of both models that another tool measured, if they differ."""
     speeds = []
     for row in (a, b):
         name = str(row.setting("quantization") or row.setting("model") or "").lower()
@@ -406,7 +406,7 @@ def _alike(name: str, other: str) -> bool:
 
 
 def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Rows that are others times a whole number, with the very same time: reckoned, not measured."""
+    """Rows are whole multiples of others with exactly the same time: calculated, not measured."""
     by_time: dict[tuple[str, str, float], list[Row]] = {}
     for row in rows:
         for name in ("duration_s", "mean_latency_ms", "mean_e2el_ms"):
@@ -435,7 +435,7 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _multiple(a: Row, b: Row) -> int | None:
-    """How many times b's throughput is a's; negative: the other way round."""
+    """Return how many times a's throughput b has; negative: the other way round."""
     ratios = []
     for name in reversed(THROUGHPUTS):
         x, y = a.get(name), b.get(name)

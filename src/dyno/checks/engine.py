@@ -28,7 +28,7 @@ def model_name(e: Evidence) -> Iterator[Finding]:
 
 
 def as_said(e: Evidence) -> Iterator[Finding]:
-    """Of a server that dyno attached to; one that dyno starts isn't measured if it is something else."""
+    """Checks a server that dyno attached to: one that dyno starts isn't measured if it differs."""
     if e.trial.engine is None or e.engine is not None:
         return
     if unknown := unverified(e.trial.engine, e.target):

@@ -1,4 +1,4 @@
-"""What the checks may look at."""
+"""The evidence from which the checks of dyno's own runs judge."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ from dyno.facts.workload import CountedBy
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """Of any benchmark."""
+    """A run of any benchmark."""
 
     trial: TrialSpec
     target: TargetFacts
@@ -32,7 +32,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
-    """Of an engine in its own process."""
+    """A run of an engine in its own process."""
 
     offline: OfflineSummary
     latencies_ms: list[float]  # of the measured iterations, in order
@@ -45,7 +45,7 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
 
 
 class Evidence(Circumstances, frozen=True, kw_only=True):
-    """Of a server."""
+    """A run against a server."""
 
     counted_by: CountedBy  # prompt lengths
     prompts: int  # different requests prepared
@@ -60,7 +60,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that the server's prefix cache had: by its answers, else by its own counters."""
+        """Prompt tokens found in the server's prefix cache: by its answers, else by its own counters."""
         if self.summary.cached_input_tokens is not None or self.telemetry is None:
             return self.summary.cached_input_tokens
         counted = self.telemetry.total("prefix_hit_tokens")
@@ -68,5 +68,5 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
 
     @property
     def can_ignore_eos(self) -> bool:
-        """False for TGI: over HTTP no version of it can be told to."""
+        """False for TGI: no version of it has such an option over HTTP."""
         return "tgi" not in (self.trial.target.backend, self.target.kind)

@@ -1,4 +1,4 @@
-"""Was the load that was asked for really put on the server, and was it borne?"""
+"""Was the requested load really put on the server, and could the server bear it?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None)
 
 
 def _end_to_end_s(row: Row) -> float | None:
-    """Of a long request: when the last one is over."""
+    """Return how long a long request takes."""
     for name in ("p99_e2el_ms", "p95_e2el_ms", "mean_e2el_ms"):
         if (latency_ms := row.get(name)) is not None:
             return latency_ms / 1000 if name != "mean_e2el_ms" else 2 * latency_ms / 1000
@@ -84,7 +84,7 @@ def _end_to_end_s(row: Row) -> float | None:
 
 
 def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    """At several rates about as much was served: that is what can be borne, and all above it is a queue."""
+    """Several rates were served at about the same speed: that is the limit, and more is a queue."""
     for sweep in sweeps(rows):
         rates = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))
                 and row.number("concurrency") is None and (row.get("completed") or 0) >= MANY]  # fmt: skip
@@ -156,7 +156,7 @@ def slots(e: Evidence) -> Iterator[Finding]:
 
 
 def slots_offline(e: OfflineEvidence) -> Iterator[Finding]:
-    """A batch that isn't worked on as one."""
+    """The engine doesn't process a batch as one."""
     at_once, wanted = e.target.slots, e.offline.requests
     if e.offline.kind == "latency" and at_once and at_once < wanted:
         text = f"A batch of {wanted} was asked for, and the engine works on {at_once} at once: the others waited."
@@ -203,7 +203,7 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
 
 
 def not_sent(row: Row) -> Iterator[Finding]:
-    """A client that tells how fast it sent, and how late."""
+    """The client reports that it sent late."""
     offered, done = finite_rate(row), row.get("sent_rate")
     if not offered or not done or done >= SERVED * offered:
         return
@@ -218,7 +218,7 @@ def not_sent(row: Row) -> Iterator[Finding]:
 
 
 def queue(row: Row) -> Iterator[Finding]:
-    """A first token that waits for a good part of the whole run."""
+    """First tokens wait for a good part of the whole run."""
     first, took, done = row.get("mean_ttft_ms"), row.get("duration_s"), row.get("completed") or 0
     if row.kind == "serve" and first and took and done >= MANY and first / 1000 > 0.2 * took:
         text = f"The first token took {first / 1000:,.1f} s on average, in a run of {took:,.1f} s."

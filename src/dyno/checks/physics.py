@@ -75,7 +75,7 @@ def _far_below(roof: Roofline) -> Iterator[Finding]:
 
 
 class Named(NamedTuple):
-    """What a report's title says that all is of, where it names one alone."""
+    """The one model or machine that a report's title names."""
 
     model: str | None = None
     accelerator: str | None = None
@@ -167,7 +167,7 @@ def _prompt(row: Row, parameters: float, peaks: Peaks) -> tuple[float, str, str]
 
 
 def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | None]:
-    """Parameters, bytes of them at least, and whether all are read for each token."""
+    """Return the parameters, the least bytes that they take, and whether each token reads them all."""
     model = named(name)
     parameters = row.number("parameters") or (model.billions * 1e9 if model.billions else None)
     size = row.number("model_bytes")
@@ -178,7 +178,7 @@ def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | No
 
 
 def _step(row: Row) -> tuple[float | None, str]:
-    """Seconds of a decoding step, at most: every token of a request needs one."""
+    """Return the longest time that a decoding step can have taken, and the figure that says so."""
     if row.kind == "micro":
         test, speed = str(row.setting("test") or ""), row.get("speed")
         return (1 / speed, "speed") if test.startswith("tg") and speed else (None, "")
@@ -205,7 +205,7 @@ def _tokens_per_s(row: Row) -> tuple[float, str] | None:
 
 
 def _few(row: Row) -> bool:
-    """Requests at once: with few, a step does little more than read the weights."""
+    """Few requests ran at once: then a step does little more than read the weights."""
     rps, e2el = requests_per_s(row), row.get("mean_e2el_ms")
     asked = row.number("concurrency") or row.number("batch_size")
     return row.kind == "micro" or (asked or FEW + 1) <= FEW or bool(rps and e2el and rps * e2el / 1000 < 1.5)

@@ -1,4 +1,4 @@
-"""Are there samples enough for what is claimed, and is a difference more than noise?"""
+"""Are there enough samples for what is claimed, and is a difference more than noise?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ def single_run(e: Circumstances) -> Iterator[Finding]:
 
 
 def single_run_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Once for each file."""
+    """One note for each file."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
@@ -126,7 +126,7 @@ def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def first_iteration(e: OfflineEvidence) -> Iterator[Finding]:
-    """What is compiled, captured or paged in at the first use is not what the engine takes later."""
+    """The first use compiles, captures or pages in; later ones don't."""
     first, *rest = e.latencies_ms
     if len(rest) < OTHERS:
         return
@@ -152,7 +152,6 @@ def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def first_iteration_row(row: Row) -> Iterator[Finding]:
-    """Of repetitions, the first."""
     s = row.samples
     times = s.latencies_ms if s else []
     if row.kind not in ("latency", "micro") or len(times) < 3:
@@ -185,7 +184,7 @@ def _named(row: Row) -> str:
 
 
 def drift(row: Row) -> Iterator[Finding]:
-    """First tokens of the early requests against those of the late ones, in the order of sending."""
+    """First tokens of early and late requests differ, in the order of sending."""
     s, asked = row.samples, row.number("concurrency")
     if row.kind != "serve" or s is None or not asked or finite_rate(row):
         return  # under a rate a queue grows: load.rate_not_reached
@@ -204,7 +203,7 @@ def drift(row: Row) -> Iterator[Finding]:
 
 
 def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The same setting under the same load, told twice: how far apart are they?"""
+    """Repeats of one setting under one load differ widely."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "serve" and row.form in ("block", "json", "csv") and level(row):
@@ -233,7 +232,7 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _effective(row: Row) -> tuple[object, ...]:
-    """Settings that act under this load: a limit above the concurrency does nothing."""
+    """Return the settings that act under this load: a limit above the concurrency does nothing."""
     asked, limit = row.number("concurrency"), row.number("max_num_seqs")
     idle = asked is not None and (limit is None or limit >= asked) and asked <= 256
     skip = ASIDE | {"run_number", *(["max_num_seqs"] if idle else [])}
@@ -242,7 +241,7 @@ def _effective(row: Row) -> tuple[object, ...]:
 
 
 def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Scores that differ by less than their own standard errors."""
+    """Two scores differ by less than their own standard errors."""
     by_task: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.kind == "quality" and row.get("score") is not None and row.get("stderr"):
@@ -269,7 +268,7 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
 
 
 def _questions(a: Row, b: Row) -> int | None:
-    """How many there were, by the standard errors of two shares: one count fits both as they are printed."""
+    """Return how many questions there were: the count that fits the printed standard errors of both shares."""
     counts = [_fitting(r) for r in (a, b)]
     both = set(counts[0]) & set(counts[1])
     if not both:

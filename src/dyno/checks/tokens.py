@@ -1,4 +1,4 @@
-"""Were prompts and answers as long as asked, who counted, and were prompts processed or found in a cache?"""
+"""Were prompts and answers as long as requested, who counted, and did a cache answer instead of the engine?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -284,7 +284,7 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def warm(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A first token that comes after a single step, whatever the prompt: alone, with prompts of all lengths."""
+    """A single stream with prompts of all lengths gets each first token within one step."""
     for row in rows:
         middle, tail, step = (row.get(n) for n in ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms"))
         read, first = input_each(row), row.get("mean_ttft_ms")
@@ -306,7 +306,7 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
-    """The fastest prompt processing of a model of this size in the same papers."""
+    """Return the fastest prompt processing of a model of this size among the same results."""
     size = named(str(row.setting("model") or row.label)).billions
     tests = [
         (r.figures["speed"].value, r)
@@ -321,7 +321,7 @@ def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tup
 
 
 def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The same thing again, and the first tokens come much sooner."""
+    """A repeated run has much earlier first tokens."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         # A first token that waits in a queue depends on all else.

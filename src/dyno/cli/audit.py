@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__
-from dyno.audit.given import all_used, given, with_given
 from dyno.cli import settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
-from dyno.probe.peaks import of_name
 from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 from dyno.units import many
@@ -97,6 +95,7 @@ def add_import(p: argparse.ArgumentParser) -> None:
 def audit(options: argparse.Namespace) -> int:
     from dyno.audit.audit import audit as audited
     from dyno.audit.printed import as_json, as_markdown, normal, text
+    from dyno.probe.peaks import of_name
 
     if options.json and options.markdown:
         raise UsageError("--json and --markdown are two forms of the same. Choose one.")
@@ -144,6 +143,7 @@ def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], 
 def import_(options: argparse.Namespace) -> int:
     from dyno.audit.audit import coverage
     from dyno.audit.document import read
+    from dyno.audit.given import all_used, given, with_given
 
     asked = given(options.set)
     documents, words, failed = [], [], 0

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,9 +14,11 @@ from dyno.cli.terminal import draw
 from dyno.errors import UsageError
 from dyno.facts.finding import worst_first
 from dyno.facts.rig import Rig
-from dyno.probe.peaks import KnownPeaks
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
+
+if TYPE_CHECKING:
+    from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
 
@@ -56,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _peaks(rig: Rig, anew: bool, quick: bool) -> list[KnownPeaks]:
+def _peaks(rig: Rig, anew: bool, quick: bool) -> list["KnownPeaks"]:
     """Return the peaks of one accelerator of each kind, and of the processor."""
     from dyno.probe import peaks
 
@@ -65,7 +67,7 @@ def _peaks(rig: Rig, anew: bool, quick: bool) -> list[KnownPeaks]:
     return [*accelerators, peaks.of_processor(rig, anew=anew, only_kept=quick and not anew)]
 
 
-def _peak_lines(peaks: list[KnownPeaks]) -> list[str]:
+def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
     return [line for p in peaks for line in (peak_lines(p.peaks) if p.peaks else [f"not known: {p.unknown}"])]
 
 

@@ -23,7 +23,7 @@ from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
+    from dyno.conduct.trial import Outcome
     from dyno.report.micro import Row
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
@@ -302,7 +302,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def result_row(outcome: "OfflineOutcome") -> "Row":
+def result_row(outcome: "Outcome") -> "Row":
     from dyno.report import micro
 
     return micro.row(outcome.result, outcome.manifest, outcome.iterations, outcome.run.path, outcome.run.engine())

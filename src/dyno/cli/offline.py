@@ -23,7 +23,7 @@ from dyno.option import Option
 from dyno.report.block import offline_block
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
+    from dyno.conduct.trial import Outcome
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
@@ -159,25 +159,25 @@ def dry_run(trials: list[TrialSpec]) -> int:
     return settings.report_problems(problems)
 
 
-def printed(outcome: "OfflineOutcome") -> str:
+def printed(outcome: "Outcome") -> str:
     return offline_block(outcome.result, outcome.manifest.trial, sum(i.warmup for i in outcome.iterations))
 
 
-def result_file(outcome: "OfflineOutcome") -> dict[str, Any]:
+def result_file(outcome: "Outcome") -> dict[str, Any]:
     from dyno.report import result_json
 
     run = outcome.run
     return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
-def exit_code(outcome: "OfflineOutcome") -> int:
+def exit_code(outcome: "Outcome") -> int:
     assert outcome.result.offline is not None
     if outcome.interrupted:
         return Interrupted.exit_code
     return 0 if outcome.result.offline.completed else 1
 
 
-def _save(path: Path, outcome: "OfflineOutcome") -> None:
+def _save(path: Path, outcome: "Outcome") -> None:
     try:
         path.write_text(json.dumps(result_file(outcome), indent=4))
     except OSError as e:

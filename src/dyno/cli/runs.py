@@ -35,7 +35,6 @@ from dyno.store.study import StudyFolder, failure_of
 from dyno.units import human_bytes
 
 if TYPE_CHECKING:
-    from dyno.conduct.offline import OfflineOutcome
     from dyno.conduct.trial import Outcome
 
 _EXAMPLES = """examples:
@@ -230,13 +229,13 @@ def show(options: argparse.Namespace) -> int:
     elif options.json:
         print(json.dumps(_file(outcome)))
     elif trial.offline is not None:
-        print(offline.printed(outcome))  # type: ignore[arg-type]
+        print(offline.printed(outcome))
     else:
         print(block(outcome.result, trial, list(METRICS[:4])))
     return 0
 
 
-def _outcome(run: Run) -> "Outcome | OfflineOutcome":
+def _outcome(run: Run) -> "Outcome":
     """Read what a run measured; decode it first if dyno was killed while it ran."""
     from dyno.conduct.offline import reopened
     from dyno.conduct.trial import Outcome, finish

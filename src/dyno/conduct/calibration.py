@@ -69,7 +69,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def busy_processes(folder: Path, count: int | None = None) -> Iterator[int]:
-    """As an engine on the CPU is. `count`: one for each core without it. How many."""
+    """Keep cores busy, as an engine on the CPU does: by `count` processes, or one for each core. Yield how many."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as running:
@@ -128,7 +128,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float)
 
 
 def server_times(log: list[list[int]]) -> Times:
-    """What the server itself saw: from a request's arrival to its first send, and between sends."""
+    """Return the times by the server's log: from a request's arrival to its first send, and between sends."""
     ttft = distribution_ms([entry[1] - entry[0] for entry in log], [99.0])
     itl = distribution_ms(np.concatenate([np.diff(entry[1:]) for entry in log]), [99.0])
     return Times(ttft.mean, ttft.percentiles["99"], itl.median, itl.percentiles["99"])

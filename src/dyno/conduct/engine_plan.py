@@ -1,4 +1,4 @@
-"""What would be run for an engine setting, and what is wrong with it, before it runs."""
+"""Plans an engine setting before it runs: locates program and model, finds problems, makes the commands to launch."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,14 @@ from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
 from dyno.facts.roofline import Peaks
-from dyno.measure import preflight
+from dyno.measure.agreement import plain, same_quantization
 from dyno.probe import model as model_files
 from dyno.probe import peaks
+from dyno.units import human_bytes
+
+_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
+# Quantizations made while loading: their size as a share of the files.
+_ONLINE = {"fp8": 0.5, "int8": 0.5, "experts-int8": 0.5, "eetq": 0.5, "bitsandbytes": 0.25}
 
 
 class EnginePlan:
@@ -94,13 +99,83 @@ class EnginePlan:
         return self.clean(secrets.without_in_command(text))
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
-        """What is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
-        unsaid = self.kind.unsaid_quantization(self.spec, self.program.version)
-        own = preflight.problems(self.spec, self.limits, self.model, self.rig, self.devices, from_files=unsaid)
-        return [p for p in (self.absent, preflight.length_problem(needed, self.limits), *own) if p]
+        """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
+        return [*filter(None, (self.absent, self._too_long(needed))), *self._contradictions(), *self._memory()]
+
+    def _too_long(self, needed: Sequence[int]) -> str | None:
+        context = self.limits.context
+        over = sum(n > context for n in needed) if context else 0
+        if not over:
+            return None
+        return (
+            f"{over} of {len(needed)} requests need up to {max(needed)} tokens (prompt + output), and one may have "
+            f"{context} ({self.limits.context_from}): they would fail. Ask for shorter ones, raise max_model_len, or "
+            "lower max_num_seqs where slots share the context."
+        )
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield contradictions between the setting, the model's files and the machine."""
+        spec, model = self.spec, self.model
+        if model and not model.format and spec.load_format != "dummy":
+            yield (
+                f"{model.path} holds no weights (no *.safetensors). Give the folder that does, or load_format = "
+                "'dummy' for random ones."
+            )
+        # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
+        files = model.quantization if model else None
+        if model and files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
+            yield (
+                f"quantization = {spec.quantization!r}, and the files at {model.path} are {files}. Give the files that "
+                "are meant, or leave the quantization out."
+            )
+        unsaid = self.kind.unsaid_quantization(spec, self.program.version)  # no flag makes it, the files must
+        if unsaid and model and model.format == "safetensors" and not files:
+            yield (
+                f"quantization = {spec.quantization!r} would have to lie in the files at {model.path}, and they aren't "
+                "quantized. Give the files that are."
+            )
+        if not self.devices and spec.devices is None and spec.world > 1:
+            yield (
+                f"{spec.world} accelerators are needed (tensor_parallel × pipeline_parallel), and none is seen here "
+                "(`dyno doctor`). On a CPU, say devices = []."
+            )
+
+    def _memory(self, cache_tokens: int | None = None) -> Iterator[str]:
+        """Yield only what can't work: the weights, and the KV cache where the engine takes it whole at its start. Of a
+        cache that fills what is left, only the engine knows how much one request takes (sliding windows, latent
+        attention)."""
+        spec, weights = self.spec, _weights(self.spec, self.model)
+        if weights is None or self.model is None:
+            return
+        width = 1.0 if (spec.kv_cache_dtype or "").startswith(("fp8", "q8")) else 2.0
+        tokens = self.limits.cache_tokens if cache_tokens is None else cache_tokens
+        cache = (self.model.kv_bytes_per_token(width) or 0.0) * tokens
+        need = (weights + cache) * spec.replicas
+        what = f"weights {human_bytes(weights)}" + (f" + KV cache {human_bytes(cache)}" if cache else "")
+        free = self._free_bytes()
+        if free is not None and need > free:
+            times = f", {spec.replicas} ×" if spec.replicas > 1 else ""
+            yield (
+                f"{human_bytes(need)} are needed ({what}{times}), and {human_bytes(free)} of memory are free. Take a "
+                "smaller quantization, more devices, a shorter context or fewer replicas."
+            )
+
+    def _free_bytes(self) -> float | None:
+        """Free memory of all devices that the copies may use; with the host's where weights may lie there too."""
+        spec, spreads, host = self.spec, self.limits.spreads, self.rig.memory_free_bytes
+        used = [a for a in self.rig.accelerators if a.index in self.devices]
+        if not spreads:
+            used = used[: spec.world * spec.replicas]
+        if not used or any(a.integrated for a in used):
+            return host
+        if any(a.memory_bytes is None for a in used):
+            return None
+        sizes = [(a.memory_bytes or 0, (a.memory_bytes or 0) - (a.memory_used_bytes or 0)) for a in used]
+        free = sum(min(free, total * (spec.memory_fraction or 1.0)) for total, free in sizes)
+        return free + (host or 0) if spreads else free
 
     def notes(self, concurrency: int | None) -> list[str]:
-        """What is allowed and will be a finding."""
+        """Return what is allowed and will be a finding."""
         at_once = self.limits.slots and self.limits.slots * self.spec.replicas
         notes = []
         if at_once and concurrency and concurrency > at_once:
@@ -110,8 +185,7 @@ class EnginePlan:
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
             notes.append(f"max_model_len = {asked} is more than the model was made for ({trained})")
-        whole = msgspec.structs.replace(self.limits, cache_tokens=self.limits.cache_tokens or self.limits.context or 0)
-        tight = preflight.problems(self.spec, whole, self.model, self.rig, self.devices)
+        tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
             notes.append(f"One request of full length may not fit: {first}")
         return notes
@@ -133,7 +207,7 @@ class EnginePlan:
         return peaks.of_engine(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
 
     def lines(self) -> Iterator[str]:
-        """What a dry run prints."""
+        """Yield the lines of a dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
         if not self.program.asked:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
@@ -183,7 +257,7 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
 
 
 def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
-    """One for each copy: from the first one on, or free ones."""
+    """Return a port for each copy: from the first one on, or free ones."""
     ports = [first + i if first else 8000 + i if dry else free_port() for i in range(spec.replicas)]
     if max(ports, default=0) > 65535:
         raise UsageError(
@@ -233,3 +307,15 @@ def _model(spec: EngineSpec) -> ModelShape | None:
         what = "has no config.json and no *.gguf" if path.is_dir() else "can't be read as a GGUF file (cut off?)"
         raise UsageError(f"The model {spec.model} {what}.")
     return shape
+
+
+def _weights(spec: EngineSpec, model: ModelShape | None) -> float | None:
+    """Bytes of the weights, loaded."""
+    if model is None:
+        return None
+    share = _ONLINE.get(plain(spec.quantization or ""), 1.0) if model.quantization is None else 1.0
+    if model.weights_bytes:
+        return model.weights_bytes * share
+    if model.parameters is None:
+        return None
+    return model.parameters * _BYTES.get(model.quantization or model.dtype or "bf16", 2.0) * share

@@ -79,7 +79,7 @@ def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, c
         try:
             yield fleet
         except TargetError as e:
-            if death := fleet.death():  # that is why nobody answered
+            if death := fleet.death():  # that is why no answer came
                 fleet.note(died=death)
                 raise EngineError(death) from e
             raise

@@ -83,7 +83,7 @@ class Life:
         )
 
     def capacity(self) -> str:
-        """What it serves, in a few words."""
+        """Describe what it serves, in a few words."""
         t = self.target
         facts = [
             t.max_model_len and f"context {t.max_model_len}",
@@ -156,7 +156,7 @@ def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
     return Engine(process, url, plan.program.version or "", title, contained=plan.spec.container is not None)
 
 
-class Room(NamedTuple):
+class SharedCores(NamedTuple):
     """What an engine on the CPU leaves to the client."""
 
     nice: int = 0
@@ -164,13 +164,13 @@ class Room(NamedTuple):
     client_core: int | None = None
 
 
-def room(plan: EnginePlan) -> Room:
+def room(plan: EnginePlan) -> SharedCores:
     if plan.devices or plan.batch is not None or plan.spec.container or not plan.kind.computes:
-        return Room()
+        return SharedCores()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < CORES_TO_SHARE:
-        return Room(ENGINE_NICE)
-    return Room(ENGINE_NICE, cores[:-1], cores[-1])
+        return SharedCores(ENGINE_NICE)
+    return SharedCores(ENGINE_NICE, cores[:-1], cores[-1])
 
 
 def describe(plan: EnginePlan) -> str:

@@ -18,7 +18,7 @@ from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
-from dyno.conduct.trial import summarize_samples
+from dyno.conduct.trial import Outcome, summarize_samples
 from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
@@ -41,14 +41,6 @@ from dyno.workload.tokenizer import choose
 # Measured iterations and warm-ups where the trial doesn't say: as vLLM's benchmarks and llama-bench do.
 _ITERATIONS = {"throughput": (1, 0), "latency": (30, 10), "micro": (5, 1)}
 _SAMPLING = {"temperature": 1.0, "top_p": 1.0}  # as vLLM's offline benchmarks
-
-
-class OfflineOutcome(msgspec.Struct, frozen=True):
-    run: Run
-    manifest: Manifest
-    result: Result
-    iterations: list[Iteration]
-    interrupted: bool = False
 
 
 def batch_of(trial: TrialSpec) -> Batch:
@@ -79,7 +71,7 @@ def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
 
 
 def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
-    """What a dry run prints."""
+    """Yield the lines of a dry run."""
     yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
@@ -104,7 +96,7 @@ def counts(trial: TrialSpec) -> tuple[int, int]:
 
 def conduct(
     trials: Sequence[TrialSpec], *, runs: Path, watcher: Watcher | None = None, stop: Stop | None = None
-) -> Iterator[OfflineOutcome]:
+) -> Iterator[Outcome]:
     """Measure each trial in a run folder of its own; yield each as it is done. Trials that need the same engine, loaded
     the same way, share it."""
     watcher, stop = watcher or Watcher(), stop or Stop()
@@ -256,7 +248,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             watcher.iteration(i + 1, warmups, iterations, took_s)
 
 
-def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
+def finish(run: Run, interrupted: bool = False) -> Outcome:
     """Make the result from the run's folder."""
     manifest, iterations = run.manifest(), list(run.iterations())
     chosen = [it for it in iterations if not it.warmup]
@@ -290,14 +282,14 @@ def finish(run: Run, interrupted: bool = False) -> OfflineOutcome:
     # In a study what was cut is run again as a whole, and what none has completed is no result.
     if manifest.place is None or (summary.completed and not interrupted):
         run.write_result(result)
-    return OfflineOutcome(run, manifest, result, iterations, interrupted)
+    return Outcome(run, manifest, result, iterations, interrupted)
 
 
-def reopened(run: Run) -> OfflineOutcome:
+def reopened(run: Run) -> Outcome:
     """Return the outcome of an earlier run; summed up first, where dyno was stopped before that."""
     if not run.whole:
         return finish(run, interrupted=True)
-    return OfflineOutcome(run, run.manifest(), run.result(), list(run.iterations()))
+    return Outcome(run, run.manifest(), run.result(), list(run.iterations()))
 
 
 def _name(trial: TrialSpec, plan: EnginePlan) -> str:

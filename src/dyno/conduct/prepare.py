@@ -100,13 +100,13 @@ def check_context(lengths: list[int], target: TargetFacts) -> None:
 
 
 def warmup(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
-    """All of these at the trial's concurrency, whatever its rate."""
+    """Return warm-up traffic: all of these requests at the trial's concurrency, whatever its rate."""
     load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
     return _traffic(trial, session, requests, load, len(requests))
 
 
 def traffic(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
-    """The trial's own load. A closed loop with a duration goes round the prompts until time is up."""
+    """Return the trial's own load. A closed loop with a duration goes round the prompts until time is up."""
     rounds = trial.load.duration_s is not None and trial.load.closed_loop
     count = 2**31 if rounds else plan.prompts_needed(trial.load) or len(requests)
     return _traffic(trial, session, requests, trial.load, count)

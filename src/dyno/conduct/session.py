@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
     headers: dict[str, str]  # sent with each request; their values reach no file
     watcher: Watcher = msgspec.field(default_factory=Watcher)
     stop: Stop = msgspec.field(default_factory=Stop)
-    fleet: Fleet | None = None  # None: somebody else has started the server
+    fleet: Fleet | None = None  # None: dyno hasn't started the server
 
     @property
     def core(self) -> int | None:
@@ -93,7 +93,7 @@ class Session(msgspec.Struct, frozen=True):
                 time.sleep(_LOOK_S)
 
     def _busy(self, clients: Sequence[Client]) -> str:
-        """What the engine does, in words; empty: nothing."""
+        """Describe what the engine works on; empty: nothing."""
         counts = [count for client in clients if (count := _requests(client)) is not None]
         if counts:
             return f"it works on {sum(counts):g} requests" if sum(counts) else ""
@@ -119,7 +119,7 @@ def _requests(client: Client) -> float | None:
 
 @contextlib.contextmanager
 def _clients(spec: TargetSpec, headers: dict[str, str], timeout_s: float = 30) -> Iterator[list[Client]]:
-    """One for each copy of the server."""
+    """Open a client for each copy of the server."""
     with contextlib.ExitStack() as closing:
         opened = [Client(Url(url), headers, spec, timeout_s=timeout_s) for url in spec.urls]
         for client in opened:

@@ -21,7 +21,7 @@ from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.lifecycle import scrub_all
-from dyno.conduct.offline import OfflineOutcome, engine_plan, same_engine
+from dyno.conduct.offline import engine_plan, same_engine
 from dyno.conduct.offline import finish as finish_offline
 from dyno.conduct.offline import measure as measure_offline
 from dyno.conduct.prepare import Prepared, hidden, prepare
@@ -33,16 +33,16 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
 from dyno.facts.rig import Rig
-from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.study import PlannedTrial, StopRule, Study
+from dyno.facts.summary import Result
 from dyno.load.progress import Stop
-from dyno.measure.saturation import level_of, saturated
 from dyno.probe import rig
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import choose
 
-AnyOutcome = Outcome | OfflineOutcome
+LONG_S = 1.0  # a shorter steady window counts a wave too many or too few
 Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
 
 
@@ -61,7 +61,7 @@ class TrialEnd(NamedTuple):
 
     state: str  # done, failed, skipped
     text: str = ""
-    outcome: "AnyOutcome | None" = None
+    outcome: Outcome | None = None
 
 
 class Conductor:
@@ -168,7 +168,7 @@ class Conductor:
     def _go_through(
         self,
         queue: deque[PlannedTrial],
-        run_one: Callable[[PlannedTrial], AnyOutcome | None],
+        run_one: Callable[[PlannedTrial], Outcome | None],
         death: Callable[[], str | None] = lambda: None,
         fits: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
@@ -244,7 +244,7 @@ class Conductor:
             return None
         return self._finish(run, prepared)
 
-    def _on_worker(self, worker: Worker, planned: PlannedTrial) -> OfflineOutcome:
+    def _on_worker(self, worker: Worker, planned: PlannedTrial) -> Outcome:
         run = self._fresh(planned)
         run.write_engine(worker.facts)
         try:
@@ -256,7 +256,7 @@ class Conductor:
         return finish_offline(run)
 
     def _attached(self, planned: PlannedTrial) -> Outcome | None:
-        """Measure on a server that somebody else has started."""
+        """Measure on a server that dyno hasn't started."""
         trial = planned.trial
         session = attach(trial, self.headers(planned), self.watcher, self.stop)
         session.wait_idle(trial.target)
@@ -315,10 +315,10 @@ class Conductor:
             run = self.folder.run(p.place)
             if not run.whole:
                 continue
-            level = level_of(run.result())
+            level = _level(run.result())
             if level is not None:
                 levels.append(level)
-                if why := saturated(levels, self.study.stop):
+                if why := _saturation(levels, self.study.stop):
                     return why
         return None
 
@@ -339,3 +339,42 @@ def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, i
     for name, size in before.items():
         text = excerpt(start / name, end=ready.get(name, 0)) + excerpt(start / name, size)
         write(run.path / name, fleet.plan.clean(text).encode())
+
+
+# ---- saturation: throughput no longer grows with load, and latency does ----
+
+
+class _Level(NamedTuple):
+    """How an engine did at one load."""
+
+    throughput: float  # output tokens a second, over the whole run
+    latency_ms: float  # median, end to end
+    steady: float | None = None  # the same in the steady window, where that is long enough
+
+
+def _level(result: Result) -> _Level | None:
+    """Return the level, or None where too little was completed or the client itself is in doubt."""
+    s = result.served
+    if not s.completed or s.failed > s.completed or s.e2el.median is None:
+        return None
+    if any(f.code.startswith("client.") and f.level != "note" for f in result.findings):
+        return None
+    long = s.steady and s.steady.end_s - s.steady.start_s >= max(LONG_S, s.duration_s / 2)
+    return _Level(s.output_throughput, s.e2el.median, s.steady.output_throughput if s.steady and long else None)
+
+
+def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
+    """Say why the last of these levels of rising load is saturated; None where it isn't."""
+    if len(levels) < 2:
+        return None
+    steady = [level.steady for level in levels if level.steady is not None]
+    alike = len(steady) == len(levels)  # windows are compared with windows, whole runs with whole runs
+    *before, last = steady if alike else [level.throughput for level in levels]
+    waits, waited = levels[-1].latency_ms, levels[-2].latency_ms
+    if last > max(before) * (1 + rule.throughput_gain) or waits <= waited * (1 + rule.latency_growth):
+        return None
+    where = "steady window" if alike else "whole run"
+    return (
+        f"saturated at less load: {last:.0f} tok/s after {max(before):.0f} ({where}), and a median latency of "
+        f"{waits:.0f} ms after {waited:.0f}"
+    )

@@ -24,6 +24,7 @@ from dyno.engines.kinds import kind_of
 from dyno.errors import DynoError, Interrupted, NotSummedUp, UsageError
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
+from dyno.facts.offline import Iteration
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -42,9 +43,13 @@ from dyno.workload.tokenizer import Tokenizer
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """A trial that was measured, served or offline."""
+
     run: Run
     manifest: Manifest
     result: Result
+    iterations: list[Iteration] = []  # of an offline trial
+    interrupted: bool = False  # likewise
 
 
 def serve(
@@ -119,7 +124,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
                 Wire(warmup(trial, session, work.warmups), spool, stop=stop, core=session.core).drive()
             check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
-            # After the warm-up: what it left behind is nobody's prefix.
+            # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
         watcher.phase("Measuring")

@@ -33,7 +33,7 @@ _UNASKED = "more came on its connection than was asked for, so that it isn't kno
 
 
 class Lengths(Protocol):
-    """Of a request, as wanted."""
+    """The planned lengths of a request."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -46,20 +46,9 @@ class _Exchange:
     """The raw bytes and times of one request, as the spool has them."""
 
     __slots__ = (
-        "add_piece",
-        "add_read",
-        "add_time",
-        "connecting_ns",
-        "due_ns",
-        "late",
-        "pieces",
-        "reads",
-        "replica",
-        "resent",
-        "sent_ns",
-        "times",
-        "unstamped",
-    )
+        "add_piece", "add_read", "add_time", "connecting_ns", "due_ns", "late", "pieces", "reads", "replica", "resent",
+        "sent_ns", "times", "unstamped",
+    )  # fmt: skip
 
     def __init__(self, due_ns: int, sent_ns: int, connecting_ns: int, resent: bool, replica: int) -> None:
         self.due_ns = due_ns
@@ -94,8 +83,8 @@ def records(
     start_ns: int | None = None,
     unasked: Iterable[int] = (),
 ) -> Iterator[Record]:
-    """One record for each exchange that was begun, in the order in which they ended. Exchanges that a crash left
-    open come last, as cut. `unasked`: see ClientFacts."""
+    """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
+    come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
     offset = clock_ns = 0
     looked = 1 << 62  # newer spools say it where it matters (SINCE)
@@ -255,7 +244,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
 def _place(
     exchange: _Exchange, raw: bytes, chunk_ends: list[int], more: re.Pattern[bytes], record: Record, zero_ns: int
 ) -> None:
-    """When each chunk arrived, by the read that holds its end; and for which of them that is only a bound.
+    """Note when each chunk arrived, by the read that holds its end, and for which of them that is only a bound.
 
     `more`: what after a chunk's end shows that the read's stamp is another one's."""
     read_ends = list(accumulate(map(len, exchange.pieces)))

@@ -25,19 +25,19 @@ class Head(msgspec.Struct):
 
 
 def front(method: str, path: str, host: str) -> bytes:
-    """What a request begins with: the part in which the requests to two copies of a server differ."""
+    """Return the start of a request: the part in which requests to two copies of a server differ."""
     return f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1")
 
 
 def payload(headers: dict[str, str], body: bytes) -> bytes:
-    """All the rest of it."""
+    """Return the rest of a request."""
     lines = [*(f"{k}: {v}" for k, v in headers.items()), f"content-length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
 def head(raw: bytes) -> Head | None:
-    """The response's head, or None while it is incomplete. ValueError if it is no HTTP response, or one of which it
-    can't be said where it ends."""
+    """Return the response's head, or None while it is incomplete. ValueError if it isn't an HTTP response, or one whose
+    end can't be known."""
     begin = 0
     while True:
         end = raw.find(b"\r\n\r\n", begin)
@@ -82,7 +82,7 @@ def head(raw: bytes) -> Head | None:
 
 
 def chunk_size(header: bytes) -> int:
-    """0 for the last chunk. ValueError if it is no number."""
+    """Return a chunk's size; 0 for the last. ValueError if it is not a number."""
     size = SIZES.get(header)
     if size is None:
         digits = header.partition(b";")[0].strip()
@@ -109,7 +109,7 @@ class Chunked:
         self._last = False  # the zero chunk was seen: trailers follow
 
     def take(self, data: bytes) -> int:
-        """Takes one read's bytes: ONE, SEVERAL or OVER. ValueError where the framing is broken."""
+        """Take one read's bytes: ONE, SEVERAL or OVER. ValueError where the framing is broken."""
         left, size = self.left, len(data)
         if not left and not self._carry:
             # The usual case, once for each token: the read is one whole chunk.
@@ -148,8 +148,8 @@ class Chunked:
 
 
 def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
-    """Where the payload of each whole or cut chunk lies in `raw`, from `start` on. ValueError where a chunk is longer
-    than it says."""
+    """Return the spans of each whole or cut chunk's payload in `raw`, from `start` on. ValueError where a chunk is
+    longer than it says."""
     spans: list[tuple[int, int]] = []
     append, find, size = spans.append, raw.find, len(raw)
     position = start
@@ -169,7 +169,7 @@ def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
 
 
 def body_spans(raw: bytes, head: Head) -> list[tuple[int, int]]:
-    """Where the body lies in `raw`, in order."""
+    """Return the spans of the body in `raw`, in order."""
     if head.chunked:
         return dechunk(raw, head.length)
     size = len(raw) if head.content_length is None else min(head.length + head.content_length, len(raw))

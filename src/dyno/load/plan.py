@@ -16,7 +16,7 @@ class Plan(msgspec.Struct, frozen=True):
     stop_sending_ns: int | None = None
 
     def first_wave(self, window_ns: int) -> int:
-        """How many requests may be open within the first moments: so many connections are opened ahead."""
+        """Return how many requests may be open within the first moments: connections are opened ahead for them."""
         wave = self.count if self.due_ns is None else sum(d <= window_ns for d in self.due_ns)
         return min(wave, self.in_flight_max or wave)
 
@@ -42,7 +42,7 @@ def make(load: LoadSpec, count: int) -> Plan:
 
 
 def prompts_needed(load: LoadSpec) -> int | None:
-    """How many requests the load can send in its duration, where that is known ahead."""
+    """Return how many requests the load can send in its duration, where that is known ahead."""
     if load.duration_s is None:
         return None
     if load.request_rate_rps is not None:

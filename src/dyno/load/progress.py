@@ -1,4 +1,4 @@
-"""What the wire reports while it runs, and how it is asked to stop."""
+"""Progress that the wire reports while it runs, and the request to stop."""
 
 import msgspec
 

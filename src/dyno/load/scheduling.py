@@ -124,7 +124,7 @@ class Poll(NamedTuple):
 
 
 class Stalls:
-    """When this thread wanted to run and was not let. A context: while it is open, SIGCONT is noticed and the
+    """Times when this thread wanted to run and had no core. A context: while it is open, SIGCONT is noticed and the
     scheduler's own count can be read. `delay_ns()` covers the time since the last `mark()` but two.
     """
 
@@ -155,7 +155,7 @@ class Stalls:
         self._marks = (*self._marks[1:], self._waited_ns())
 
     def delay_ns(self) -> int | None:
-        """None: this system does not count it."""
+        """Return the time spent waiting for a core; None: this system does not count it."""
         return None if self._stat < 0 else self._waited_ns() - self._marks[0]
 
     def since_ns(self, before: Poll, now: Poll) -> int:

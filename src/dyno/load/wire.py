@@ -39,12 +39,12 @@ STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wai
 NAP_NS = 500_000  # at most, with what waking up takes
 MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the scheduler how long it let us wait
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
-# No byte for so long, and so many connections refused in a row, by every replica: the server is gone.
+# The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
 GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 FRAME_BYTES = 128  # that a read costs in spool and memory besides its own, at least
 RESPONSE_MAX = 1 << 26
-# After the last answer: for others that nobody asked for. As long as two answers take to begin, within these.
+# Wait after the last answer for others that weren't asked for: as long as two answers take to begin, within these.
 LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
@@ -404,7 +404,7 @@ class Wire:
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
         """Note bytes that no request asked for: whose answers came on this connection is unknown then."""
-        # A line end too many confuses nobody; and 408 is how some close a connection that was idle for long.
+        # A line end too many does no harm; and 408 is how some close a connection that was idle for long.
         if data.strip(b"\r\n") and not data.startswith((b"HTTP/1.1 408", b"HTTP/1.0 408")):
             self._unasked.extend(stream.history)
 

@@ -22,7 +22,7 @@ _CONTAINERS = {"compressed-tensors", "quark", "gguf", "inc", "auto-round"}
 
 
 def plain(quantization: str) -> str:
-    """One spelling: 'Q4_K - Medium', 'mostly Q4_K_M' and 'q4_k_m' are q4-k-m."""
+    """Return one spelling: 'Q4_K - Medium', 'mostly Q4_K_M' and 'q4_k_m' are q4-k-m."""
     text = re.sub(r"\(.*\)|\b(?:mostly|all|guessed|moe)\b|- [\d.]+ bpw.*", "", quantization.lower()).strip()
     text = re.sub(r"^(q2_k|q3_k|q4_k|q5_k)\s*-\s*(small|medium|large)$", lambda m: f"{m[1]}_{m[2][0]}", text)
     text = text.replace("iq3_s mix", "iq3_m").replace("_moe", "")

@@ -1,4 +1,4 @@
-"""From records to a summary, in one pass: eight bytes for each chunk stay in memory, and nothing else that grows."""
+"""Sums up records in one pass: eight bytes for each chunk stay in memory, and nothing else that grows."""
 
 from array import array
 from collections import Counter
@@ -314,7 +314,7 @@ class Tally:
         return float(self._open_ns(start, end).sum()) / (end - start)
 
     def _open_ns(self, start: int, end: int) -> np.ndarray:
-        """For how much of the window each request was in flight."""
+        """Return how long each request was in flight within the window."""
         overlap = np.minimum(np.array(self._end), end) - np.maximum(np.array(self._sent), start)
         open_ns: np.ndarray = overlap.clip(min=0)
         return open_ns
@@ -396,7 +396,7 @@ class _Gaps:
         self._sum_high += total.high
 
     def add_blind(self, total: Span, count: int) -> None:
-        """Of `count` gaps with a known sum the k-th largest is at most sum ÷ k; the largest is at least sum ÷ count."""
+        """Add gaps with a known sum: the k-th largest is at most sum ÷ k; the largest is at least sum ÷ count."""
         self._high.append((total.high / np.arange(1, count + 1)).astype(np.float32))
         low = np.zeros(count, dtype=np.float32)
         low[:1] = total.low / max(count, 1)

@@ -28,7 +28,7 @@ class Meaning(msgspec.Struct, frozen=True):
     # To the figure's unit: milliseconds, seconds, bytes. None: the title names none, so a cell has to.
     scale: float | None = 1.0
     test: str = ""  # pp or tg: a speed of reading prompts, or of making tokens, as llama-bench calls them
-    behind: str = ""  # words behind each number of the column that say what it is: '256.1 output tok/s'
+    behind: str = ""  # words behind each number of the column that define it: '256.1 output tok/s'
     load: tuple[tuple[str, int], ...] = ()  # that the title names: 'Output tok/s (c32)'
 
 
@@ -136,7 +136,7 @@ def statistic(title: str) -> str | None:
 
 
 def stem_of(name: str) -> str:
-    """mean_ttft_ms → ttft; '' of a figure that is no latency."""
+    """mean_ttft_ms → ttft; '': not a latency."""
     parts = latency(name)
     return "" if parts is None else parts[1]
 
@@ -160,7 +160,7 @@ def _split(title: str) -> tuple[str, str]:
             said, _, unit = unit.rpartition(",")
             text, unit = f"{text} {said}", unit.strip()
     elif len(units) > 1:
-        return text, ""  # 'TPOT (ms) (excl. 1st)': said in words that nobody promised
+        return text, ""  # 'TPOT (ms) (excl. 1st)': not a plain unit
     text = re.sub(r"(?<!\d)-|-(?!\d)|(?<=[a-z])/(?=[a-z]{2})|[:;#]", " ", text)
     text = " ".join(text.split()).strip(" ,.")
     if not unit:
@@ -219,7 +219,7 @@ def _throughput(words: str, unit: str) -> Meaning | None:
         return Meaning("input_throughput")
     if plain == {"total"}:
         return Meaning("total_token_throughput")
-    return Meaning("speed") if plain <= {"aggregate", "aggregated"} else None  # of what, nobody says
+    return Meaning("speed") if plain <= {"aggregate", "aggregated"} else None  # of which tokens is unknown
 
 
 def _count(words: str, unit: str) -> Meaning | None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from itertools import islice
 from pathlib import PurePath
 from typing import Final, Literal
 
@@ -20,7 +21,7 @@ _COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
 
 
 def read(file: str, data: bytes) -> Document | None:
-    """None of a text whose lines happen to have commas."""
+    """Return None for a text whose lines happen to have commas."""
     text = data.decode("utf-8", "replace")
     start = _start(text)
     separator = _separator(text[start : start + 200_000], text[:start].strip() != "")
@@ -54,29 +55,25 @@ def read(file: str, data: bytes) -> Document | None:
 
 
 def _open(secret: bool, cell: str) -> str:
-    """total_token_throughput sounds like a secret, and its number is none."""
+    """Hide secrets. total_token_throughput sounds like one, so numbers pass."""
     return HIDDEN if secret and printed(cell) is None else shown("", cell)
 
 
 def _start(text: str) -> int:
-    """Behind blank lines, and behind comments."""
+    """Return where the table starts: after blank lines and comments."""
     match = _COMMENTS.match(text[:20_000])
     return match.end() if match else 0
 
 
 def _separator(text: str, commented: bool) -> str | None:
-    """That which cuts the first lines into as many pieces each. Behind a comment, which may be a title, prose follows
-    as well: there the titles of columns have to be known."""
+    """Return the separator that cuts the first lines into equally many cells. Prose may follow a comment that is a
+    title, so there the titles of columns have to be known."""
     for separator in ("\t", ",", ";"):
         try:
-            looked = [
-                row
-                for row, _ in zip(csv.reader(io.StringIO(text), delimiter=separator), range(_LOOKED_AT), strict=False)
-            ]
+            first = [row for row in islice(csv.reader(io.StringIO(text), delimiter=separator), _LOOKED_AT) if row]
         except csv.Error:
             continue
-        looked = [row for row in looked if row]
-        if len(looked) >= 2 and _is_table(looked, len(text) >= 200_000, commented):
+        if len(first) >= 2 and _is_table(first, len(text) >= 200_000, commented):
             return separator
     return None
 

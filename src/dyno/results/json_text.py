@@ -99,11 +99,11 @@ class Value:
 
     @cached_property
     def fields(self) -> "dict[str, Value]":
-        """Of an object; {} of anything else, and of one that is broken inside."""
+        """The fields of an object; {} for anything else, and for one that is broken inside."""
         if self.size == 0 or self._first() != 0x7B:
             return {}
-        found = self._decoded(_FIELDS)
-        return {k: self._inside(v) for k, v in found.items()} if found is not None else {}
+        decoded = self._decoded(_FIELDS)
+        return {k: self._inside(v) for k, v in decoded.items()} if decoded is not None else {}
 
     @property
     def is_object(self) -> bool:
@@ -144,7 +144,7 @@ class Value:
 
     @cached_property
     def digits(self) -> str:
-        """A number as it is written; '' of anything else."""
+        """A number as it is written; '' for anything else."""
         if self.size == 0 or self.size > 400 or self._first() not in b"-0123456789":
             return ""
         return bytes(memoryview(self._raw)).decode("ascii", "replace")
@@ -165,7 +165,7 @@ class Value:
 
     @property
     def scalar(self) -> Scalar | None:
-        """None of null, of lists and objects, and of numbers beyond a double."""
+        """None for null, lists, objects and numbers beyond a double."""
         if self.size == 0:
             return None
         if (first := self._first()) == 0x22:
@@ -202,7 +202,7 @@ class Values(msgspec.Struct):
 
 
 def values(data: bytes) -> Values | None:
-    """None where it isn't JSON from its beginning on."""
+    """Return None for a file that doesn't begin with JSON."""
     start = _skip(data, 0)
     if not _OPENING.match(data, start):
         return None
@@ -230,7 +230,7 @@ def values(data: bytes) -> Values | None:
 
 
 def _one(view: memoryview) -> tuple[int, int | None]:
-    """The length of the value that a text begins with, and None; or 0 and the byte at which it breaks."""
+    """Return the length of the text's first value and None; or 0 and the byte at which it breaks."""
     try:
         _ANY.decode(view)
         return len(view), None
@@ -259,7 +259,7 @@ def _skip(data: bytes, start: int) -> int:
 
 
 def _next(data: bytes, start: int) -> int:
-    """Where the next value may begin: a line that opens one."""
+    """Return where the next value may begin: a line that opens one."""
     match = _NEXT.search(data, start + 1)  # one search: a bracket that never comes is not looked for at every line
     return match.start() if match else len(data)
 

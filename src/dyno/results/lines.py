@@ -1,6 +1,7 @@
-"""A file's bytes as lines that can be read: numbered as an editor numbers them, without what terminals paint."""
+"""A file's bytes as lines that can be read: numbered as in an editor, without terminal colours."""
 
 import codecs
+import mmap
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class TextLine(NamedTuple):
 
 
 def decoded(data: bytes) -> bytes:
-    """UTF-8, whatever it was. UTF-16 is told by its mark, as Windows writes it."""
+    """Convert to UTF-8. UTF-16 is detected by its mark, as Windows writes it."""
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
         if data.startswith(mark):
             return data.decode(name, errors="replace").encode()
@@ -39,12 +40,13 @@ def holds_numbers(data: bytes) -> bool:
     return len(_FRACTION.findall(data[: 1 << 20])) > 1
 
 
-def lines(data: bytes, first: int = 1) -> Iterator[TextLine]:
-    """Of UTF-8, or, a line that is none, of Windows-1252. A bar that was painted over is seen as it was last.
-    Of empty lines in a row the first few."""
-    number, start, empty = first, 0, 0
-    while start < len(data):
-        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or len(data)
+def lines(data: bytes | mmap.mmap, first: int = 1, start: int = 0, stop: int | None = None) -> Iterator[TextLine]:
+    """Decode UTF-8, or a line that isn't as Windows-1252. A progress bar is seen in its last state; of empty lines in a
+    row, the first few. `first`: the number of the line at `start`."""
+    number, empty, stop = first, 0, len(data) if stop is None else stop
+    while start < stop:
+        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start + _PART) + 1 or stop
+        end = min(end, stop)
         part = data[start:end].decode("utf-8", errors="surrogateescape")
         for text in part.removesuffix("\n").split("\n"):
             if not text:
@@ -76,13 +78,13 @@ def clean(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """Bytes that were no UTF-8: another encoding's letters, or what is left of a letter that was cut."""
+    """Bytes that were not UTF-8: another encoding's letters, or the rest of a cut letter."""
     raw = text.encode("utf-8", errors="surrogateescape")
     return raw.decode("cp1252" if _STRAY.sub("", text).isascii() else "utf-8", errors="replace")
 
 
 def repaired(text: str) -> str:
-    """UTF-8 that somebody read as Windows-1252 and saved again: 'Â±' is '±'. Else as it is."""
+    """UTF-8 that was read as Windows-1252 and saved again: 'Â±' is '±'. Else as it is."""
     raw = text.translate(_TO_BYTES).encode("latin-1", errors="replace")
     mended = raw.decode("utf-8", errors="replace")
     return mended if mended.count("\ufffd") <= text.count("\ufffd") + len(text) // 50 + 1 else text

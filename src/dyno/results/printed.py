@@ -1,4 +1,4 @@
-"""A number as it was printed: its value, how far rounding may have moved it, and what stands behind it."""
+"""A number as it was printed: its value, how far rounding may have moved it, and the unit behind it."""
 
 import math
 import re
@@ -43,7 +43,7 @@ def printed(text: str) -> Printed | None:
 
 
 def half(number: str, many: int = 12) -> float:
-    """Half a unit of the last digit; 0 where so many digits stand that nobody rounded."""
+    """Half a unit of the last digit; 0 where so many digits are printed that none was rounded."""
     mantissa, _, exponent = number.lower().replace(",", "").lstrip("+-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     if len((whole + fraction).lstrip("0")) >= many:

@@ -1,4 +1,4 @@
-"""Files that a program wrote for programs: JSON, JSON lines, CSV and SQL, told apart by what stands in them."""
+"""Files that programs write for programs: JSON, JSON lines, CSV and SQL, detected by their content."""
 
 import codecs
 import re
@@ -57,7 +57,7 @@ KINDS: Final = (
 
 
 def read(file: str, data: bytes) -> Document | None:
-    """None of a file that is none of them: plain text, Markdown, something binary."""
+    """Return None for any other file: plain text, Markdown, something binary."""
     data = _utf8(data)
     if b"\0" in data[:4096]:
         return None
@@ -72,7 +72,7 @@ def read(file: str, data: bytes) -> Document | None:
 
 
 def _behind(file: str, data: bytes) -> Document | None:
-    """JSON behind what a program printed before it: all that follows, and of a known kind."""
+    """Read JSON of a known kind behind other output of the program, up to the end of the file."""
     match = _JSON_LINE.search(data[:_PREAMBLE])
     if match is None or b"\n```" in data[: match.start()] or b"Benchmark Result" in data[: match.start()]:
         return None
@@ -119,7 +119,7 @@ def _json(file: str, data: bytes) -> Document | None:
 
 
 def _objects(values: Iterable[Value]) -> Iterable[Value]:
-    """Also those of a list, such as a sweep's summary.json."""
+    """Yield objects, also those of a list such as a sweep's summary.json."""
     for value in values:
         if not value.is_list:
             yield from llama_bench.inner_tests(value)

@@ -28,7 +28,7 @@ _MEASURED: Final = re.compile(
 _BESIDE: Final = ("memory_bytes", "power_w", "duration_s", "cost_per_million_tokens")
 _LOADS: Final = (*LEVELS, *LENGTHS)
 _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_hour")
-# A column of words that tells configurations apart, and one that only remarks on them.
+# A column of words that names configurations.
 _CALLED: Final = re.compile(
     r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
 )
@@ -59,7 +59,7 @@ _GUESSED: Final = re.compile(r"mtp|eagle|draft|medusa|specul|(?<!no-)(?<!no )\bs
 _LLMPERF: Final = {"mean_input_tokens": "input_len", "mean_output_tokens": "output_len"}
 _FORMS: Final = ("llama-bench", "llama-benchy", "llama-batched-bench", "lm-eval")  # whose tables have fixed columns
 _WORDS_BEHIND: Final = re.compile(r"\d[\d,]*(?:\.\d+)?\s((?:\S+\s){1,3}\S+/s(?:ec)?)")
-_LOOKED_AT: Final = 20  # lines of a table that show what is unread in it
+_LOOKED_AT: Final = 20  # lines of a table that are searched for unread figures
 _PER: Final = re.compile(r"(?:per|/)\s?(?:gpu|device|card|accelerator|user|request|stream)\b", re.I)
 _NAMED: Final = 6  # titles that a remark names
 _FIGURES: Final = 2  # numbers outside the first column that make a table one of figures
@@ -159,7 +159,7 @@ def _is_setting(title: str) -> bool:
 
 
 def of_requests(table: Table) -> bool:
-    """A line for each request: what was measured of one is no result."""
+    """A line for each request: one request is not a result."""
     for i, title in enumerate(table.header):
         cells = [cell.text.strip() for cell in _down(table, i)]
         if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
@@ -172,7 +172,7 @@ def _down(table: Table, i: int) -> list[Cell]:
 
 
 def _column(title: str, header: list[str], cells: list[Cell]) -> Meaning | None:
-    # pp512, tg128: one and the same figure in several columns, told apart by the test.
+    # pp512, tg128: the same figure in several columns, one per test.
     if test := llama_bench.titled(title):
         return Meaning("speed", test=test)
     if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench.titled(match[2])):
@@ -213,7 +213,7 @@ def _of_cells(title: str, cells: list[Cell]) -> Meaning | None:
 
 
 def _behind(cells: list[Cell]) -> Meaning | None:
-    """'256.1 output tok/s': what the column means stands behind each of its numbers."""
+    """'256.1 output tok/s': the meaning of the column is behind each of its numbers."""
     words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
     column = columns.meaning(next(iter(words))) if len(words) == 1 else None
     if column is None or not column.figure or column.name not in SPEEDS:
@@ -340,7 +340,7 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
 
 
 def _called(table: Table, columns_of_words: set[int]) -> set[int]:
-    """Columns of unknown titles whose words say what was measured: the first, and those that tell lines apart."""
+    """Columns of unknown titles whose words name what was measured: the first, and those that distinguish lines."""
     out = set()
     for i in columns_of_words:
         texts = [plain(cell.text) for cell in _down(table, i)]
@@ -360,7 +360,7 @@ def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool
 
 
 def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
-    """'pp512' in a column of another name: what a lone speed is of."""
+    """'pp512' in a column of another name is the test of a lone speed."""
     if set(figures) != {"speed"}:
         return {}
     for setting in settings.values():

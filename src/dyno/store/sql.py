@@ -2,6 +2,7 @@
 telemetry) by the query itself where it asks for them. A query reads these tables and nothing else, and can't write."""
 
 import functools
+import itertools
 import mmap
 import re
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ TABLES = {
 
 _SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
 _TEXTS = (inspect.StrType, inspect.LiteralType)
+_DISTRIBUTION = ""  # of such a field several columns are made
 
 # Of a trial: column → (SQL type, where it lies in the files, its meaning). The rest is every field of the workload, the
 # load, the engine's setting and the summary, by its own name.
@@ -407,25 +409,23 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
     row["quantization"] = row["quantization"] or _within(files, "trial.trial.engine.quantization")
     row["workload"] = row["workload"] or _within(files, "trial.trial.workload.dataset")
-    for prefix, where, kind in _all_parts():
-        row = {**_flat(kind, _within(files, where), prefix), **row}
+    for name, kind, where in itertools.chain(*reversed(_parts(Result))):  # percentiles beyond the 99th keep this order
+        value = _within(files, where)
+        if kind != _DISTRIBUTION:
+            row.setdefault(name, value)
+        elif value and value.get("count"):
+            row |= _distribution(name, value)
     return row
-
-
-def _all_parts() -> Iterator[tuple[str, str, type]]:
-    yield from _PARTS
-    for field in _fields(Result):  # what else a result has besides its summary
-        kind = _plain(field.type)
-        if field.name != "summary" and isinstance(kind, inspect.StructType):
-            yield f"{field.name}_", f"summary.{field.name}", kind.cls
 
 
 def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
     columns = {name: kind for name, (kind, _, _) in _NAMED.items()}
-    for prefix, _, kind in _all_parts():
-        for name, sql in _flat_types(kind, prefix).items():
-            columns.setdefault(name, sql)
-    # Which percentiles there are, the runs tell.
+    for name, kind, _ in itertools.chain(*_parts(Result)):
+        if kind == _DISTRIBUTION:
+            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
+        else:
+            columns.setdefault(name, kind)
+    # The runs decide which percentiles there are.
     return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
 
 
@@ -450,32 +450,23 @@ def _sql_type(kind: inspect.Type) -> str:
     return _SCALARS.get(type(kind)) or ("VARCHAR" if isinstance(kind, _TEXTS) else "JSON")
 
 
-def _flat_types(kind: type, prefix: str) -> dict[str, str]:
-    columns: dict[str, str] = {}
-    for field in _fields(kind):
-        inner, name = _plain(field.type), prefix + field.encode_name
-        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
-            columns |= dict.fromkeys(_distribution(name, {"percentiles": {"99": 0.0}}), "DOUBLE")
-        elif isinstance(inner, inspect.StructType):
-            columns |= _flat_types(inner.cls, f"{name}_")
-        else:
-            columns[name] = _sql_type(inner)
-    return columns
+@functools.cache
+def _parts(result: type) -> list[list[tuple[str, str, str]]]:
+    """Of each part its leaves: column, SQL type, and where it is in the files."""
+    rest = [(f"{f.name}_", f"summary.{f.name}", _plain(f.type)) for f in _fields(result) if f.name != "summary"]
+    parts = [*_PARTS, *((p, where, kind.cls) for p, where, kind in rest if isinstance(kind, inspect.StructType))]
+    return [list(_leaves(kind, prefix, where)) for prefix, where, kind in parts]
 
 
-def _flat(kind: type, value: Any, prefix: str) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    if not isinstance(value, dict):
-        return row
+def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str]]:
     for field in _fields(kind):
-        inner, name, part = _plain(field.type), prefix + field.encode_name, value.get(field.encode_name)
-        if isinstance(inner, inspect.StructType) and inner.cls in (Distribution, Latency):
-            row |= _distribution(name, part) if part and part.get("count") else {}
-        elif isinstance(inner, inspect.StructType):
-            row |= _flat(inner.cls, part, f"{name}_")
+        inner, name, place = _plain(field.type), prefix + field.encode_name, f"{where}.{field.encode_name}"
+        if not isinstance(inner, inspect.StructType):
+            yield name, _sql_type(inner), place
+        elif inner.cls in (Distribution, Latency):
+            yield name, _DISTRIBUTION, place
         else:
-            row[name] = part
-    return row
+            yield from _leaves(inner.cls, f"{name}_", place)
 
 
 def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:

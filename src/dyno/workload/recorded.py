@@ -66,7 +66,7 @@ def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
-class Line(msgspec.Struct):
+class CustomLine(msgspec.Struct):
     prompt: str | list[Annotated[int, msgspec.Meta(ge=0)]]
     output_tokens: int | None = None
 
@@ -91,7 +91,7 @@ def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 
 def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[int], int]:
     try:
-        line = msgspec.json.decode(raw, type=Line, strict=False)
+        line = msgspec.json.decode(raw, type=CustomLine, strict=False)
     except files.BROKEN as e:
         raise WorkloadError(
             f'{where}: {e}. Each line must be an object like {{"prompt": "text or list of ids", "output_tokens": 128}}.'

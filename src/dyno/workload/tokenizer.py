@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Piece(msgspec.Struct):
-    """A token, as TGI tells it."""
+    """A token, as TGI reports it."""
 
     id: _Id
     stop: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -37,14 +37,14 @@ class Tokenizer(Protocol):
 
 
 def choose(flag: str | None, client: Client | None, model: str) -> Tokenizer:
-    """What --tokenizer names, else the server's own, else a guess."""
+    """Return the tokenizer that --tokenizer names, else the server's own, else a guess."""
     if flag:
         return local(flag)
     return (client and server(client, model)) or ApproximateTokenizer()
 
 
 def special_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids before any prompt: what two texts have in common. (Some servers refuse to tokenize nothing.)"""
+    """Return the ids before any prompt: those that two texts share. (Some servers refuse to tokenize nothing.)"""
     pairs = zip(tokenizer.encode("the"), tokenizer.encode("and"), strict=False)
     return [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
@@ -175,7 +175,7 @@ class ServerTokenizer:
         return text
 
     def _ask(self, path: str, body: dict[str, Any], kind: type[T], *keys: str) -> T:
-        """The answer's field of one of these names; without a name, the answer."""
+        """Return the answer's field of one of these names; without a name, the answer."""
         status, answer = self._client.call(path, body)
         if status == 200:
             said = answer
@@ -220,7 +220,7 @@ class TgiTokenizer(ServerTokenizer):
 
 
 def server(client: Client, model: str) -> Tokenizer | None:
-    """The server's own tokenizer, its dialect told by its answer; None where it has none."""
+    """Return the server's own tokenizer, its dialect known by its answer; None where it has none."""
     status, answer = client.call("/tokenize", {"model": model, "prompt": "the", "add_special_tokens": True})
     if status == 200 and isinstance(answer, dict) and "tokens" in answer:
         # llama.cpp doesn't know `prompt` and answers with no tokens and no count.

@@ -1,6 +1,6 @@
 """The protocols, by the name that --backend takes."""
 
-from dyno.load.protocols.base import Asked, Reading, WireProtocol
+from dyno.load.protocols.base import Asked, StreamReading, WireProtocol
 from dyno.load.protocols.llamacpp import Completion
 from dyno.load.protocols.openai import Chat, Completions, TransformersCompletions
 from dyno.load.protocols.tgi import GenerateStream
@@ -14,4 +14,4 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "transformers": TransformersCompletions(),
 }
 
-__all__ = ["PROTOCOLS", "Asked", "Reading", "WireProtocol"]
+__all__ = ["PROTOCOLS", "Asked", "StreamReading", "WireProtocol"]

@@ -1,7 +1,8 @@
 """A protocol: a path, a request body, and a way to read the events of its stream."""
 
 from bisect import bisect_right
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,7 +21,7 @@ class Asked(msgspec.Struct, frozen=True):
     extra_body: dict[str, Any] = {}
 
 
-class Reading(msgspec.Struct):
+class StreamReading(msgspec.Struct):
     """A stream's events, read. An event that can't be read ends it with an error."""
 
     chunk_ends: list[int]  # where each chunk's event ends in the response
@@ -38,6 +39,13 @@ class Reading(msgspec.Struct):
     error_detail: str = ""
 
 
+class StreamEvent(Protocol):
+    error: Any
+
+
+Event = TypeVar("Event", bound=StreamEvent)
+
+
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
@@ -45,7 +53,7 @@ class WireProtocol(Protocol):
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading: ...
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading: ...
 
 
 _FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
@@ -56,20 +64,39 @@ def in_openais_words(finish_reason: str | None) -> str | None:
     return _FINISH.get(finish_reason, finish_reason)
 
 
-def garbage(reading: Reading, data: bytes, error: Exception) -> Reading:
+def decoded(
+    events: list[tuple[int, bytes]], decode: Callable[[bytes], Event], reading: StreamReading
+) -> Iterator[tuple[int, Event]]:
+    """Yield events of a protocol of one's own, to the first that can't be read or reports an error."""
+    for end, data in events:
+        if data == b"[DONE]":
+            reading.done = True
+            continue
+        try:
+            event = decode(data)
+        except UNREADABLE as e:
+            garbage(reading, data, e)
+            return
+        if event.error is not None:
+            stream_error(reading, event.error)
+            return
+        yield end, event
+
+
+def garbage(reading: StreamReading, data: bytes, error: Exception) -> StreamReading:
     reading.error = "garbage"
     reading.error_detail = f"an event that can't be read ({error}): {data[:2000].decode('utf-8', 'replace')}"
     return reading
 
 
-def stream_error(reading: Reading, error: Any) -> Reading:
+def stream_error(reading: StreamReading, error: Any) -> StreamReading:
     reading.error = "stream_error"
     message = error.get("message", error) if isinstance(error, dict) else error
     reading.error_detail = str(message)[:4000]
     return reading
 
 
-def settle_silent(reading: Reading, silent: int, last_end: int | None) -> None:
+def settle_silent(reading: StreamReading, silent: int, last_end: int | None) -> None:
     """Decide which events without text were tokens, by the server's own count.
 
     vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, StreamReading, decoded, settle_silent
 
 
-class _Event(msgspec.Struct, gc=False):
+class _CompletionEvent(msgspec.Struct, gc=False):
     content: str = ""
     tokens: list[int] | None = None
     stop: bool = False
@@ -20,7 +20,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_CompletionEvent).decode
 
 _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
 
@@ -41,19 +41,10 @@ class Completion:
             body["ignore_eos"] = True
         return {**body, **asked.extra_body}
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading:
-        reading = Reading([], [], chunk_tokens=[])
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        reading = StreamReading([], [], chunk_tokens=[])
         silent, last_end = 0, None
-        for end, data in events:
-            if data == b"[DONE]":
-                reading.done = True
-                continue
-            try:
-                event = _decode(data)
-            except UNREADABLE as e:
-                return garbage(reading, data, e)
-            if event.error is not None:
-                return stream_error(reading, event.error)
+        for end, event in decoded(events, _decode, reading):
             if event.content or (reading.chunk_ends and not event.stop):
                 silent += not event.content
                 reading.chunk_ends.append(end)
@@ -75,7 +66,7 @@ class Completion:
                 reading.cached_tokens = cached if type(cached) is int else None
             if event.model is not None:
                 reading.model = event.model
-        if sum(reading.chunk_tokens or []) != reading.output_tokens:
+        if reading.error is None and sum(reading.chunk_tokens or []) != reading.output_tokens:
             reading.chunk_tokens = None
             settle_silent(reading, silent, last_end)
         return reading

@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
+from dyno.load.protocols.base import (
+    UNREADABLE,
+    Asked,
+    StreamReading,
+    garbage,
+    in_openais_words,
+    settle_silent,
+    stream_error,
+)
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -43,8 +51,8 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 _OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")  # that `transformers serve` takes by these names
 
 
-def _read(events: list[tuple[int, bytes]]) -> Reading:
-    reading = Reading([], [])
+def _read(events: list[tuple[int, bytes]]) -> StreamReading:
+    reading = StreamReading([], [])
     place, say = reading.chunk_ends.append, reading.texts.append
     silent = 0  # tokens without text, between others: special tokens, half a character
     last_silent_end = None  # the event with the finish reason, where it has no text
@@ -180,7 +188,7 @@ class TransformersCompletions:
             **asked.extra_body,
         }
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading:
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = _read(events)
         if reading.model is not None:
             reading.model = reading.model.partition("@")[0]  # it adds the revision: NAME@main

@@ -1,11 +1,11 @@
-"""Text Generation Inference's own route. Held against its API description and its client; no TGI server was run."""
+"""Text Generation Inference's own route. Checked against its API description and client; no TGI server was run."""
 
 from typing import Any
 
 import msgspec
 
 from dyno.facts.request import Request
-from dyno.load.protocols.base import UNREADABLE, Asked, Reading, garbage, in_openais_words, settle_silent, stream_error
+from dyno.load.protocols.base import Asked, StreamReading, decoded, in_openais_words, settle_silent
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -19,14 +19,14 @@ class _Details(msgspec.Struct, gc=False):
     input_length: int | None = None  # from TGI 2.3 on
 
 
-class _Event(msgspec.Struct, gc=False):
+class _TokenEvent(msgspec.Struct, gc=False):
     token: _Token | None = None
     generated_text: str | None = None  # with the last token
     details: _Details | None = None  # likewise
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_TokenEvent).decode
 
 
 class GenerateStream:
@@ -53,19 +53,10 @@ class GenerateStream:
         }
         return {"inputs": request.prompt, "parameters": parameters, "stream": True}  # stream: for --endpoint /
 
-    def read(self, events: list[tuple[int, bytes]]) -> Reading:
-        reading = Reading([], [])
+    def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
+        reading = StreamReading([], [])
         silent = 0
-        for end, data in events:
-            if data == b"[DONE]":
-                reading.done = True
-                continue
-            try:
-                event = _decode(data)
-            except UNREADABLE as e:
-                return garbage(reading, data, e)
-            if event.error is not None:
-                return stream_error(reading, event.error)
+        for end, event in decoded(events, _decode, reading):
             if event.token is not None:
                 text = "" if event.token.special else event.token.text
                 if text or reading.chunk_ends:
@@ -81,12 +72,13 @@ class GenerateStream:
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
-        settle_silent(reading, silent, None)
+        if reading.error is None:
+            settle_silent(reading, silent, None)
         return reading
 
 
 def _sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """In TGI's values: it refuses those by which others turn a filter off, and greedy is to give none at all."""
+    """Translate sampling values: TGI refuses those by which others turn a filter off; greedy is to give none at all."""
     greedy = given.get("temperature") == 0
     off = {
         "temperature": greedy,

@@ -21,8 +21,8 @@ ESTIMATE = "per == 'machine' && datum.part == 1"
 VERDICTS = {"sound": "circle", "doubtful": "triangle-up", "void": vega.CROSS}
 
 
-class Measure(msgspec.Struct, frozen=True):
-    """One of the figures that a chart lets choose from."""
+class Curve(msgspec.Struct, frozen=True):
+    """One of the figures that a chart lets choose from, drawn as a line for each series."""
 
     key: str
     words: str
@@ -38,7 +38,7 @@ class LineChart(msgspec.Struct, frozen=True):
     group: str
     title: str  # {}: what it is against
     about: str
-    measures: Sequence[Measure]
+    measures: Sequence[Curve]
     choice: tuple[str, str] = ("figure", "Figure")  # name and label of the select of measures
     per: bool = False  # it follows the switch between throughput as measured, for one accelerator, …
     log: bool = False  # where the range asks for it
@@ -92,7 +92,7 @@ class PerSwitch:
         note = f" + ({ESTIMATE} ? ' – an estimate' : '')" if self.estimates else ""
         return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
 
-    def params(self, measures: Sequence[Measure]) -> list[Any]:
+    def params(self, measures: Sequence[Curve]) -> list[Any]:
         """Values that expressions refer to."""
         words = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
         words["dollar"] = f", for each {self.money} an hour"

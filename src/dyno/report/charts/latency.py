@@ -11,7 +11,7 @@ from dyno.facts.load import AXES, COUNTED
 from dyno.facts.metric import STEMS
 from dyno.facts.metric import latency as parts
 from dyno.report.charts import base, vega
-from dyno.report.charts.against import LineChart, Measure, against
+from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import let, unit, when
 from dyno.report.look import Look
@@ -32,9 +32,9 @@ def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         yield from against(kind, entries, look, AXES)
 
 
-def measure(statistic: str, stem: str) -> Measure:
+def measure(statistic: str, stem: str) -> Curve:
     title = f"{NAMES[stem]}, {statistic} (ms)"
-    return Measure(statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem))
+    return Curve(statistic, statistic, title, "ms", lambda entry: entry.statistic(statistic, stem))
 
 
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:

@@ -9,7 +9,7 @@ from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS, LOADS
 from dyno.report.charts import base, vega
-from dyno.report.charts.against import LineChart, Measure, against
+from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.bars import bars
 from dyno.report.charts.base import Drawing, Row, Select, tips
 from dyno.report.charts.vega import expr, let, tip, unit, when
@@ -39,8 +39,7 @@ def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         priced = [e for e in entries if (e.cost and e.cost.currency == currency) or e.failure]
         tail = f"-{i + 1}" if i else ""
         measures = [
-            Measure(name, words, f"{currency}, {words}", currency, partial(price, name))
-            for name, words in PRICES.items()
+            Curve(name, words, f"{currency}, {words}", currency, partial(price, name)) for name, words in PRICES.items()
         ]
         name, choice = f"cost-{{}}{tail}", ("price", "Price of")
         kind = LineChart(name, "Cost", "Cost against {}", HOW, measures, choice, log=True, falling=True)
@@ -127,8 +126,8 @@ LEAST = 40  # moments of a trial, below which a dip can't be seen
 JOULES, WATTS = "Energy per output token (J)", "Power (W)"
 USED = "Of the accelerators that were used, on average."
 MEASURES = [
-    Measure("joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)),
-    Measure("watts", "power", WATTS, "W", lambda e: own(e.power_w)),
+    Curve("joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)),
+    Curve("watts", "power", WATTS, "W", lambda e: own(e.power_w)),
 ]
 ENERGY = LineChart("energy-{}", "Energy", "Energy and power against {}", USED, MEASURES, falling=True)
 

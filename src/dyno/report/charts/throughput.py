@@ -12,7 +12,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.load import AXES, KEYS, LOADS
 from dyno.facts.metric import metric
 from dyno.report.charts import base, vega
-from dyno.report.charts.against import LineChart, Measure, PerSwitch, against, curves, headroom, lift, no_result, points
+from dyno.report.charts.against import Curve, LineChart, PerSwitch, against, curves, headroom, lift, no_result, points
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.latency import Latencies, statistics
 from dyno.report.charts.vega import expr, let, unit, when
@@ -26,9 +26,9 @@ QUEUE = (
 )
 
 
-def measure(name: str) -> Measure:
+def measure(name: str) -> Curve:
     m = metric(name)
-    return Measure(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
+    return Curve(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
 
 
 MEASURES = [measure(name) for name in FIGURES]

@@ -52,7 +52,7 @@ _DATA: Final = {"kind": "dataset", "prompt_tokens": "input_len", "output_tokens"
 
 
 class _Request(msgspec.Struct):
-    """What is kept of one; its texts aren't decoded."""
+    """The fields of a request that are kept; its texts aren't decoded."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Samples, Scalar, Setting, Table, Unread
 from dyno.results.columns import TO_BYTES, TO_ONE
-from dyno.results.draft import Draft, Read, rows_of
+from dyno.results.draft import Draft, Read
 from dyno.results.json_text import Value
 from dyno.results.printed import half, printed
 from dyno.secrets import shown
@@ -43,13 +43,13 @@ def is_test(value: Value) -> bool:
 
 
 def _inner(value: Value) -> Value:
-    """Some keep its object inside one of their own, with what they tried."""
+    """Return the test itself: some keep it inside an object of their own."""
     inner = value.get("bench_raw")
     return inner if inner is not None and inner.is_object else value
 
 
 def inner_tests(value: Value) -> list[Value]:
-    """Its list of tests, where somebody keeps it whole inside an object of their own; else the value itself."""
+    """Return the tests of a list that is kept inside another object; else the value itself."""
     items = list(value.each("raw"))
     return items if items and all(item.is_object and is_test(item) for item in items) else [value]
 
@@ -81,14 +81,18 @@ def tests(value: Value, file: str) -> Iterator[Draft]:
 
 def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str, form: Literal["csv", "sql"]) -> Read:
     """Read the lines of a CSV file or of SQL, where each value is a text."""
-    drafts = []
+    rows: list[Row] = []
+    unread: list[Unread] = []
     for values, line in zip(cells, lines, strict=True):
         by_title = dict(zip(titles, values, strict=False))
         draft = Draft("micro", "llama-bench", file, line, form)
         if len(values) == len(titles):
             _fill(draft, {k: (_scalar(k, v), line) for k, v in by_title.items() if v != ""}, by_title["avg_ts"])
-        drafts.append(draft)
-    return rows_of(drafts)
+        if draft.figures:
+            rows.append(draft.row())
+        else:
+            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
+    return rows, unread
 
 
 def sql(text: str, file: str) -> Read:
@@ -241,7 +245,7 @@ def test_settings(text: str, line: int, by: Literal["column", "block"] = "column
 
 
 def titled(title: str) -> str | None:
-    """The test of a column such as 'pp512' or 'tg128 (t/s)', as people who compare models lay them side by side."""
+    """Return the test of a column such as 'pp512' or 'tg128 (t/s)', from a comparison of models."""
     match = _TEST_TITLE.fullmatch(" ".join(title.lower().split()))
     return match[1] if match else None
 
