@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,10 +16,9 @@ from dyno.errors import UsageError
 from dyno.facts.comparison import Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row, Samples, Setting
-from dyno.facts.measured import Measured
 from dyno.facts.metric import better, words
 from dyno.facts.rig import Rig
-from dyno.measure import bootstrap, student
+from dyno.measure import statistics
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
 
@@ -47,11 +47,11 @@ def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind
     return Row(kind, changes.get("tool", "dyno"), form, file, 0, 0, told, named, samples=samples)
 
 
-def one(file: str = "a", **changes: Any) -> Measured:
-    return Measured(row(file, **changes), verdict="sound")
+def one(file: str = "a", **changes: Any) -> Row:
+    return row(file, **{"verdict": "sound", **changes})
 
 
-def pairing(a: Sequence[Measured], b: Sequence[Measured], **how: Any) -> Pairing:
+def pairing(a: Sequence[Row], b: Sequence[Row], **how: Any) -> Pairing:
     (found,) = compare(a, b, ("a", "b"), **how).pairings
     return found
 
@@ -69,7 +69,7 @@ def correlated(rng: np.random.Generator, n: int, phi: float) -> np.ndarray:
     return 50 * np.exp(0.3 * x)
 
 
-def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation: float = 0.03) -> list[Measured]:
+def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation: float = 0.03) -> list[Row]:
     """Of one setting: figures move together by half, as those of real runs do."""
     together = rng.normal(size=(count, 1))
     values = 100 * times * np.exp(deviation * (together + rng.normal(size=(count, len(METRICS)))) / math.sqrt(2))
@@ -83,16 +83,16 @@ def repeats(rng: np.random.Generator, count: int, times: float = 1.0, deviation:
     ("df", "t"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1e9, 1.95996)]
 )
 def test_students_t_is_that_of_the_tables(df: float, t: float) -> None:
-    assert student.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
-    assert student.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
+    assert statistics.quantile(0.975, df) == pytest.approx(t, abs=1e-4)
+    assert statistics.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
 
 
 def test_blocks_are_as_long_as_neighbours_are_alike() -> None:
     rng = np.random.default_rng(0)
-    assert bootstrap.block_length(rng.normal(size=1000)) <= 2
-    short, long = (bootstrap.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
+    assert statistics.block_length(rng.normal(size=1000)) <= 2
+    short, long = (statistics.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
     assert 5 < short < long < 250
-    assert bootstrap.block_length(np.ones(100)) == 1
+    assert statistics.block_length(np.ones(100)) == 1
 
 
 @pytest.mark.real  # it takes seconds
@@ -105,10 +105,10 @@ def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
     count = 150
     for seed in range(count):
         values = correlated(np.random.default_rng(seed), 400, phi)
-        errors = bootstrap.of_requests(values, list(hits))
+        errors = statistics.errors_of_requests(values, list(hits))
         for name in hits:
             told = float(values.mean() if name == "mean" else np.percentile(values, shares[name]))
-            by = student.quantile(0.975, errors[name].df) * errors[name].error
+            by = statistics.quantile(0.975, errors[name].df) * errors[name].error
             hits[name] += abs(math.log(told / truth[name])) <= by
     for name, n in hits.items():
         assert 0.89 <= n / count <= 0.99, (name, n)
@@ -116,9 +116,9 @@ def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
 
 def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:
     values = correlated(np.random.default_rng(1), 100, 0.3)
-    assert bootstrap.of_requests(values, ["p90"]) == bootstrap.of_requests(values, ["p90"])
-    assert set(bootstrap.of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
-    assert bootstrap.of_requests(values[:5], ["mean"]) == {}
+    assert statistics.errors_of_requests(values, ["p90"]) == statistics.errors_of_requests(values, ["p90"])
+    assert set(statistics.errors_of_requests(values, ["mean", "p95", "p99"])) == {"mean", "p95"}
+    assert statistics.errors_of_requests(values[:5], ["mean"]) == {}
 
 
 def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
@@ -129,14 +129,14 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
         took = rng.gamma(20, 1 / 20, size=(8, 100))
         ends = np.cumsum(took, axis=1)
         starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
-        found = bootstrap.of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
+        found = statistics.error_of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
         assert found is not None and found.df == 19
         told.append(found.error)
         true.append(8000 / ends.max())
     spread = float(np.std(true) / np.mean(true))
     assert 0.5 * spread < float(np.mean(told)) < 2.5 * spread
     first = np.zeros(8)
-    assert bootstrap.of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
+    assert statistics.error_of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
 
 
 # ---- splits of one study's repeats ----
@@ -193,7 +193,7 @@ def test_the_smallest_difference_is_found_in_four_of_five_cases() -> None:
 
 
 def test_one_of_many_figures_that_lies_outside_by_chance_is_a_perhaps() -> None:
-    def side(shift: float) -> list[Measured]:
+    def side(shift: float) -> list[Row]:
         values = ((100.0, 99.0, 101.5), (99.0, 101.0, 100.0), (101.0, 100.0, 99.2))
         return [
             one(
@@ -242,7 +242,7 @@ def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
 def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_reckoned() -> None:
     rng = np.random.default_rng(0)
 
-    def run(times: float) -> Measured:
+    def run(times: float) -> Row:
         ttfts = (times * correlated(rng, 600, 0.4)).tolist()
         return one("x", samples=Samples(ttfts_ms=[math.nan, 0.0, *ttfts]), median_ttft_ms=float(np.median(ttfts)))
 
@@ -256,8 +256,8 @@ def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_r
 def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() -> None:
     a = [one("a", kind="quality", form="table", score=0.795, stderr=0.0254, **dict.fromkeys(LOAD))]
     b = [one("b", kind="quality", form="table", score=0.799, stderr=0.0253, **dict.fromkeys(LOAD))]
-    a[0].row.figures["stderr"] = Figure(0.0254, 0)
-    b[0].row.figures["stderr"] = Figure(0.0253, 0)
+    a[0].figures["stderr"] = Figure(0.0254, 0)
+    b[0].figures["stderr"] = Figure(0.0253, 0)
     (d,) = differ(a, b, ["score"])
     assert d.word == "can't tell" and d.a.by == "stderr"
 
@@ -357,8 +357,10 @@ def test_what_differs_is_told(changes: dict[str, Any], code: str, level: str, to
 
 
 def test_a_void_side_is_refused_and_a_doubtful_one_told() -> None:
-    void = Measured(row("a", output_throughput=1.0), findings=[Finding("x.y", "void", "", "")], verdict="void")
-    doubtful = Measured(row("b", output_throughput=1.0), findings=[Finding("x.z", "doubt", "", "")], verdict="doubtful")
+    replace = msgspec.structs.replace
+    void = replace(one("a", output_throughput=1.0, verdict="void"), findings=[Finding("x.y", "void", "", "")])
+    doubtful = one("b", output_throughput=1.0, verdict="doubtful")
+    doubtful = replace(doubtful, findings=[Finding("x.z", "doubt", "", "")])
     found = pairing([void], [doubtful])
     assert found.refused and not found.differences
     assert codes(found)["comparability.void_side"] == "void" and codes(found)["comparability.doubtful_side"] == "doubt"
@@ -392,8 +394,9 @@ def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
 
 def test_other_prompts_are_told_and_machines_compared() -> None:
     rig = Rig("Debian", "6.1", "x86_64", "Xeon", 8)
-    a = Measured(row("a", output_throughput=1.0, seed=1), rig, prompts_sha256="1")
-    b = Measured(row("b", output_throughput=1.0, seed=2), Rig("Debian", "6.8", "x86_64", "Xeon", 8), prompts_sha256="2")
+    a = msgspec.structs.replace(row("a", output_throughput=1.0, seed=1), rig=rig, prompts_sha256="1")
+    rig = Rig("Debian", "6.8", "x86_64", "Xeon", 8)
+    b = msgspec.structs.replace(row("b", output_throughput=1.0, seed=2), rig=rig, prompts_sha256="2")
     found = pairing([a], [b])
     assert codes(found)["comparability.prompts"] == "note" and codes(found)["rig.software_differs"] == "doubt"
 

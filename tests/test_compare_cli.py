@@ -12,11 +12,11 @@ import pytest
 
 from dyno.cli.main import main
 from dyno.compare.compare import default_metrics, differ
-from dyno.conduct.sources import Source, of_run, read
+from dyno.conduct.sources import Source, read
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
-from dyno.measure.rows import row_of
+from dyno.store.rows import read_row, row_of
 from dyno.store.run import Run
 from offlines import PERCENTILES, iterations, manifest, micro_iterations, micro_trial, outcome, trial
 
@@ -65,8 +65,8 @@ def test_200_splits_of_a_studys_repeats_show_no_difference_in_nine_of_ten(runs: 
     """Three against three there are twenty, each as likely as the others: five times over, for two engines."""
     clean = []
     for engine in ("quick", "slow"):
-        rows = read(f"s:{engine}", runs).measured
-        assert len(rows) == 6 and all(m.row.samples for m in rows)
+        rows = read(f"s:{engine}", runs).document.rows
+        assert len(rows) == 6 and all(row.samples for row in rows)
         metrics = default_metrics(rows, rows)
         assert "output_throughput" in metrics and len(metrics) >= 3  # a busy client may not know them all
         for split in itertools.combinations(range(6), 3):
@@ -199,8 +199,7 @@ def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsy
 def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
     run = Run(trials(runs, "quick*")[0])
     summary = run.result().served
-    m = of_run(run)
-    row = m.row
+    row = read_row(run)
     assert (row.kind, row.tool, row.form, row.series) == ("serve", "dyno", "run", "quick")
     assert row.get("output_throughput") == summary.output_throughput and row.get("failed") == 0
     assert row.get("p99_ttft_ms") == summary.ttft.percentiles["99"]
@@ -208,27 +207,26 @@ def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
     assert {f.definition for name, f in row.figures.items() if name.endswith("_tpot_ms")} <= {"dyno.tpot"}
     told = {name: row.setting(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
     assert told == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 40, "repeat": 1}
-    assert row.setting("engine") == "fake" and m.prompts_sha256 and m.rig is not None
+    assert row.setting("engine") == "fake" and row.prompts_sha256 and row.rig is not None
     assert row.samples is not None and row.samples.starts_s == sorted(row.samples.starts_s)
     for values, latency in ((row.samples.ttfts_ms, summary.ttft), (row.samples.itls_ms, summary.itl)):
         if latency.bounds:  # read late: then there are no samples
             assert values == []
         else:
             assert np.nanmean(values) == pytest.approx(latency.mean, rel=0.02)
-    assert of_run(run, samples=False).row.samples is None
+    assert read_row(run, samples=False).samples is None
 
 
 def test_a_study_is_a_document_of_its_trials(runs: Path) -> None:
     source: Source = read("s", runs)
     assert source.document.format == "dyno study" and len(source.document.rows) == 12
-    assert [m.row for m in source.measured] == source.document.rows
     assert {row.setting("repeat") for row in source.document.rows} == set(range(1, 7))
 
 
 def test_offline_runs_are_rows_too(tmp_path: Path) -> None:
     its = iterations([100_000_000, 110_000_000, 90_000_000], [500_000_000])
     of = outcome(tmp_path, trial("latency", batch_size=4), its)
-    row = row_of(of.result, of.manifest.trial, of.manifest.target, file="x", iterations=its)
+    row = row_of("x", of.manifest, of.result, iterations=its)
     assert (row.kind, row.setting("batch_size"), row.setting("concurrency")) == ("latency", 4, None)
     assert (
         row.get("mean_latency_ms") == pytest.approx(100)
@@ -237,7 +235,7 @@ def test_offline_runs_are_rows_too(tmp_path: Path) -> None:
     assert row.samples is not None and row.samples.latencies_ms == [100, 110, 90]
     assert {f"p{p:g}_latency_ms" for p in PERCENTILES} <= set(row.figures)
     throughput = outcome(tmp_path, trial("throughput"), its)
-    row = row_of(throughput.result, throughput.manifest.trial, of.manifest.target, file="x", iterations=its)
+    row = row_of("x", throughput.manifest, throughput.result, iterations=its)
     assert row.kind == "throughput" and row.figures["output_throughput"].deviation is not None
     assert row.figures["total_token_throughput"].definition == "offline.throughput"
 
@@ -248,8 +246,7 @@ def test_a_micro_test_is_a_row_with_its_speed(tmp_path: Path) -> None:
     spec = micro_trial(512, 0, depth=64)
     its = micro_iterations(spec, [10_000_000, 10_200_000, 9_800_000])
     result = Result(None, [], "sound", offline=summarize(spec, [i for i in its if not i.warmup]))
-    m = manifest(spec)
-    row = row_of(result, spec, m.target, file="x", iterations=its, model=m.model)
+    row = row_of("x", manifest(spec), result, iterations=its)
     assert (row.kind, row.setting("test"), row.setting("depth"), row.setting("--threads")) == (
         "micro",
         "pp512",

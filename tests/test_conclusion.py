@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
+
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.facts.measured import Measured
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.report import Words
+from dyno.facts.study import Place
 from dyno.report.conclusion import conclude
 from dyno.report.entries import entries
 from dyno.report.target import best
@@ -15,9 +17,9 @@ from rows import micro, row, score
 
 def said(rows: list[Row], limits: dict[str, float] | None = None, price: float | None = None, **more: Any) -> Words:
     rules = [PriceRule(Price(accelerator_hour=price), origin="--price")] if price else []
-    made = entries([Measured(r) for r in rows], more.pop("found", []), rules, lambda m: None)
-    chosen = best([m.entry for m in made], limits or {})
-    return conclude(made, chosen, more.pop("findings", []), limits or {}, lambda m: m, **more)
+    made = entries(list(rows), more.pop("found", []), rules, lambda m: None)
+    chosen = best(made, limits or {})
+    return conclude(made, chosen, more.pop("findings", []), limits or {}, lambda m: None, **more)
 
 
 def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings: Any) -> Row:
@@ -161,8 +163,8 @@ def test_one_series_that_shares_no_load_is_left_out_and_named() -> None:
 def test_money_of_two_currencies_is_not_held_together() -> None:
     rules = [PriceRule(Price(accelerator_hour=1.0), series="vllm"),
              PriceRule(Price(accelerator_hour=150.0, currency="JPY"), series="tgi")]  # fmt: skip
-    made = entries([Measured(r) for r in (at("vllm", 8, 500.0), at("tgi", 8, 400.0))], [], rules, lambda m: None)
-    words = conclude(made, best([m.entry for m in made], {}), [], {}, lambda m: m)
+    made = entries([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], [], rules, lambda m: None)
+    words = conclude(made, best(made, {}), [], {}, lambda m: None)
     costs = [a for a in words.answer if "million" in a]
     assert len(costs) == 2 and "USD" in costs[0] and "JPY" in costs[1] and "tgi" not in costs[0]
 
@@ -174,12 +176,11 @@ def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
 
 
 def test_trials_that_failed_are_told() -> None:
-    from dyno.facts.study import Place
-
     bare = row({}, {"engine": "gone"}, base={}, form="run", label="gone, w, c")
-    lost = Measured(bare, place=Place("s", "x", "gone", "w", "c"), why_not="exited with code 3")
-    made = entries([Measured(at("vllm", 8, 500.0)), lost], [], [], lambda m: None)
-    words = conclude(made, [], [], {}, lambda m: m)
+    place = Place("s", "x", "gone", "w", "c")
+    lost = msgspec.structs.replace(bare, place=place, failure="exited with code 3")
+    made = entries([at("vllm", 8, 500.0), lost], [], [], lambda m: None)
+    words = conclude(made, [], [], {}, lambda m: None)
     assert any("1 trial failed: gone, exited with code 3" in d for d in words.doubtful)
 
 

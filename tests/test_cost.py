@@ -6,10 +6,10 @@ import pytest
 
 from dyno.audit.printed import normal
 from dyno.facts.price import Price, PriceRule
-from dyno.measure.cost import Rates, choose, cost, fits, hour, rates, stated
+from dyno.measure.cost import WorkRates, choose, cost, fits, hour, rates, stated
 from rows import micro, row
 
-RATES = Rates(input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, requests_per_s=10.0)
+RATES = WorkRates(input_per_s=3000.0, output_per_s=1000.0, total_per_s=4000.0, requests_per_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -55,29 +55,29 @@ def test_energy_is_of_output_tokens_by_joules_or_by_power() -> None:
     assert found is not None and found.energy_per_million_output == pytest.approx(1.0)
     assert (found.hour, found.per_million_output) == (0.0, None), "the price of an hour isn't told"
     assert cost(price, RATES, power_w=10_000.0) == found
-    assert cost(price, Rates(), power_w=10_000.0) is None
+    assert cost(price, WorkRates(), power_w=10_000.0) is None
 
 
 def test_what_is_not_told_has_no_cost() -> None:
-    found = cost(Price(machine_hour=1.0), Rates(total_per_s=100.0))
+    found = cost(Price(machine_hour=1.0), WorkRates(total_per_s=100.0))
     assert found is not None and found.per_million_total and found.per_million_output is None
     assert found.per_thousand_requests is None
     assert cost(None, RATES) is None and cost(Price(), RATES, 8) is None
 
 
 def test_rates_are_told_or_follow_from_counts_and_duration() -> None:
-    assert rates(row().get) == Rates(2000.0, 1000.0, 3000.0, 10.0)
+    assert rates(row().get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
     bare = row({"output_throughput": None, "total_token_throughput": None, "request_throughput": None})
-    assert rates(bare.get) == Rates(2000.0, 1000.0, 3000.0, 10.0)
+    assert rates(bare.get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
     speeds = {"output_throughput": 1.0, "total_token_throughput": 4.0, "request_throughput": 0.5}
-    assert rates(row({}, base=speeds).get) == Rates(3.0, 1.0, 4.0, 0.5)
+    assert rates(row({}, base=speeds).get) == WorkRates(3.0, 1.0, 4.0, 0.5)
 
 
 @pytest.mark.parametrize(
     ("test", "read", "made"), [("pp512", 50.0, None), ("tg128", None, 50.0), ("pp8+tg8", None, None)]
 )
 def test_a_micro_test_is_of_prompts_or_of_outputs(test: str, read: float | None, made: float | None) -> None:
-    assert rates(micro(test, 50.0).get, test) == Rates(read, made, 50.0)
+    assert rates(micro(test, 50.0).get, test) == WorkRates(read, made, 50.0)
 
 
 @pytest.mark.parametrize(

@@ -11,33 +11,31 @@ from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
 from dyno.facts.load import LoadSpec
-from dyno.facts.measured import Measured
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.record import Record
-from dyno.facts.study import Place
+from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.target import TargetSpec
 from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.measure.rows import row_without
 from dyno.report.entries import entries
-from dyno.report.loads import Loads
-from dyno.report.series import names
+from dyno.report.series import Loads, names
 from dyno.report.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
+from dyno.store.rows import row_without
 from dyno.units import NS_PER_MS, NS_PER_S
 from rows import micro, offline, row, score
 
 
 def made(rows: list[Row], found: list[Finding] | None = None, rules: list[PriceRule] | None = None) -> list[Entry]:
-    def detail(m: Measured) -> Detail | None:
-        return None if m.row.samples is None else Detail(m.row, bars_of_samples(m.row.samples), 3)
+    def detail(m: Row) -> Detail | None:
+        return None if m.samples is None else Detail(m, bars_of_samples(m.samples), 3)
 
-    return [m.entry for m in entries([Measured(r) for r in rows], found or [], rules or [], detail)]
+    return entries(rows, found or [], rules or [], detail)
 
 
 def named(*settings: dict[str, Any]) -> list[str]:
-    of = [Measured(row({}, s, line=10 * i)) for i, s in enumerate(settings, 1)]
-    return names(of, Loads(m.row for m in of))
+    of = [row({}, s, line=10 * i) for i, s in enumerate(settings, 1)]
+    return names(of, Loads(of))
 
 
 # ---- names ----
@@ -66,10 +64,9 @@ def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apa
 def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> None:
     rows = [micro("pp512", 1000.0, fa=1), micro("pp512", 1200.0, fa=1)]
     apart = [
-        Measured(Row(**{**_fields(r), "line": line, "table": i}))
-        for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
+        Row(**{**_fields(r), "line": line, "table": i}) for i, (r, line) in enumerate(zip(rows, (8, 20), strict=True))
     ]
-    assert names(apart, Loads(m.row for m in apart)) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
+    assert names(apart, Loads(apart)) == ["llama 7B Q4_0 (line 8)", "llama 7B Q4_0 (line 20)"]
 
 
 def _fields(r: Row) -> dict[str, Any]:
@@ -78,8 +75,8 @@ def _fields(r: Row) -> dict[str, Any]:
 
 def files(*of: tuple[str, dict[str, Any]]) -> list[str]:
     """Results in files of their own."""
-    rows = [Measured(row({}, {"num_prompts": None, **s}, file=name, label=name, form="json")) for name, s in of]
-    return names(rows, Loads(m.row for m in rows))
+    rows = [row({}, {"num_prompts": None, **s}, file=name, label=name, form="json") for name, s in of]
+    return names(rows, Loads(rows))
 
 
 def test_files_tell_apart_what_nothing_else_does() -> None:
@@ -95,12 +92,12 @@ def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
 
 
 def test_two_servers_under_one_load_are_two_series() -> None:
-    def run(port: int, streams: int) -> Measured:
+    def run(port: int, streams: int) -> Row:
         told = {"engine": "vllm", "--base-url": f"http://127.0.0.1:{port}", "concurrency": streams}
-        return Measured(row({}, told, form="run", file=f"runs/{port}-{streams}", tool="dyno"))
+        return row({}, told, form="run", file=f"runs/{port}-{streams}", tool="dyno")
 
     of = [run(port, streams) for port in (8000, 8001) for streams in (1, 8)]
-    told = names(of, Loads(m.row for m in of))
+    told = names(of, Loads(of))
     assert told[0] == told[1] != told[2] == told[3] and "8001" in told[2]
 
 
@@ -229,9 +226,8 @@ def test_a_trial_that_failed_is_an_entry_with_its_load_and_no_figures() -> None:
         LoadSpec(max_concurrency=16), engine=EngineSpec("vllm"),
     )  # fmt: skip
     place = Place("s", "ab", "vllm", "w", "c", {"engine.tensor_parallel": 2})
-    m = Measured(row_without(trial, place, "runs/s/trials/x-ab"), place=place, why_not="out of memory")
-    (found,) = entries([m], [], [], lambda m: None)
-    e = found.entry
+    m = row_without(PlannedTrial(place, trial), "runs/s/trials/x-ab", "out of memory")
+    (e,) = entries([m], [], [], lambda m: None)
     assert (e.failure, e.verdict, e.figures) == ("out of memory", "void", {})
     assert e.repeats == 1
     assert e.axes["concurrency"] == 16 and e.load["input_len"] == 64

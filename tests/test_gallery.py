@@ -4,7 +4,6 @@ Against the figures in published/ always; against the reports' own lines where t
 ../shared/reports beside the project).
 """
 
-import argparse
 import html
 import math
 import re
@@ -12,24 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from dyno.conduct.read import gathered
+from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
 from dyno.facts.entry import Number
 from dyno.facts.imported import Document, Figure
 from dyno.facts.report import Report
 from dyno.report.charts import charts
 from dyno.report.numbers import printed
 from dyno.report.page import page
+from dyno.study.prices import price_rules
 from test_published import NAMES, REPORTS, ROOT, published
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def gallery(request: pytest.FixtureRequest) -> tuple[str, Report]:
-    options = argparse.Namespace(
-        what=[str(ROOT / "published" / request.param)], output=[], title=None, price=[],
-        prices=ROOT / "published" / "prices.toml", energy_price=None, target=[], runs=Path("runs"), chart=[],
-        list_charts=False,
-    )  # fmt: skip
-    return request.param, gathered(options)
+    words = [str(ROOT / "published" / request.param)]
+    rules = price_rules([], None, ROOT / "published" / "prices.toml")
+    reading = distinct(read_words(words, Path("runs")))
+    return request.param, make_report(reading, ReportRequest(words, rules))[0]
 
 
 def test_every_figure_is_in_an_entry_as_it_was_read(gallery: tuple[str, Report]) -> None:

@@ -5,9 +5,8 @@ import pytest
 
 from dyno.audit.audit import audit
 from dyno.facts.imported import Document, Row
-from dyno.facts.measured import Measured
-from dyno.measure.dedupe import once
 from dyno.measure.model_name import named, related
+from dyno.measure.pairs import once
 from rows import row
 
 
@@ -64,7 +63,7 @@ def test_a_copy_under_another_version_is_not_merged_and_is_void() -> None:
     found = audit([Document("a.md", "text", rows)], lambda *_: None).findings
     assert [f.level for f in found if f.code == "consistency.twins"] == ["void"]
     assert not [f for f in found if f.code == "consistency.reported_twice"]
-    assert len(once([Measured(r) for r in rows])) == 2
+    assert len(once(list(rows))) == 2
 
 
 def test_a_copy_of_the_same_model_counts_once_and_both_places_are_noted() -> None:
@@ -85,4 +84,4 @@ def test_figures_without_a_duration_that_agree_to_the_last_digit_merge_only_with
             msgspec.structs.replace(row({}, {"model": model}, base=speed, half=5e-5), file=file)
             for model, file in (("GLM-5", "a.md"), (other, "b.md"))
         ]
-        assert len(once([Measured(r) for r in rows])) == left
+        assert len(once(list(rows))) == left

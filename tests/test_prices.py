@@ -6,9 +6,8 @@ import pytest
 
 from dyno.cli.main import main
 from dyno.errors import UsageError
-from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
-from dyno.study.prices import about, price_rules, prices, prices_from, read
+from dyno.study.prices import About, about, price_rules, prices, prices_from, read
 
 ROOT = Path(__file__).parent.parent
 WHOLE = """

@@ -10,7 +10,7 @@ from dyno.checks import CHECKS, comparability, consistency, load, physics, reque
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
 from dyno.facts.roofline import Peaks
-from dyno.measure.dedupe import without_copies
+from dyno.measure.pairs import copies, without
 from rows import micro, offline, row, score
 
 TPOT_NOISE = {"mean_e2el_ms": None, "median_e2el_ms": None, "p99_e2el_ms": None}
@@ -293,9 +293,9 @@ def test_a_result_told_again_in_a_table_is_one_result() -> None:
         form="table",
         line=90,
     )
-    assert without_copies([block, again]) == [block]
+    assert without([block, again], copies([block, again])) == [block]
     other = row({}, {"concurrency": 64})
-    assert without_copies([block, other]) == [block, other]
+    assert without([block, other], copies([block, other])) == [block, other]
 
 
 def test_many_alike_are_told_once_with_all_lines() -> None:

@@ -28,11 +28,11 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
 from dyno.measure.freeze import Cuts, unfrozen
-from dyno.measure.rows import row_of
 from dyno.measure.statistics import distribution_ms, samples_needed
 from dyno.measure.summary import Tally
 from dyno.report import result_json
 from dyno.report.timeline import bars_of_records
+from dyno.store.rows import row_of
 from dyno.units import NS_PER_MS, NS_PER_S
 from offlines import manifest
 
@@ -302,7 +302,7 @@ def test_what_a_late_client_does_not_know_is_null_in_the_result_file_and_read_ba
 
 def test_a_latency_that_is_known_in_part_gives_no_samples_to_compare_or_to_draw() -> None:
     records, result = half_seen()
-    row = row_of(result, TRIAL, TargetFacts("m"), file="run", records=records)
+    row = row_of("run", manifest(TRIAL), result, records=records)
     assert row.samples is not None and row.samples.ttfts_ms == row.samples.tpots_ms == []
     assert row.samples.e2els_ms == [140.0] * 4
     assert row.get("mean_e2el_ms") == 140.0 and row.get("mean_ttft_ms") is None

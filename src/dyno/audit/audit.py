@@ -10,7 +10,7 @@ from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
 from dyno.facts.roofline import Peaks
-from dyno.measure.dedupe import copies, without
+from dyno.measure.pairs import copies, without
 from dyno.units import many
 
 Check = Callable[[Sequence[Document]], Iterator[Finding]]

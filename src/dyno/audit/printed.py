@@ -60,7 +60,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     count = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
-    chosen = choose(prices, named, subject(row), told_hour=row.number("price_per_hour"))
+    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
     # Where the number of accelerators is unknown, a price of one is taken as it stands.
     paid = cost(chosen, rates(row.get), count or 1)
     per_million = None

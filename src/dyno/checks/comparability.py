@@ -196,19 +196,19 @@ class Two(NamedTuple):
 
     @property
     def rows(self) -> tuple[Row, Row]:
-        return self.a[0].row, self.b[0].row
+        return self.a[0], self.b[0]
 
     def settings(self, name: str) -> tuple[Scalar | None, Scalar | None]:
         return self.rows[0].setting(name), self.rows[1].setting(name)
 
     def means(self, figure: Callable[[Row], float | None]) -> list[float | None]:
         """Return the mean over each side's runs."""
-        values = ([v for m in group if (v := figure(m.row)) is not None] for group in (self.a, self.b))
+        values = ([v for m in group if (v := figure(m)) is not None] for group in (self.a, self.b))
         return [sum(side) / len(side) if side else None for side in values]
 
     def ratios(self, counted: Callable[[Row], tuple[float, float] | None]) -> list[float | None]:
         """Return the ratio of two counts, each summed over a side's runs."""
-        pairs = ([counts for m in group if (counts := counted(m.row))] for group in (self.a, self.b))
+        pairs = ([counts for m in group if (counts := counted(m))] for group in (self.a, self.b))
         return [sum(x for x, _ in side) / total if (total := sum(y for _, y in side)) else None for side in pairs]
 
     def latencies(self, *stems: str) -> set[str]:

@@ -20,6 +20,7 @@ FEW_ITERATIONS = 3  # iterations: fewer have no deviation worth the name
 DEVIATIONS, SLOWER, MUCH_SLOWER = 3.0, 0.02, 0.05
 OTHERS = 4  # iterations after the first: of fewer the deviation is a matter of luck
 UNSTEADY = 0.1
+UNLIKE = 0.1  # deviation over mean: more than engines vary by themselves on a machine that is left to them
 
 
 def few_samples(e: Evidence) -> Iterator[Finding]:
@@ -229,6 +230,18 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
                 "A smaller difference between two settings than that is noise.",
                 locations(same, "duration_s"),
             )
+
+
+def unlike_repeats(name: str, speeds: Sequence[float]) -> Iterator[Finding]:
+    """Of the repeats of one trial, by their speeds in tokens/s."""
+    if len(speeds) < 2 or stdev(speeds) <= UNLIKE * fmean(speeds):
+        return
+    each = ", ".join(f"{speed:.1f}" for speed in speeds)
+    yield doubt(
+        "statistics.repeats_differ",
+        f"The {len(speeds)} repeats of {name} lie far apart: {each} tok/s.",
+        "Something else moved the figures: look at each repeat's own findings, and repeat it more often.",
+    )
 
 
 def _effective(row: Row) -> tuple[object, ...]:

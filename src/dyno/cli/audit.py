@@ -121,23 +121,14 @@ def show(word: str, runs: Path, as_json: bool) -> int:
 
 def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], int]:
     """Read files, runs and studies. One that can't be read is reported, and the others go on."""
+    from dyno.conduct.read import own_findings, read_words
 
-    from dyno.conduct.sources import read, spread
-
-    documents, own, failed = [], [], []
-    for word in dict.fromkeys(spread(words)):
-        try:
-            source = read(word, runs, samples=False)
-        except DynoError as e:
-            failed.append(str(e))
-            continue
-        documents.append(source.document)
-        own += [msgspec.structs.replace(f, locations=[m.row.location]) for m in source.measured for f in m.findings]
-    for why in failed:
+    reading = read_words(words, runs)
+    for why in reading.failed:
         print(f"dyno: {why}", file=sys.stderr)
-    if failed and not documents:
+    if reading.failed and not reading.sources:
         raise ImportFailed("Nothing could be read.")
-    return documents, own, len(failed)
+    return reading.documents, own_findings(reading.rows), len(reading.failed)
 
 
 def import_(options: argparse.Namespace) -> int:

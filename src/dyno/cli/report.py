@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 from dyno import secrets
 from dyno.cli import settings
 from dyno.cli.flags import pairs
-from dyno.conduct.read import gathered
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.chart import Chart
 from dyno.facts.report import Report
@@ -71,7 +71,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     outputs = options.output or [Path("report.html")]
     _check(options, outputs)
-    report = gathered(options)
+    report = _report(options)
     charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
@@ -90,7 +90,7 @@ def study_page(study: Path, runs: Path) -> Path | None:
         chart=[], list_charts=False,
     )  # fmt: skip
     try:
-        report = gathered(options)
+        report = _report(options)
         _save(output, _page(report, _charts(report, options, [output])))
     except DynoError as e:
         print(f"dyno: there is no page of it: {e}", file=sys.stderr)
@@ -100,6 +100,38 @@ def study_page(study: Path, runs: Path) -> Path | None:
         print(f"dyno: there is no page of it, because of a bug in dyno: {why}. `dyno report {study}`.", file=sys.stderr)
         return None
     return output
+
+
+def _report(options: argparse.Namespace) -> "Report":
+    from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
+    from dyno.report.target import limits
+    from dyno.study.prices import price_rules
+
+    rules = price_rules(options.price, options.energy_price, options.prices)
+    request = ReportRequest(options.what, rules, limits(options.target), options.title or "", _again(options))
+    reading = distinct(read_words(options.what, options.runs))
+    _warn([*reading.failed, *reading.unread])
+    report, warnings = make_report(reading, request)
+    _warn(warnings)
+    return report
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"dyno: {warning}", file=sys.stderr)
+
+
+def _again(options: argparse.Namespace) -> str:
+    words = ["dyno", "report", *options.what]
+    words += [w for path in options.output for w in ("-o", str(path))]
+    for name in ("price", "target"):
+        if getattr(options, name):
+            words += [f"--{name}", *getattr(options, name)]
+    words += ["--prices", str(options.prices)] if options.prices else []
+    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
+    words += ["--title", options.title] if options.title else []
+    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
+    return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
 def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:

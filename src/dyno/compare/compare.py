@@ -3,18 +3,18 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from dyno.checks import objections
-from dyno.checks.comparability import Objection, Two
+from dyno.checks.comparability import Two
+from dyno.compare.gate import Gate, judge
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import RowKind, Scalar
-from dyno.facts.measured import Measured
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
-from dyno.measure.student import quantile, two_sided, welch_df
+from dyno.measure.statistics import quantile, two_sided, welch_df
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -28,30 +28,34 @@ _DEFAULTS: dict[RowKind, tuple[str, ...]] = {
     "micro": ("speed",),
     "quality": ("score",),
 }
+_PERHAPS: dict[Word, Word] = {
+    "higher": "perhaps higher", "lower": "perhaps lower", "better": "perhaps better", "worse": "perhaps worse",
+}  # fmt: skip
 
 
 def compare(
-    a: Sequence[Measured], b: Sequence[Measured], names: tuple[str, str], metrics: Sequence[str] = (),
-    gated: Sequence[str] = (), anyway: bool = False,
+    a: Sequence[Row], b: Sequence[Row], names: tuple[str, str], metrics: Sequence[str] = (),
+    gates: Sequence[Gate] = (), anyway: bool = False,
 ) -> Comparison:  # fmt: skip
-    """`metrics`: those wanted; none: the usual ones. `gated`: further ones."""
+    """`metrics`: those wanted; none: the usual ones, and those of the gates."""
     groups_a, groups_b = groups(a), groups(b)
-    found = pair(groups_a, groups_b)
-    pairs = found.pairs
-    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].row.kind == b[0].row.kind:
+    matched = pair(groups_a, groups_b)
+    pairs = matched.pairs
+    if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
         pairs = [(groups_a[0], groups_b[0])]
-    pairings = [pairing(x, y, metrics, gated, anyway) for x, y in pairs]
-    findings = list(_about_the_whole(groups_a, groups_b, found.several)) if not pairs else []
-    left = ([], []) if not found.pairs and pairs else (found.left_a, found.left_b)
+    pairings = [pairing(x, y, metrics, [g.metric for g in gates], anyway) for x, y in pairs]
+    findings = list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
+    left = ([], []) if not matched.pairs and pairs else (matched.left_a, matched.left_b)
     return Comparison(
         a=names[0],
         b=names[1],
         verdict=verdict([*findings, *(f for p in pairings for f in p.findings)]),
         pairings=pairings,
-        unpaired_a=[_words(g, found.several) for g in left[0]],
-        unpaired_b=[_words(g, found.several) for g in left[1]],
+        unpaired_a=[_words(g, matched.several) for g in left[0]],
+        unpaired_b=[_words(g, matched.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
+        gates=[judge(gate, p, i) for i, p in enumerate(pairings) for gate in gates],
     )
 
 
@@ -67,30 +71,29 @@ def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[G
     yield Finding(
         "comparability.nothing_paired",
         "void",
-        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.{_apart(a, b)}",
+        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.{_unlike(a, b)}",
         "Measure one under the other's load. --anyway compares two single settings, and marks the result.",
     )
 
 
-def _apart(a: Sequence[Group], b: Sequence[Group]) -> str:
+def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
-    if len(a) != 1 or len(b) != 1:
-        return ""
-    told = [f"{name.replace('_', ' ')} {_told(x)} / {_told(y)}" for name, x, y in conflicts(a[0][0].row, b[0][0].row)]
-    return f" They differ in {', '.join(told)}." if told else ""
 
+    def text(value: Scalar | None) -> str:
+        return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
-def _told(value: Scalar | None) -> str:
-    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    pairs = conflicts(a[0][0], b[0][0]) if len(a) == len(b) == 1 else ()
+    unlike = [f"{name.replace('_', ' ')} {text(x)} / {text(y)}" for name, x, y in pairs]
+    return f" They differ in {', '.join(unlike)}." if unlike else ""
 
 
 def _loads(groups: Sequence[Group]) -> str:
-    told = list(dict.fromkeys(f"{g[0].row.kind}: {load_words(g[0].row)}" for g in groups))
-    return "; ".join(told[:6]) + (f" and {len(told) - 6} more" if len(told) > 6 else "") if told else "nothing"
+    loads = list(dict.fromkeys(f"{g[0].kind}: {load_words(g[0])}" for g in groups))
+    return "; ".join(loads[:6]) + (f" and {len(loads) - 6} more" if len(loads) > 6 else "") if loads else "nothing"
 
 
 def _words(group: Group, several: Sequence[Group]) -> str:
-    row = group[0].row
+    row = group[0]
     named = f"{row.label}: " if row.label and row.form != "run" else f"{row.series}: " if row.series else ""
     why = " (fits several of the other side equally well)" if any(group is g for g in several) else ""
     return f"{named}{load_words(row)}{why}"
@@ -102,22 +105,20 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
     objected = objections(Two(a, b, wanted))
     whole = any(o.against is None for o in objected)
     against = {m: o.finding.code for o in objected if o.against for m in o.against}
-    if anyway:  # shown all the same, and then the finding is what the figure is: void
-        objected = [
-            Objection(msgspec.structs.replace(o.finding, level="void"), o.against) if o.against else o for o in objected
-        ]
-    findings = worst_first(o.finding for o in objected)
+    # Shown all the same, the finding is what the figure is: void.
+    findings = [replace(o.finding, level="void") if anyway and o.against else o.finding for o in objected]
     refused = whole and not anyway
     shown = [] if refused else [m for m in wanted if anyway or m not in against]
     differences = differ(a, b, shown)
     left = [LeftOut(m, against[m]) for m in wanted if m in against and not anyway and not refused]
-    there = {d.metric for d in differences}
-    left += [LeftOut(m, "not told on both sides") for m in shown if m not in there and (m in metrics or m in gated)]
+    missing = set(shown) - {d.metric for d in differences}
+    left += [LeftOut(m, "not told on both sides") for m in shown if m in missing and (m in metrics or m in gated)]
     if not differences and not refused:
-        findings = worst_first([*findings, _nothing_left(left)])
+        findings.append(_nothing_left(left))
+    findings = worst_first(findings)
     return Pairing(
-        kind=a[0].row.kind,
-        load=key_of(a[0].row) | key_of(b[0].row),
+        kind=a[0].kind,
+        load=key_of(a[0]) | key_of(b[0]),
         a=_side(a),
         b=_side(b),
         verdict=verdict(findings),
@@ -139,18 +140,16 @@ def _nothing_left(left: Sequence[LeftOut]) -> Finding:
 
 
 def _side(group: Group) -> Side:
-    row = group[0].row
-
     def total(name: str) -> int | None:
-        told = [v for m in group if (v := m.row.get(name)) is not None]
-        return round(sum(told)) if told else None
+        values = [v for row in group if (v := row.get(name)) is not None]
+        return round(sum(values)) if values else None
 
-    rows = [m.row.file if m.row.form == "run" else m.row.location for m in group]
-    return Side(rows, row.label or row.series, total("completed"), total("failed"))
+    label = group[0].label or group[0].series
+    return Side([row.location for row in group], label, total("completed"), total("failed"))
 
 
 def default_metrics(a: Group, b: Group) -> list[str]:
-    x, y = a[0].row, b[0].row
+    x, y = a[0], b[0]
 
     def both(metric: str) -> bool:
         return value_of(x, metric) is not None and value_of(y, metric) is not None
@@ -158,29 +157,26 @@ def default_metrics(a: Group, b: Group) -> list[str]:
     if x.kind in _DEFAULTS:
         return [m for m in _DEFAULTS[x.kind] if both(m)]
     # One throughput: the others say the same of the same requests, or nothing that could be compared.
-    found = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
+    out = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
     for stem in ("ttft", "tpot", "itl", "e2el"):
         middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
         tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}
         order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
         tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
-        found += [m for m in (None if stem == "itl" else middle, None if stem == "e2el" else tail) if m is not None]
-    return found
+        out += [m for m in (None if stem == "itl" else middle, None if stem == "e2el" else tail) if m is not None]
+    return out
 
 
 def differ(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
     one, other = estimates(a, metrics), estimates(b, metrics)
-    found = [difference(m, one[m], other[m]) for m in metrics if m in one and m in other]
-    return _sure_together(found)
+    return _sure_together([difference(m, one[m], other[m]) for m in metrics if m in one and m in other])
 
 
 def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     """Of one metric by itself."""
     if a.value <= 0 or b.value <= 0:
-        same = a.value == b.value
-        return Difference(
-            metric, a, b, "no difference seen" if same else "not known how sure", why="a ratio needs both"
-        )
+        word: Word = "no difference seen" if a.value == b.value else "not known how sure"
+        return Difference(metric, a, b, word, why="a ratio needs both")
     change = b.value / a.value - 1
     a, b, error, df = _together(a, b)
     if error is None:
@@ -205,9 +201,7 @@ def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | Non
     if (a.by == "repeats") != (b.by == "repeats"):
         many, one = (a, b) if a.by == "repeats" else (b, a)
         assert many.error is not None
-        one = msgspec.structs.replace(
-            one, error=many.error * math.sqrt(many.count), df=many.df, by="shared", count=1, why=""
-        )
+        one = replace(one, error=many.error * math.sqrt(many.count), df=many.df, by="shared", count=1, why="")
         a, b = (many, one) if a is many else (one, many)
         return a, b, many.error * math.sqrt(1 + many.count), many.df
     if a.error is None or b.error is None:
@@ -240,27 +234,25 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
     )
 
 
-def _sure_together(found: Sequence[Difference]) -> list[Difference]:
+def _sure_together(differences: Sequence[Difference]) -> list[Difference]:
     """The words, by Holm's rule: of many figures one lies outside its interval by chance alone."""
-    held: set[int] = set()
-    ranked = sorted((d.p, i) for i, d in enumerate(found) if d.p is not None)
+    sure: set[int] = set()
+    ranked = sorted((d.p, i) for i, d in enumerate(differences) if d.p is not None)
     for rank, (p, i) in enumerate(ranked):
         if p > (1 - CONFIDENCE) / (len(ranked) - rank):
             break
-        held.add(i)
-    return [msgspec.structs.replace(d, word=_word(d, i in held)) for i, d in enumerate(found)]
+        sure.add(i)
+    return [replace(d, word=_word(d, i in sure)) for i, d in enumerate(differences)]
 
 
 def _word(d: Difference, sure: bool) -> Word:
     if d.p is None or d.low is None or d.high is None or d.change is None:
         return d.word
     if d.p <= 1 - CONFIDENCE:
-        up: tuple[Word, Word] = ("higher", "perhaps higher")
-        down: tuple[Word, Word] = ("lower", "perhaps lower")
-        good: tuple[Word, Word] = ("better", "perhaps better")
-        bad: tuple[Word, Word] = ("worse", "perhaps worse")
-        way = better(d.metric)
-        rises = d.change > 0
-        words = (up if rises else down) if way is None else good if rises == (way == "higher") else bad
-        return words[0] if sure else words[1]
+        way, rises = better(d.metric), d.change > 0
+        if way is None:
+            word: Word = "higher" if rises else "lower"
+        else:
+            word = "better" if rises == (way == "higher") else "worse"
+        return word if sure else _PERHAPS[word]
     return "no difference seen" if d.low >= -MARGIN and d.high <= MARGIN else "can't tell"

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.comparison import Difference, Estimate, GateResult, GateState, Pairing
+from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric, words
-from dyno.measure.student import quantile
+from dyno.measure.statistics import quantile
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -28,13 +28,13 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Gate:
-    found = _GATE.fullmatch(text)
-    if not found:
+    match = _GATE.fullmatch(text)
+    if not match:
         raise UsageError(
             f"--gate {text!r}: write METRIC<LIMIT, such as 'p99_ttft_ms<5%' (B may be up to 5 % above A), "
             "'p99_ttft_ms<200' (B's own value), 'output_throughput>-5%' or 'failed<=0'. Quote it for the shell."
         )
-    name, sign, limit, percent = found.groups()
+    name, sign, limit, percent = match.groups()
     check_metric(name, "--gate")
     way = better(name)
     if percent and way is not None and (way == "lower") != (sign[0] == "<"):
@@ -57,55 +57,43 @@ def check_metric(name: str, flag: str) -> None:
 
 
 def judge(gate: Gate, pairing: Pairing, index: int) -> GateResult:
-    def result(state: GateState, text: str) -> GateResult:
-        return GateResult(gate.text, state, text, index)
+    state, text = _judge(gate, pairing)
+    return GateResult(gate.text, state, text, index)
 
+
+def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
     if pairing.refused:
-        return result("refused", "the two sides are not comparable")
-    found = next((d for d in pairing.differences if d.metric == gate.metric), None)
-    if found is None:
+        return "refused", "the two sides are not comparable"
+    d = next((d for d in pairing.differences if d.metric == gate.metric), None)
+    if d is None:
         why = next((x.why for x in pairing.left_out if x.metric == gate.metric), "not told on both sides")
-        return result("refused", f"{gate.metric} was left out: {why}")
+        return "refused", f"{gate.metric} was left out: {why}"
     if not gate.relative:
-        return _of_value(gate, found.b, result)
-    if found.change is None:
-        return result("refused", f"{gate.metric} of A is {found.a.value:g}: there is no change in % of that")
-    return _of_change(gate, found, found.change, result)
-
-
-Told = Callable[[GateState, str], GateResult]
-
-
-def _of_change(gate: Gate, d: Difference, change: float, result: Told) -> GateResult:
-    holds = _HOLDS[gate.sign]
-    told = f"{words(gate.metric)} {100 * change:+.1f} %"
+        return _judge_value(gate, d.b)
+    if d.change is None:
+        return "refused", f"{gate.metric} of A is {d.a.value:g}: there is no change in % of that"
+    text = f"{words(gate.metric)} {100 * d.change:+.1f} %"
     if d.low is None or d.high is None:
-        state: GateState = "not sure" if holds(change, gate.limit) else "broken"
-        return result(state, f"{told}; it isn't known how sure that is: {d.why}")
-    interval = f"(95 %: {100 * d.low:+.1f} to {100 * d.high:+.1f} %)"
-    return result(_state(holds, change, (d.low, d.high), gate.limit), f"{told} {interval}")
+        return _state(gate, d.change, None), f"{text}; it isn't known how sure that is: {d.why}"
+    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {100 * d.low:+.1f} to {100 * d.high:+.1f} %)"
 
 
-def _of_value(gate: Gate, b: Estimate, result: Told) -> GateResult:
-    holds = _HOLDS[gate.sign]
-    told = f"{words(gate.metric)} of B is {b.value:,.6g}"
+def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
+    text = f"{words(gate.metric)} of B is {b.value:,.6g}"
     if metric(gate.metric).kind == "count":
-        return result("held" if holds(b.value, gate.limit) else "broken", told)
+        return _state(gate, b.value, (b.value, b.value)), text
     if b.error is None:
-        return result("not sure" if holds(b.value, gate.limit) else "broken", f"{told}; {b.why}")
-    by = quantile(0.975, b.df) * b.error
-    ends = (b.value * math.exp(-by), b.value * math.exp(by))
-    return result(
-        _state(holds, b.value, ends, gate.limit), f"{told} (95 %: {ends[0]:,.6g} to {ends[1]:,.6g})"
-    )  # fmt: skip
+        return _state(gate, b.value, None), f"{text}; {b.why}"
+    reach = quantile(0.975, b.df) * b.error
+    ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
+    return _state(gate, b.value, ends), f"{text} (95 %: {ends[0]:,.6g} to {ends[1]:,.6g})"
 
 
-def _state(
-    holds: Callable[[float, float], bool], value: float, ends: tuple[float, float], limit: float
-) -> GateState:  # fmt: skip
-    """Broken only where the whole interval is beyond the limit: chance alone must not stop a build."""
-    kept = [holds(end, limit) for end in (*ends, value)]
-    return "held" if all(kept) else "broken" if not any(kept) else "not sure"
+def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:
+    """Broken only where the whole interval is beyond the limit: chance alone must not stop a build. `ends`: None where
+    it isn't known how far the value may be off; then it is never surely held."""
+    holds = [_HOLDS[gate.sign](v, gate.limit) for v in (value, *(ends or ()))]
+    return "broken" if not any(holds) else "held" if ends is not None and all(holds) else "not sure"
 
 
 def stops(results: list[GateResult], strict: bool) -> bool:

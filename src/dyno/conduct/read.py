@@ -1,271 +1,284 @@
-"""What a command line names, gathered as a report: sources, their audit, entries, words, and what lies behind them."""
+"""Reading results: words of a command line → results → a report or a comparison. Nothing is printed here: what a user
+should know besides is a list of warnings."""
 
-import argparse
 import datetime
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dyno import __version__, secrets
+from dyno.audit.audit import audit, coverage
+from dyno.checks.consistency import reported_twice
+from dyno.compare.compare import compare
+from dyno.compare.gate import Gate
+from dyno.conduct.sources import Source, detail, read, spread
 from dyno.errors import DynoError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    from dyno.conduct.sources import Source
-    from dyno.facts.about import About
-    from dyno.facts.entry import Entry
-    from dyno.facts.finding import Finding
-    from dyno.facts.measured import Measured
-    from dyno.facts.report import Report
-    from dyno.report.entries import Made
+from dyno.facts.comparison import Comparison
+from dyno.facts.definition import DEFINITIONS
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.imported import Document, Row, place
+from dyno.facts.price import PriceRule
+from dyno.facts.report import AuthorsTable, Report
+from dyno.facts.study import Study
+from dyno.probe.peaks import of_name
+from dyno.report import sheets
+from dyno.report.conclusion import conclude
+from dyno.report.entries import about_failures, entries
+from dyno.report.target import Limit, best, target
+from dyno.report.timeline import Detail
+from dyno.store.study import StudyFolder
+from dyno.study.prices import About, about
 
 # Findings that repeats make together, and no result alone.
 _OF_REPEATS = ("statistics.repeats_differ", "study.failed_trials")
 
 
-def gathered(options: argparse.Namespace) -> "Report":
-    from dyno.conduct.sources import spread
-    from dyno.report.target import limits
-    from dyno.study.prices import price_rules
-
-    rules = price_rules(options.price, options.energy_price, options.prices)
-    wanted = limits(options.target)
-    words = list(dict.fromkeys(spread(options.what)))
-    sources, failed = _read(words, options.runs)
-    for why in failed:
-        print(f"dyno: {why}", file=sys.stderr)
-    if not sources:
-        raise StoreError("Nothing could be read.")
-    return _report(sources, rules, wanted, options)
+class ReportRequest(msgspec.Struct, frozen=True):
+    words: list[str]  # as the user wrote them
+    rules: list[PriceRule] = []
+    limits: list[Limit] = []  # the latency target
+    title: str = ""
+    again: str = ""  # the command that makes this report
 
 
-def _read(words: Sequence[str], runs: Path) -> "tuple[list[Source], list[str]]":
-    """Samples are read later, a trial at a time."""
-    from dyno.conduct.sources import read
+class Reading(msgspec.Struct, frozen=True):
+    sources: list[Source]
+    failed: list[str] = []  # words that can't be read: why
 
+    @property
+    def documents(self) -> list[Document]:
+        return [s.document for s in self.sources]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for d in self.documents for row in d.rows]
+
+    @property
+    def unread(self) -> list[str]:
+        """What was named and couldn't be read, in words: results without it may be others."""
+        out = []
+        for s in self.sources:
+            d = s.document
+            out += s.damaged if s.own else [u.describe(d.file) for u in d.unread]
+            if not s.own and not (d.rows or d.unread or d.commands):
+                out.append(f"{d.file} holds no result that dyno knows.")
+        return out
+
+
+def read_words(words: Sequence[str], runs: Path) -> Reading:
+    """Files, runs and studies. One that can't be read leaves the others. Samples are read later, a trial at a time."""
     sources, failed = [], []
-    for word in words:
+    for word in dict.fromkeys(spread(words)):
         try:
             sources.append(read(word, runs, samples=False))
         except DynoError as e:
             failed.append(str(e))
-    return sources, failed
+    return Reading(sources, failed)
 
 
-def _report(sources: "list[Source]", rules: Any, wanted: Any, options: argparse.Namespace) -> "Report":
-    import msgspec
-
-    from dyno.audit.audit import audit
-    from dyno.checks.consistency import reported_twice
-    from dyno.conduct.sources import detail
-    from dyno.facts.definition import DEFINITIONS
-    from dyno.facts.finding import verdict, worst_first
-    from dyno.facts.report import AuthorsTable, Report
-    from dyno.probe.peaks import of_name
-    from dyno.report import sheets
-    from dyno.report.conclusion import conclude
-    from dyno.report.entries import about_failures, entries
-    from dyno.report.target import best, target
-
-    sources = _apart(sources)
-    documents = [s.document for s in sources]
-    measured = [m for s in sources for m in (*s.measured, *s.missing)]
-    lost = _lost(sources)
-    own = [
-        msgspec.structs.replace(f, locations=[m.row.location])
-        for m in measured
-        if m.row.form == "run"
-        for f in m.findings
-    ]
-    judged = audit(documents, of_name, own)
-    all_made = entries(measured, judged.each, rules, detail)
-    if not all_made:
-        told = [f"{d.file}: {u.why}" for d in documents for u in d.unread[:1]]
-        raise StoreError(" ".join(["No results were found in what was named.", *told[:5]]))
-    _unused(rules, all_made)
-    shown = [m.entry for m in all_made]
-    aim = target(shown, wanted)
-    chosen = best(shown, aim.limits)
-    about = _about(options.what)
-    known = {f.text for f in judged.each}
-    besides = [f for m in all_made for f in m.entry.findings if f.text not in known and f.code in _OF_REPEATS]
-    besides += reported_twice([(m.row, copy) for made in all_made for m in made.group for copy in m.also])
-    findings = worst_first([*judged.findings, *{f.text: f for f in besides}.values(), *lost, *about_failures(all_made)])
-    of = [(m.entry, m.group) for m in all_made]
-    studies = _studies(sources)
-    return Report(
-        title=secrets.clean(secrets.without_looks(options.title or about.title or _title(sources))),
-        created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
-        dyno=__version__,
-        verdict=verdict([*judged.each, *findings]),
-        words=conclude(all_made, chosen, findings, aim.limits, _sampled, _unfinished(sources)),
-        entries=shown,
-        findings=findings,
-        about=about.about or (studies[0][1].about or "" if len(sources) == len(studies) == 1 else ""),
-        sources=[*([about.source] if about.source else []), *(s.word for s in sources)],
-        target=aim.limits,
-        best=chosen,
-        target_words=aim.words,
-        prices=list(dict.fromkeys(m.price for m in all_made if m.price)),
-        tables=[AuthorsTable(d.file, table) for d in documents for table in d.tables],
-        rigs=sheets.rigs(of, documents),
-        engines=sheets.engines(of),
-        commands=sheets.commands(of, documents, [(study.name, text) for text, study in studies]),
-        definitions={k: DEFINITIONS[k] for k in _defined(shown) if k in DEFINITIONS},
-        again=_again(options),
-    )
+def own_findings(rows: Sequence[Row]) -> list[Finding]:
+    """Findings that results bring along, each with its place."""
+    return [msgspec.structs.replace(f, locations=[row.location]) for row in rows for f in row.findings]
 
 
-def _apart(sources: "list[Source]") -> "list[Source]":
+# ---- what is named twice ----
+
+
+def distinct(reading: Reading) -> Reading:
     """What is named twice, by whatever words, was measured once."""
-    import msgspec
-
     seen: set[Path] = set()
     runs: set[tuple[object, ...]] = set()
     out = []
-    for s in sources:
-        if not _own(s):
+    for s in reading.sources:
+        if not s.own:
             if s.path.resolve() not in seen:
                 out.append(s)
             seen.add(s.path.resolve())
             continue
-        s = _uncopied(s, runs)
-        measured, missing = (
-            [m for m in of if Path(m.row.file).resolve() not in seen] for of in (s.measured, s.missing)
+        rows, missing = (
+            [row for row in some if Path(row.file).resolve() not in seen]
+            for some in (_without_copies(s.document.rows, runs), s.missing)
         )
-        seen |= {Path(m.row.file).resolve() for m in (*measured, *missing)}
-        if measured or missing:
-            document = msgspec.structs.replace(s.document, rows=[m.row for m in measured])
-            out.append(msgspec.structs.replace(s, document=document, measured=measured, missing=missing))
+        seen |= {Path(row.file).resolve() for row in (*rows, *missing)}
+        if rows or missing:
+            document = msgspec.structs.replace(s.document, rows=rows)
+            out.append(msgspec.structs.replace(s, document=document, missing=missing))
+    return Reading(out, reading.failed)
+
+
+def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[Row]:
+    """Without runs that were read from a copy of their folder: they began at the same moment and took as long."""
+    out = []
+    for row in rows:
+        mark = (row.setting("date"), row.label, row.setting("repeat"), row.get("duration_s"), row.prompts_sha256)
+        if mark not in runs:
+            out.append(row)
+        runs.add(mark)
     return out
 
 
-def _uncopied(s: "Source", runs: set[tuple[object, ...]]) -> "Source":
-    """Without runs that a copy of their folder has told already: they began at the same moment and took as long."""
-    import msgspec
-
-    kept = []
-    for m in s.measured:
-        mark = (m.row.setting("date"), m.row.label, m.row.setting("repeat"), m.row.get("duration_s"), m.prompts_sha256)
-        if mark not in runs:
-            kept.append(m)
-        runs.add(mark)
-    return msgspec.structs.replace(s, measured=kept)
+# ---- a comparison ----
 
 
-def _own(s: "Source") -> bool:
-    """Runs and studies of dyno's, and no file."""
-    return s.document.format in ("dyno run", "dyno study", "dyno runs")
+def compare_words(
+    words: tuple[str, str], runs: Path, metrics: Sequence[str], gates: Sequence[Gate], anyway: bool
+) -> Comparison:
+    a, b = (read(word, runs) for word in words)
+    _check_apart(a, b)
+    return compare(a.document.rows, b.document.rows, (_name(a), _name(b)), metrics, gates, anyway)
 
 
-def _lost(sources: "Sequence[Source]") -> "list[Finding]":
-    """What was named and couldn't be read is told here and in the report: results without it may be others."""
-    from dyno.audit.audit import coverage
-    from dyno.facts.finding import Finding
-    from dyno.facts.imported import place
+def _name(source: Source) -> str:
+    """Where it lies, and which part of it is meant."""
+    _, colon, part = source.word.rpartition(":")
+    return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
-    for s in sources:
-        told = s.damaged if _own(s) else [u.describe(s.document.file) for u in s.document.unread]
-        if not _own(s) and not (s.document.rows or s.document.unread or s.document.commands):
-            told = [f"{s.document.file} holds no result that dyno knows."]
-        for why in told:
-            print(f"dyno: {why}", file=sys.stderr)
+
+def _check_apart(a: Source, b: Source) -> None:
+    """Refuse one and the same thing twice."""
+    for s in (a, b):
+        if not s.document.rows:
+            why = f": {s.document.unread[0].why}" if s.document.unread else "."
+            raise StoreError(f"In {s.word} ({s.document.format}) no result was found{why}")
+    one, other = (
+        {s.path.resolve()} if s.path.is_file() else {Path(row.file).resolve() for row in s.document.rows}
+        for s in (a, b)
+    )
+    shared = one & other
+    if shared and one == other:
+        what = f"{a.word} and {b.word}" if a.word != b.word else a.word
+        raise UsageError(f"{what}: A and B are the same. Name two that differ.")
+    if shared:
+        raise UsageError(
+            f"{min(shared)} is on both sides. Name two without a run in common: STUDY:WORDS takes a part of a study."
+        )
+
+
+# ---- a report ----
+
+
+def make_report(reading: Reading, request: ReportRequest) -> tuple[Report, list[str]]:
+    """A report, and warnings. `reading`: without what is named twice."""
+    if not reading.sources:
+        raise StoreError("Nothing could be read.")
+    folder, warnings = _about(request.words)
+    sources, documents = reading.sources, reading.documents
+    rows = [row for s in sources for row in (*s.document.rows, *s.missing)]
+    judged = audit(documents, of_name, own_findings([row for row in rows if row.form == "run"]))
+
+    def single_requests(row: Row) -> Detail | None:
+        try:
+            return detail(row)
+        except StoreError as e:  # its figures are there: single requests are what else there would be
+            warnings.append(f"{e} Left out: what single requests tell of this trial.")
+            return None
+
+    shown = entries(rows, judged.each, request.rules, single_requests)
+    if not shown:
+        why = [f"{d.file}: {u.why}" for d in documents for u in d.unread[:1]]
+        raise StoreError(" ".join(["No results were found in what was named.", *why[:5]]))
+    warnings += _unused(request.rules, shown)
+    aim = target(shown, request.limits)
+    chosen = best(shown, aim.limits)
+    known = {f.text for f in judged.each}
+    besides = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
+    besides += reported_twice([(row, copy) for e in shown for row in e.rows for copy in row.also])
+    besides = [*{f.text: f for f in besides}.values(), *_lost(reading), *about_failures(shown)]
+    findings = worst_first([*judged.findings, *besides])
+    studies = _studies(sources)
+    definitions = sorted({n.definition for e in shown for n in e.figures.values() if n.definition})
+    report = Report(
+        title=secrets.clean(secrets.without_looks(request.title or folder.title or _title(sources))),
+        created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+        dyno=__version__,
+        verdict=verdict([*judged.each, *findings]),
+        words=conclude(shown, chosen, findings, aim.limits, single_requests, _unfinished(sources)),
+        entries=shown,
+        findings=findings,
+        about=folder.about or (studies[0][1].about or "" if len(sources) == len(studies) == 1 else ""),
+        sources=[*([folder.source] if folder.source else []), *(s.word for s in sources)],
+        target=aim.limits,
+        best=chosen,
+        target_words=aim.words,
+        prices=list(dict.fromkeys(e.price for e in shown if e.price)),
+        tables=[AuthorsTable(d.file, table) for d in documents for table in d.tables],
+        rigs=sheets.rigs(shown, documents),
+        engines=sheets.engines(shown),
+        commands=sheets.commands(shown, documents, [(study.name, text) for text, study in studies]),
+        definitions={k: DEFINITIONS[k] for k in definitions if k in DEFINITIONS},
+        again=request.again,
+    )
+    return report, list(dict.fromkeys(warnings))
+
+
+def _lost(reading: Reading) -> list[Finding]:
+    """What couldn't be read, as findings: a page is read without its warnings."""
     advice = "Measure it again, or delete its folder: the report is without it."
-    damaged = [why for s in sources for why in s.damaged]
-    found = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
-    read = coverage([s.document for s in sources])
+    damaged = [why for s in reading.sources for why in s.damaged]
+    findings = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
+    read = coverage(reading.documents)
     if not read.complete:
         text = f"Not everything with numbers was read: {read.describe()}."
         advice = "The report lacks these figures. `dyno audit` lists them with the reason."
-        found.append(Finding("sources.unread", "note", text, advice, [place(file, u.line) for file, u in read.lost]))
-    return found
+        locations = [place(file, u.line) for file, u in read.lost]
+        findings.append(Finding("sources.unread", "note", text, advice, locations))
+    return findings
 
 
-def _unused(rules: Any, all_made: "Sequence[Made]") -> None:
+def _unused(rules: Sequence[PriceRule], shown: Sequence[Entry]) -> list[str]:
     """A price that nothing has: a name that doesn't fit, or a machine without accelerators. A file may hold more."""
-    told = " ".join(m.price for m in all_made)
+    out = []
+    stated = " ".join(e.price for e in shown)
     for rule in (rule for rule in rules if rule.origin == "--price"):
         named = rule.accelerator or rule.series
-        if named and not any(named.lower() in f"{m.entry.accelerator} {m.entry.series}".lower() for m in all_made):
-            print(f"dyno: {rule.origin} {named}: no result is of that name, and the price is unused.", file=sys.stderr)
-        elif not named and rule.price.accelerator_hour is not None and rule.origin not in told:
-            print(f"dyno: {rule.origin}: no result tells how many accelerators it used; a price of the machine is "
-                  "--price machine=DOLLARS.", file=sys.stderr)  # fmt: skip
+        if named and not any(named.lower() in f"{e.accelerator} {e.series}".lower() for e in shown):
+            out.append(f"{rule.origin} {named}: no result is of that name, and the price is unused.")
+        elif not named and rule.price.accelerator_hour is not None and rule.origin not in stated:
+            out.append(
+                f"{rule.origin}: no result tells how many accelerators it used; a price of the machine is "
+                "--price machine=DOLLARS."
+            )
+    return out
 
 
-def _defined(shown: "Sequence[Entry]") -> list[str]:
-    return sorted({n.definition for e in shown for n in e.figures.values() if n.definition})
-
-
-def _sampled(m: "Measured") -> "Measured":
-    """With its single requests."""
-    import msgspec
-
-    from dyno.conduct.sources import detail
-
-    found = detail(m)
-    return m if found is None else msgspec.structs.replace(m, row=found.row)
-
-
-def _about(words: Sequence[str]) -> "About":
-    """Of one folder, what its about.toml says."""
-    from dyno.facts.about import About
-    from dyno.study.prices import about
-
+def _about(words: Sequence[str]) -> tuple[About, list[str]]:
+    """Of one folder, what its about.toml says; and warnings."""
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
     if len(folders) != 1:
-        return About()
+        return About(), []
     folder = folders.pop()
     try:
-        return about(folder)
+        return about(folder), []
     except UsageError as e:
         if folder in map(Path, words):
             raise
-        print(f"dyno: {folder / 'about.toml'} is left aside: {e}", file=sys.stderr)  # perhaps it is another tool's
-        return About()
+        return About(), [f"{folder / 'about.toml'} is left aside: {e}"]  # perhaps it is another tool's
 
 
-def _title(sources: "Sequence[Source]") -> str:
+def _title(sources: Sequence[Source]) -> str:
     names = [name for s in sources for name in ([p.name for p in s.studies] or [s.path.name])]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _studies(sources: "Sequence[Source]") -> Any:
+def _studies(sources: Sequence[Source]) -> list[tuple[str, Study]]:
     """Each study's file, as it was, and what it came to."""
-    from dyno.store.study import StudyFolder
-
     folders = [StudyFolder(path) for s in sources for path in s.studies]
     return [(f.text(), f.study()) for f in folders]
 
 
-def _unfinished(sources: "Sequence[Source]") -> int:
+def _unfinished(sources: Sequence[Source]) -> int:
     """Trials of whole studies that have neither a result nor a failure, and weren't left out."""
-    from dyno.store.study import StudyFolder
-
     left: dict[tuple[str, str], bool] = {}
     for s in sources:
+        if ":" in s.word and not Path(s.word).exists():  # a part of a study wants no more of it
+            continue
         for path in s.studies:
-            if ":" in s.word and not Path(s.word).exists():  # a part of a study wants no more of it
-                continue
             folder = StudyFolder(path)
-            done, skipped = folder.done(), folder.skipped()
+            settled = {*folder.done(), *folder.skipped()}
             for p in folder.study().trials:
                 key = (p.place.study, p.place.id)
                 failed = (folder.run(p.place).path / "failed.json").exists()  # whatever it tells
-                open_ = p.place.id not in done and p.place.id not in skipped and not failed
-                left[key] = left.get(key, True) and open_
+                left[key] = left.get(key, True) and p.place.id not in settled and not failed
     return sum(left.values())
-
-
-def _again(options: argparse.Namespace) -> str:
-    words = ["dyno", "report", *options.what]
-    words += [w for path in options.output for w in ("-o", str(path))]
-    for name in ("price", "target"):
-        if getattr(options, name):
-            words += [f"--{name}", *getattr(options, name)]
-    words += ["--prices", str(options.prices)] if options.prices else []
-    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
-    words += ["--title", options.title] if options.title else []
-    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
-    return shlex.join(secrets.without(secrets.values({}, words), words))

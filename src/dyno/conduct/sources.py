@@ -1,26 +1,21 @@
-"""A word of the command line as what was measured: a run, a study or a part of it, or another tool's file."""
+"""A word of the command line as results: of a run, of a study or a part of it, or of another tool's file."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
 from dyno import files
 from dyno.errors import StoreError, UsageError
 from dyno.facts.entry import Moment
-from dyno.facts.finding import Verdict
 from dyno.facts.imported import Document, Row, Unread
-from dyno.facts.measured import Measured
 from dyno.facts.record import Record
-from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial
-from dyno.http import Url
-from dyno.measure.rows import row_of, row_without
 from dyno.report.timeline import Detail, bars_of_records, bars_of_samples, moments
-from dyno.store.run import Manifest, Run
+from dyno.store.rows import read_row, row_without
+from dyno.store.run import Run
 from dyno.store.shelf import find, kind_of, look_around, trial_folders
 from dyno.store.study import StudyFolder, failure_of
 
@@ -28,13 +23,19 @@ _LONGEST = 255  # of a file's name
 
 
 class Source(msgspec.Struct, frozen=True):
+    """Everything that one word names."""
+
     word: str
     path: Path
     document: Document
-    measured: list[Measured]  # the document's rows, in its order, with what dyno knows of its own runs besides
-    missing: list[Measured] = []  # trials of a study that failed: rows without figures
+    missing: list[Row] = []  # trials of a study that failed: rows without figures
     studies: list[Path] = []  # folders
     damaged: list[str] = []  # trials that can't be read, in words
+
+    @property
+    def own(self) -> bool:
+        """Runs and studies of dyno's, and no file."""
+        return self.document.format in ("dyno run", "dyno study", "dyno runs")
 
 
 def spread(words: Iterable[str]) -> Iterator[str]:
@@ -62,8 +63,7 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
             data = files.taken(sys.stdin.buffer, files.DATA, "stdin")
         except OSError as e:
             raise UsageError(f"Standard input can't be read: {e.strerror}.") from None
-        document = read_bytes("stdin", data)
-        return Source(word, Path("stdin"), document, [_foreign(row) for row in document.rows])
+        return Source(word, Path("stdin"), read_bytes("stdin", data))
     if Path(word).is_file() or Path(word).is_fifo():
         return _of_file(word)
     path, part = _named(word, runs)
@@ -86,11 +86,7 @@ def _of_file(word: str) -> Source:
 
     path = Path(word)
     document = load(path) if path.is_file() and is_import(_head(path)) else read_file(path)
-    return Source(word, path, document, [_foreign(row) for row in document.rows])
-
-
-def _foreign(row: Row) -> Measured:
-    return Measured(row, findings=row.findings, verdict=_verdict(row))
+    return Source(word, path, document)
 
 
 def _head(path: Path) -> bytes:
@@ -99,12 +95,6 @@ def _head(path: Path) -> bytes:
             return file.read(64)
     except OSError as e:
         raise StoreError(f"{path} can't be read: {e.strerror}.") from None
-
-
-def _verdict(row: Row) -> Verdict | None:
-    """A result file of dyno's own tells it."""
-    told = row.setting("verdict")
-    return next((v for v in get_args(Verdict) if v == told), None)
 
 
 def _named(word: str, runs: Path) -> tuple[Path, str]:
@@ -159,13 +149,13 @@ def _source(
             damaged.append(str(e))  # its trials tell of themselves
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
-    measured, missing = [], []
+    rows, missing = [], []
     unread = [Unread(0, why) for why in damaged]
     for folder in folders:
         run = Run(folder)
         try:
             if run.whole:
-                measured.append(of_run(run, samples))
+                rows.append(read_row(run, samples))
                 continue
             failure = failure_of(run)
         except StoreError as e:
@@ -176,73 +166,31 @@ def _source(
         else:
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
             if failure is not None and (p := planned.get(folder.name.rpartition("-")[2])) is not None:
-                row = row_without(p.trial, p.place, str(folder))
-                missing.append(Measured(row, place=p.place, why_not=failure.text))
-    if not measured and not missing:
-        told = unread[0].why if unread else f"{path} holds no trial."
-        raise StoreError(f"{told} {'`dyno runs show` tells more.' if whole else ''}".strip())
-    document = Document(str(path), f"dyno {kind}", rows=[m.row for m in measured], unread=unread)
-    return Source(word, path, document, measured, missing, readable, damaged)
+                missing.append(row_without(p, str(folder), failure.text))
+    if not rows and not missing:
+        why = unread[0].why if unread else f"{path} holds no trial."
+        raise StoreError(f"{why} {'`dyno runs show` tells more.' if whole else ''}".strip())
+    return Source(word, path, Document(str(path), f"dyno {kind}", rows, unread=unread), missing, readable, damaged)
 
 
-def of_run(run: Run, samples: bool = True) -> Measured:
-    """A run that is whole."""
-    manifest, result = run.manifest(), run.result()
-    if result.summary is None and result.offline is None:
-        raise StoreError(f"{run.summary_path} holds no figures: it is damaged.")
-    rig = _engines_rig(manifest)
-    offline = manifest.trial.offline is not None
-    row = row_of(
-        result,
-        manifest.trial,
-        manifest.target,
-        file=str(run.path),
-        dyno_version=manifest.dyno,
-        started=manifest.started,
-        tokenizer=manifest.tokenizer,
-        engine=run.engine(),
-        rig=rig,
-        model=manifest.model,
-        place=manifest.place,
-        records=_records(run) if samples and not offline else (),
-        iterations=list(run.iterations()) if offline else (),
-    )
-    return Measured(
-        row, rig, result.findings, result.verdict, manifest.workload_sha256, manifest.place, result, run.engine()
-    )
+def detail(row: Row) -> Detail | None:
+    """The single requests of a result, where they were stored."""
+    if row.form != "run":
+        samples = row.samples
+        return None if samples is None else Detail(row, bars_of_samples(samples), len(samples.starts_s))
+    run = Run(Path(row.file))
+    full = read_row(run)
+    if row.kind != "serve" or not run.records_path.exists():
+        return Detail(full)
+    records = list(run.records())
+    return Detail(full, bars_of_records(records), len(records), _moments(run, row, records))
 
 
-def detail(m: Measured) -> Detail | None:
-    """The single requests of a result, where they are there."""
-    if m.row.form != "run":
-        samples = m.row.samples
-        return None if samples is None else Detail(m.row, bars_of_samples(samples), len(samples.starts_s))
-    run = Run(Path(m.row.file))
-    try:
-        full = of_run(run).row
-        if m.row.kind != "serve" or not run.records_path.exists():
-            return Detail(full)
-        records = list(run.records())
-        return Detail(full, bars_of_records(records), len(records), _moments(run, m, records))
-    except StoreError as e:  # its figures are there: single requests are what else there would be
-        print(f"dyno: {e} Left out: what single requests tell of this trial.", file=sys.stderr)
-        return None
-
-
-def _moments(run: Run, m: Measured, records: list[Record]) -> list[Moment]:
+def _moments(run: Run, row: Row, records: list[Record]) -> list[Moment]:
     from dyno.probe.telemetry.sampler import read as read_samples
 
-    client, told = run.client(), m.result.telemetry if m.result is not None else None
-    its = [a.index for a in told.accelerators if a.engine] if told is not None else []
-    if client is None or not its or not run.telemetry_path.exists():
+    client, telemetry = run.client(), row.result.telemetry if row.result is not None else None
+    indices = [a.index for a in telemetry.accelerators if a.engine] if telemetry is not None else []
+    if client is None or not indices or not run.telemetry_path.exists():
         return []
-    return moments(records, read_samples(run.telemetry_path)[0], client.start_ns, client.end_ns, its)
-
-
-def _records(run: Run) -> Iterator[Record]:
-    return run.records() if run.records_path.exists() else iter(())
-
-
-def _engines_rig(manifest: Manifest) -> Rig | None:
-    at = manifest.trial.target.base_url
-    return manifest.rig if not at or Url(at).local else None
+    return moments(records, read_samples(run.telemetry_path)[0], client.start_ns, client.end_ns, indices)

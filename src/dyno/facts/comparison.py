@@ -8,7 +8,7 @@ from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Scalar
 
 # Whence it is known how far a figure may be off. shared: a single run, held to vary as the other side's repeats do.
-By = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
+Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
     "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",
@@ -24,7 +24,7 @@ class Estimate(msgspec.Struct, frozen=True):
     count: int  # of what `by` names
     error: float | None = None  # standard error, as a share of the value; None: not known
     df: float = 0.0  # degrees of freedom of the error
-    by: By = ""
+    by: Basis = ""
     why: str = ""  # there is no error, in words
 
 

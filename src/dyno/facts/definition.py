@@ -1,9 +1,9 @@
-"""What a latency's name means, by the tool that reckoned it. Figures of two definitions don't share a column."""
+"""What a latency's name means, by the tool that calculated it. Figures of two definitions don't share a column."""
 
 from collections.abc import Iterable
 from typing import Final
 
-# tool.stem → in words. A stem that a tool is not listed with is reckoned as vLLM does only where the tool says so.
+# tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
 DEFINITIONS: Final[dict[str, str]] = {
     "vllm.ttft": "from sending to the first chunk with a choice, which may be empty",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
@@ -58,8 +58,8 @@ _MEANINGS: Final = (
 
 def one_meaning(keys: Iterable[str]) -> bool:
     """Figures of these definitions may stand in one column."""
-    told = set(keys)
-    return len(told) <= 1 or any(told <= meaning for meaning in _MEANINGS)
+    wanted = set(keys)
+    return len(wanted) <= 1 or any(wanted <= meaning for meaning in _MEANINGS)
 
 
 def meanings(keys: Iterable[str]) -> dict[str, int]:

@@ -5,9 +5,9 @@ Whatever it was made of (a run, a study's trial, somebody's table), charts and t
 
 import msgspec
 
-from dyno.facts.comparison import By
+from dyno.facts.comparison import Basis
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import RowKind, Scalar
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import COUNTED, LEVELS, LOADS
 from dyno.facts.roofline import Peaks
 
@@ -18,7 +18,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     low: float | None = None  # of the 95 % interval; None: not known
     high: float | None = None
-    by: By = ""  # whence the interval
+    by: Basis = ""  # whence the interval
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
     definition: str = ""  # key in facts/definition.py
     deviation: float | None = None  # standard deviation, as somebody printed it with ±
@@ -89,12 +89,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[Finding] = []
     settings: dict[str, Scalar] = {}
     repeats: int = 1
+    rows: list[Row] = []  # the repeats that it was made of; the first one has the settings
     locations: list[str] = []  # run folders, or file:line
     failure: str = ""  # it has no result: why
     accelerator: str = ""  # name
     accelerators: float | None = None  # that it used
     machine: float | None = None  # accelerators of the whole machine; None: not known
     cost: Cost | None = None
+    price: str = ""  # the assumption behind the cost, in words
     memory: Memory | None = None
     power_w: float | None = None
     joules_per_token: float | None = None
@@ -118,7 +120,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def axis(self) -> str:
-        """What its load's level is told in; '' where there is none."""
+        """The axis of its load's level; '' where there is none."""
         return next((name for name in LOADS if name in self.axes), "")
 
     @property
@@ -127,11 +129,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.beside(self.axis)
 
     def beside(self, axis: str) -> dict[str, Scalar]:
-        """The load but for what an axis tells: entries that agree in it may be joined by a line."""
-        told = _TOLD_BY.get(axis, (axis,))
+        """The load without what an axis has: entries that agree in it may be joined by a line."""
+        names = _NAMED_BY.get(axis, (axis,))
         # How many were sent is the load where nothing paces them, and else only how long it took.
         paced = axis == "requests" or any(name in self.axes for name in LEVELS)
-        return {k: v for k, v in self.load.items() if k not in told and not (paced and k in COUNTED)}
+        return {k: v for k, v in self.load.items() if k not in names and not (paced and k in COUNTED)}
 
 
-_TOLD_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}
+_NAMED_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}

@@ -5,14 +5,18 @@ and a run of dyno's own. Figures bear vLLM's result keys as names (facts/metric.
 the definition of the tool that reckoned it (facts/definition.py): the same word means different numbers.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from dyno.facts.finding import Finding
+from dyno.facts.engine import EngineFacts
+from dyno.facts.finding import Finding, Verdict
+from dyno.facts.load import Scalar as Scalar
+from dyno.facts.rig import Rig
+from dyno.facts.study import Place
+from dyno.facts.summary import Result
 
 RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
-Scalar = str | int | float | bool
 # Who told a setting. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
 # heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
 # progress: a progress bar. file: the file's name. log: an engine's log. user: not the file, but who imported it;
@@ -71,7 +75,20 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
-    findings: list[Finding] = []  # that stand in the file itself, as in dyno's own
+    findings: list[Finding] = []  # of its own run, by the tool that measured it: dyno alone has such
+    also: list["Row"] = []  # the same result, reported elsewhere
+    failure: str = ""  # the trial has no result, and the row no figures: why
+    # Of a run of dyno's own, what no file of another tool has:
+    rig: Rig | None = None  # None: not known, or the server is elsewhere
+    prompts_sha256: str | None = None  # two rows with the same one sent the same prompts
+    place: Place | None = None  # in a study
+    result: Result | None = None
+    engine: EngineFacts | None = None  # of one that dyno started
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """As the run or dyno's own result file has it. None: it was not judged."""
+        return next((v for v in get_args(Verdict) if v == self.setting("verdict")), None)
 
     def get(self, name: str) -> float | None:
         figure = self.figures.get(name)

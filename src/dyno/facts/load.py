@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from dyno.facts.imported import Scalar
 from dyno.option import Option
+
+Scalar = str | int | float | bool  # value of a setting
 
 
 class LoadSpec(msgspec.Struct, frozen=True):

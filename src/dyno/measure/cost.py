@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ _J_PER_KWH = 3.6e6
 _MILLION = 1e6
 
 
-class Rates(msgspec.Struct, frozen=True):
+class WorkRates(msgspec.Struct, frozen=True):
     """What was done each second, of completed requests alone: what failed earns nothing. None: not told."""
 
     input_per_s: float | None = None  # tokens
@@ -41,10 +41,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def choose(
     rules: Sequence[PriceRule], accelerator: str = "", series: str = "", study: Price | None = None,
-    told_hour: float | None = None,
+    own_hour: float | None = None,
 ) -> Chosen | None:  # fmt: skip
     """`rules`: those of the command line before those of a file. `study`: what the study says of its rig.
-    `told_hour`: the result's own price_per_hour."""
+    `own_hour`: the result's own price_per_hour."""
     fitting = [rule for rule in rules if fits(rule, accelerator, series)]
     offers = [(rule.price, rule.origin) for rule in fitting] + ([(study, "the study")] if study is not None else [])
     index = next((i for i, (price, _) in enumerate(offers) if _has_hour(price)), None)
@@ -52,9 +52,11 @@ def choose(
     own, passed = None, []
     if index is not None:
         price, by = offers[index]
-        passed = list(_passed(index, fitting))
-    elif told_hour is not None and told_hour > 0:
-        own, price, by = told_hour, Price(), "the result"
+        # One for all is what is left where no other fits: that it stands behind one that is of something is no doubt.
+        rest = [rule for rule in fitting[index + 1 :] if _has_hour(rule.price)]
+        passed = [r.origin for r in rest if r.general == fitting[index].general and r.origin != by]
+    elif own_hour is not None and own_hour > 0:
+        own, price, by = own_hour, Price(), "the result"
     elif energy is not None:
         price, by = energy
     else:
@@ -69,8 +71,8 @@ def choose(
 
 
 def fits(rule: PriceRule, accelerator: str, series: str) -> bool:
-    return all(not wanted or _holds(name, wanted) for wanted, name in (
-        (rule.accelerator, accelerator), (rule.series, series)))  # fmt: skip
+    pairs = ((accelerator, rule.accelerator), (series, rule.series))
+    return all(not wanted or _holds(name, wanted) for name, wanted in pairs)
 
 
 def _holds(name: str, part: str) -> bool:
@@ -78,13 +80,6 @@ def _holds(name: str, part: str) -> bool:
     start = r"(?:(?<![a-z])|(?<=\dx))" if part[:1].isalpha() else r"(?<!\d)" if part[:1].isdigit() else ""
     end = r"(?![a-z])" if part[-1:].isalpha() else r"(?!\d)" if part[-1:].isdigit() else ""
     return re.search(start + re.escape(part.lower()) + end, name.lower()) is not None
-
-
-def _passed(taken: int, fitting: Sequence[PriceRule]) -> Iterator[str]:
-    """One for all is what is left where no other fits: that it stands behind one that is of something is no doubt."""
-    for rule in fitting[taken + 1 :]:
-        if _has_hour(rule.price) and rule.general == fitting[taken].general and rule.origin != fitting[taken].origin:
-            yield rule.origin
 
 
 def _has_hour(price: Price) -> bool:
@@ -98,32 +93,27 @@ def _first(*values: T | None) -> T | None:
 # ---- what it comes to ----
 
 
-def rates(value: Callable[[str], float | None], test: str = "") -> Rates:
+def rates(value: Callable[[str], float | None], test: str = "") -> WorkRates:
     """`value`: a figure by its name, as rows and entries give it. `test`: the name of a micro test: pp512, tg128."""
     speed = value("speed")
     if speed is not None and test:
         reads, writes = "pp" in test, "tg" in test
-        return Rates(
-            input_per_s=speed if reads and not writes else None,
-            output_per_s=speed if writes and not reads else None,
-            total_per_s=speed,
-        )
+        return WorkRates(speed if reads and not writes else None, speed if writes and not reads else None, speed)
     took = value("duration_s")
 
-    def each_second(told: str, count: str) -> float | None:
-        made = value(count)
-        return _first(value(told), made / took if made is not None and took else None)
+    def each_second(rate: str, count: str) -> float | None:
+        total = value(count)
+        return _first(value(rate), total / took if total is not None and took else None)
 
-    read = each_second("input_throughput", "total_input_tokens")
-    made = each_second("output_throughput", "total_output_tokens")
+    inputs = each_second("input_throughput", "total_input_tokens")
+    outputs = each_second("output_throughput", "total_output_tokens")
     total = each_second("total_token_throughput", "total_tokens")
-    if read is None and total is not None and made is not None and total >= made:
-        read = total - made
-    if total is None and read is not None and made is not None:
-        total = read + made
+    if inputs is None and total is not None and outputs is not None and total >= outputs:
+        inputs = total - outputs
+    if total is None and inputs is not None and outputs is not None:
+        total = inputs + outputs
     done = value("completed")
-    requests = done / took if done is not None and took else value("request_throughput")
-    return Rates(read, made, total, requests)
+    return WorkRates(inputs, outputs, total, done / took if done is not None and took else value("request_throughput"))
 
 
 def hour(price: Price, accelerators: float | None, machine: float | None) -> tuple[float, str] | None:
@@ -141,11 +131,15 @@ def hour(price: Price, accelerators: float | None, machine: float | None) -> tup
 
 
 def per_million(hour: float, per_s: float | None) -> float | None:
-    return hour / (per_s * _S_PER_HOUR) * _MILLION if per_s else None
+    return _each(_MILLION, hour, per_s)
+
+
+def _each(count: float, hour: float, per_s: float | None) -> float | None:
+    return hour / (per_s * _S_PER_HOUR) * count if hour and per_s else None
 
 
 def cost(
-    chosen: Chosen | Price | None, rates: Rates, accelerators: float | None = None, machine: float | None = None,
+    chosen: Chosen | Price | None, rates: WorkRates, accelerators: float | None = None, machine: float | None = None,
     power_w: float | None = None, joules_per_token: float | None = None,
 ) -> Cost | None:  # fmt: skip
     """None where no price holds for what was measured. `power_w`: of the accelerators, mean; `joules_per_token`: the
@@ -155,64 +149,56 @@ def cost(
     if isinstance(chosen, Price):
         chosen = Chosen(chosen, "")
     price = chosen.price
-    if chosen.hour is not None:
-        found: tuple[float, str] | None = (chosen.hour, "accelerators")
-    else:
-        found = hour(price, accelerators, machine)
+    paid = (chosen.hour, "accelerators") if chosen.hour is not None else hour(price, accelerators, machine)
     energy = None
     if joules_per_token is None and power_w is not None and rates.output_per_s:
         joules_per_token = power_w / rates.output_per_s
     if joules_per_token is not None and price.energy_kwh is not None:
         energy = joules_per_token * _MILLION / _J_PER_KWH * price.energy_kwh
-    if found is None and energy is None:
+    if paid is None and energy is None:
         return None
-    paid, of = found if found is not None else (0.0, "accelerators")
+    an_hour, basis = paid if paid is not None else (0.0, "accelerators")
     return Cost(
         currency=price.currency,
-        hour=paid,
-        per_million_input=per_million(paid, rates.input_per_s) if paid else None,
-        per_million_output=per_million(paid, rates.output_per_s) if paid else None,
-        per_million_total=per_million(paid, rates.total_per_s) if paid else None,
-        per_thousand_requests=paid / (rates.requests_per_s * _S_PER_HOUR) * 1000
-        if paid and rates.requests_per_s
-        else None,
+        hour=an_hour,
+        per_million_input=per_million(an_hour, rates.input_per_s),
+        per_million_output=per_million(an_hour, rates.output_per_s),
+        per_million_total=per_million(an_hour, rates.total_per_s),
+        per_thousand_requests=_each(1000, an_hour, rates.requests_per_s),
         energy_per_million_output=energy,
         source=_source(chosen),
-        basis=of,
+        basis=basis,
     )
 
 
 def _source(chosen: Chosen) -> str:
-    told = [chosen.price.source or "" if chosen.hour is None else "", chosen.by]
-    return ", ".join(part for part in told if part)
+    return ", ".join(filter(None, [chosen.price.source if chosen.hour is None else "", chosen.by]))
 
 
 # ---- in words ----
 
 
-def stated(chosen: Chosen, of: str = "") -> str:
+def stated(chosen: Chosen, accelerator: str = "") -> str:
     """An assumption, for a report: 'H100: 2.99 USD for an accelerator-hour (list price, prices.toml:3)'."""
     price = chosen.price
     parts = []
     if chosen.hour is not None:
-        parts.append(f"{_money(chosen.hour, price.currency)} an hour for all that was measured")
+        parts.append(f"{_money(chosen.hour, price)} an hour for all that was measured")
     else:
         if price.accelerator_hour is not None:
-            parts.append(f"{_money(price.accelerator_hour, price.currency)} for an accelerator-hour")
+            parts.append(f"{_money(price.accelerator_hour, price)} for an accelerator-hour")
         if price.machine_hour is not None:
-            parts.append(f"{_money(price.machine_hour, price.currency)} for a machine-hour")
-        if price.machine_accelerators is not None and price.machine_hour is not None:
-            parts[-1] += f" ({price.machine_accelerators} accelerators)"
+            size = f" ({price.machine_accelerators} accelerators)" if price.machine_accelerators is not None else ""
+            parts.append(f"{_money(price.machine_hour, price)} for a machine-hour{size}")
     if price.energy_kwh is not None:
-        parts.append(f"{_money(price.energy_kwh, price.currency)} for a kWh")
+        parts.append(f"{_money(price.energy_kwh, price)} for a kWh")
     source = _source(chosen)
     text = ", ".join(parts) + (f" ({source})" if source else "")
     if chosen.passed:
         text += f"; {', '.join(chosen.passed)} would fit as well, the first one holds"
-    return f"{of}: {text}" if of else text
+    return f"{accelerator}: {text}" if accelerator else text
 
 
-def _money(value: float, currency: str) -> str:
-    shown = f"{value:,.4f}".rstrip("0")
-    whole, _, rest = shown.partition(".")
-    return f"{whole}.{rest:0<2} {currency}"
+def _money(value: float, price: Price) -> str:
+    whole, _, rest = f"{value:,.4f}".rstrip("0").partition(".")
+    return f"{whole}.{rest:0<2} {price.currency}"

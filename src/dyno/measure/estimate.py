@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.comparison import By, Estimate
+from dyno.facts.comparison import Basis, Estimate
 from dyno.facts.imported import Row, Samples
-from dyno.facts.measured import Measured
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
-from dyno.measure import bootstrap
-from dyno.measure.student import welch_df
+from dyno.measure import statistics
+from dyno.measure.statistics import Error, welch_df
 
 _BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
@@ -25,13 +24,13 @@ ALLOWED = 0.02
 
 def value_of(row: Row, metric: str) -> float | None:
     """As it is told; a percentile that isn't, from the samples."""
-    if (told := row.get(metric)) is not None:
-        return told if math.isfinite(told) else None
-    if (of := latency(metric)) is None:
+    if (value := row.get(metric)) is not None:
+        return value if math.isfinite(value) else None
+    if (parts := latency(metric)) is None:
         return None
-    statistic, stem = of
-    if statistic in _SAME and (told := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None:
-        return told
+    statistic, stem = parts
+    if statistic in _SAME and (value := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None:
+        return value
     values = samples_of(row, stem)
     if not len(values) or (statistic.startswith("p") and not 0 < float(statistic[1:]) < 100):
         return None
@@ -59,66 +58,64 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
 
 
 def estimates(
-    group: Sequence[Measured], metrics: Sequence[str], effort: bootstrap.Effort = bootstrap.WHOLE
+    group: Sequence[Row], metrics: Sequence[str], effort: statistics.Effort = statistics.WHOLE
 ) -> dict[str, Estimate]:
     """`group`: repeats of one setting. Those metrics that it has."""
     if len(group) > 1:
         return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
-    row = group[0].row
+    row = group[0]
     values = {m: v for m in metrics if (v := value_of(row, m)) is not None}
     wanted: dict[str, list[str]] = {}
     for m in values:
-        if (of := latency(m)) is not None:
-            wanted.setdefault(of[1], []).append(of[0])
-    drawn = {stem: _drawn(row, stem, statistics, effort) for stem, statistics in wanted.items()}
+        if (parts := latency(m)) is not None:
+            wanted.setdefault(parts[1], []).append(parts[0])
+    drawn = {stem: _drawn(row, stem, names, effort) for stem, names in wanted.items()}
     return {m: _of_one(row, m, value, drawn) for m, value in values.items()}
 
 
-def _over_repeats(group: Sequence[Measured], metric: str) -> Estimate | None:
-    values = [v for m in group if (v := value_of(m.row, metric)) is not None]
+def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
+    values = [v for row in group if (v := value_of(row, metric)) is not None]
     if not values:
         return None
-    found = bootstrap.of_values(values)
+    error = statistics.error_of_mean(values)
     mean = sum(values) / len(values)
-    if found is None:
+    if error is None:
         return Estimate(mean, len(values), why="one of the repeats alone tells it" if mean else "it is 0")
-    return Estimate(mean, len(values), max(found.error, LEAST / math.sqrt(len(values))), found.df, "repeats")
+    return Estimate(mean, len(values), max(error.error, LEAST / math.sqrt(len(values))), error.df, "repeats")
 
 
-def _drawn(row: Row, stem: str, statistics: Sequence[str], effort: bootstrap.Effort) -> dict[str, bootstrap.Error]:
+def _drawn(row: Row, stem: str, names: Sequence[str], effort: statistics.Effort) -> dict[str, Error]:
     values = samples_of(row, stem)
     blocks = None
     if stem == "itl":  # gaps of one request stay together, as nearly as it is told where one ends
         requests = samples_of(row, "e2el")
-        blocks = max(len(requests) // bootstrap.block_length(requests), 4) if len(requests) > 8 else None
-    elif stem == "latency" and "mean" in statistics and (found := bootstrap.of_values([float(v) for v in values])):
-        return bootstrap.of_requests(values, statistics, effort=effort) | {"mean": found}
-    return bootstrap.of_requests(values, statistics, blocks, effort)
+        blocks = max(len(requests) // statistics.block_length(requests), 4) if len(requests) > 8 else None
+    errors = statistics.errors_of_requests(values, names, blocks, effort)
+    if stem == "latency" and "mean" in names and (error := statistics.error_of_mean([float(v) for v in values])):
+        errors["mean"] = error  # iterations are independent
+    return errors
 
 
-def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, bootstrap.Error]]) -> Estimate:
-    of = latency(metric)
-    if of is not None:
-        statistic, stem = of
+def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error]]) -> Estimate:
+    if (parts := latency(metric)) is not None:
+        statistic, stem = parts
         count = len(samples_of(row, stem))
-        if (found := drawn[stem].get(statistic)) is not None:
-            return _with(row, metric, value, count, found, "iterations" if stem == "latency" else "requests")
+        if (error := drawn[stem].get(statistic)) is not None:
+            return _with(row, metric, value, count, error, "iterations" if stem == "latency" else "requests")
         return _without_samples(row, metric, value, statistic, stem, count)
     if value <= 0:
         return Estimate(value, 1, why="it is 0")
     s = row.samples
     if row.kind in ("throughput", "latency", "micro") and (metric in _BY_TIME or metric == "speed"):
-        found = bootstrap.of_values(s.speeds) if s is not None else None
-        if found is not None and s is not None:
-            return _with(row, metric, value, len(s.speeds), found, "iterations")
+        if s is not None and (error := statistics.error_of_mean(s.speeds)) is not None:
+            return _with(row, metric, value, len(s.speeds), error, "iterations")
         if (figure := row.figures.get(metric)) is not None and figure.deviation:
             # Of how many is not told: then as if the next one alone were asked about.
-            return _with(row, metric, value, 1, bootstrap.Error(figure.deviation / value, _MANY), "deviation")
+            return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
         return Estimate(value, 1, why="of a single iteration it isn't known how far it may be off: repeat it")
     if metric in _BY_TIME:
-        found = _of_slices(s) if s is not None else None
-        if found is not None:
-            return _with(row, metric, value, int(found.df) + 1, found, "slices")
+        if s is not None and (error := _of_slices(s)) is not None:
+            return _with(row, metric, value, int(error.df) + 1, error, "slices")
         short = "a run of a few requests for each stream" if s is not None else "a single result without its requests"
         return Estimate(value, 1, why=f"{short} doesn't tell how far its throughput may be off: repeat it")
     if metric == "score" and (stderr := row.get("stderr")):
@@ -128,33 +125,31 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, boot
 
 def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:
     if count:
-        enough = bootstrap.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
+        enough = statistics.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
         few = f"{count} samples are too few to tell how far it may be off, {enough} would do"
         return Estimate(value, count, why=few if enough else "what is drawn again says nothing of it: repeat the run")
     std, n = row.get(f"std_{stem}_ms"), row.get("completed")
     if statistic == "mean" and std and n and n > 1 and value > 0:
-        found = bootstrap.Error(std / value / math.sqrt(n), n - 1)
-        return _with(row, metric, value, int(n), found, "deviation")
+        return _with(row, metric, value, int(n), Error(std / value / math.sqrt(n), n - 1), "deviation")
     return Estimate(value, 1, why="a single result without its requests doesn't tell how far it may be off: repeat it")
 
 
-def _with(row: Row, metric: str, value: float, count: int, found: bootstrap.Error, by: By) -> Estimate:
+def _with(row: Row, metric: str, value: float, count: int, error: Error, basis: Basis) -> Estimate:
     """What was printed was rounded, too."""
     figure = row.figures.get(metric)
     rounded = figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
     besides = math.hypot(rounded, ALLOWED)
-    df = welch_df(found.error**2, found.df, besides**2, _MANY)
-    return Estimate(value, count, math.hypot(found.error, besides), df, by)
+    df = welch_df(error.error**2, error.df, besides**2, _MANY)
+    return Estimate(value, count, math.hypot(error.error, besides), df, basis)
 
 
-def _of_slices(s: Samples) -> bootstrap.Error | None:
+def _of_slices(s: Samples) -> Error | None:
     columns = (s.starts_s, s.ttfts_ms, s.e2els_ms, s.output_lens)
     if len({len(c) for c in columns}) != 1 or not s.starts_s:
         return None
     starts, ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in columns)
     known = np.isfinite(starts) & np.isfinite(e2els) & (e2els > 0) & (tokens > 0)
-    starts, e2els, tokens = starts[known], e2els[known], tokens[known]
-    ttfts = ttfts[known]
-    told = np.isfinite(ttfts) & (ttfts > 0)
-    firsts = np.where(told, ttfts, np.median(ttfts[told]) if told.any() else 0.0)
-    return bootstrap.of_slices(starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens)
+    starts, ttfts, e2els, tokens = starts[known], ttfts[known], e2els[known], tokens[known]
+    timed = np.isfinite(ttfts) & (ttfts > 0)
+    firsts = np.where(timed, ttfts, np.median(ttfts[timed]) if timed.any() else 0.0)
+    return statistics.error_of_slices(starts, starts + firsts / 1e3, starts + e2els / 1e3, tokens)

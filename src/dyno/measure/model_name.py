@@ -89,8 +89,8 @@ def same_model(a: Row, b: Row) -> bool:
 
 def bytes_each(quantization: object, dtype: object, name: str) -> float:
     """Bytes of a parameter, at least: by what is told, else by the name, else by the smallest that there is."""
-    for told in (quantization, dtype):
-        low = str(told or "").lower()
+    for name_of_type in (quantization, dtype):
+        low = str(name_of_type or "").lower()
         if low in _WEIGHTS:
             return _WEIGHTS[low]
     low = name.lower()

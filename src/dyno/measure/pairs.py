@@ -1,37 +1,32 @@
-"""Which rows of two sides belong together: the same workload and load. What else differs is what is compared."""
+"""Rows that belong together: the same result reported twice, repeats of one setting, and pairs of two sides under the
+same workload and load. What else differs in a pair is what is compared."""
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dyno.facts.imported import Row, Scalar
+import msgspec
+
+from dyno.facts.imported import Figure, Row, Scalar
 from dyno.facts.load import COMPARED, LEVELS, ONE_TEXT, ONE_WORKLOAD, compared_words, near, plain
-from dyno.facts.measured import Measured
-from dyno.measure.points import input_each
+from dyno.facts.metric import SPEEDS
+from dyno.measure.model_name import same_model
+from dyno.measure.points import input_each, point
 
 # What differs between repeats of one setting, or follows from the figures' own place.
-_PASSING = (
-    "seed",
-    "date",
-    "repeat",
-    "percentiles",
-    "price_per_hour",
-    "tool_version",
-    "samples",
-    "verdict",
-    "run_number",
-    "run_num",
-    "run",
-    "repetition",
-    "iteration",
-    "rep",
-    "trial",
-    "iter",
-    "try",
-)
-_OF_A_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
+_PASSING = {
+    "seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict", "run_number",
+    "run_num", "run", "repetition", "iteration", "rep", "trial", "iter", "try",
+}  # fmt: skip
+_ONE_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
+# So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
+_MATCH, _MATCH_ACROSS_NAMES = 5e2, 5e4
+_ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it tells nothing
+_EXACT = 1e-9  # of a figure of which nobody says how it was rounded
 
-Group = list[Measured]  # repeats of one setting
+Group = list[Row]  # repeats of one setting
 
 
 class Pairs(NamedTuple):
@@ -43,7 +38,7 @@ class Pairs(NamedTuple):
 
 def passes(name: str) -> bool:
     """A setting that is of one run and no other."""
-    return name in _PASSING or bool(_OF_A_RUN.search(name))
+    return name in _PASSING or bool(_ONE_RUN.search(name))
 
 
 def key_of(row: Row) -> dict[str, Scalar]:
@@ -58,8 +53,8 @@ def key_of(row: Row) -> dict[str, Scalar]:
 
 def requests_of(row: Row) -> float | None:
     """As many as were asked for; where that isn't told, as there were."""
-    if (told := row.number("num_prompts")) is not None:
-        return told
+    if (asked := row.number("num_prompts")) is not None:
+        return asked
     completed = row.get("completed")
     return None if completed is None else completed + (row.get("failed") or 0)
 
@@ -69,12 +64,12 @@ def load_words(row: Row) -> str:
     return compared_words(key_of(row))
 
 
-def groups(rows: Sequence[Measured]) -> list[Group]:
+def groups(rows: Sequence[Row]) -> list[Group]:
     """Repeats together."""
-    found: dict[tuple[object, ...], Group] = {}
-    for m in rows:
-        found.setdefault(_identity(m.row), []).append(m)
-    return list(found.values())
+    by_identity: dict[tuple[object, ...], Group] = {}
+    for row in rows:
+        by_identity.setdefault(_identity(row), []).append(row)
+    return list(by_identity.values())
 
 
 def _identity(row: Row) -> tuple[object, ...]:
@@ -107,20 +102,17 @@ def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | Non
 
 
 def _unlimited(row: Row) -> str | None:
-    told = row.setting("rate")
-    return "inf" if told is not None and plain(told) is None else None
+    rate = row.setting("rate")
+    return "inf" if rate is not None and plain(rate) is None else None
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
     """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
     is the only one of its load goes with all that are equally like it."""
     fits = {
-        (i, j): like
-        for i, x in enumerate(a)
-        for j, y in enumerate(b)
-        if (like := _likeness(x[0].row, y[0].row)) is not None
+        (i, j): like for i, x in enumerate(a) for j, y in enumerate(b) if (like := _likeness(x[0], y[0])) is not None
     }
-    found: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int]] = []
     torn: list[Group] = []
     for i, group in enumerate(a):
         best = max((like for (k, _), like in fits.items() if k == i), default=-1)
@@ -129,10 +121,10 @@ def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
         if len(wanted) > 1 and any(k != i and j in wanted for k, j in fits):
             torn.append(group)
         else:
-            found += [(i, j) for j in wanted]
-    used_a, used_b = {i for i, _ in found}, {j for _, j in found}
+            chosen += [(i, j) for j in wanted]
+    used_a, used_b = {i for i, _ in chosen}, {j for _, j in chosen}
     return Pairs(
-        [(a[i], b[j]) for i, j in found],
+        [(a[i], b[j]) for i, j in chosen],
         [g for i, g in enumerate(a) if i not in used_a],
         [g for j, g in enumerate(b) if j not in used_b],
         torn,
@@ -148,3 +140,105 @@ def _likeness(a: Row, b: Row) -> int | None:
     x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and near(y, x, ONE_WORKLOAD)
     return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)
+
+
+# ---- the same result, reported twice: in another file, perhaps under another name and with other figures ----
+
+
+def once(rows: Sequence[Row]) -> list[Row]:
+    """Each result once. The first copy gets the merged figures, and knows where else it is reported."""
+    whole = {id(row) for row in without(rows, copies(rows))}
+    often = Counter(row.series for row in rows)
+    out: list[Row] = []
+    places: dict[tuple[object, ...], dict[str, list[int]]] = {}  # by speed, and by file
+    for row in rows:
+        if id(row) not in whole:
+            continue
+        keys = [(row.kind, point(row), *speed) for speed in _near(row)]
+        nearby = dict.fromkeys(
+            i for key in keys for file, some in places.get(key, {}).items() if file != row.file for i in some
+        )
+        index = next((i for i in nearby if _same(out[i], row)), None)
+        if index is None:
+            for key in keys:
+                some = places.setdefault(key, {}).setdefault(row.file, [])
+                some += [len(out)] * (len(some) < _ALIKE)
+            out.append(row)
+        else:
+            out[index] = _both(out[index], row, often)
+    return out
+
+
+def _near(row: Row) -> set[tuple[str, str]]:
+    """Its speeds to four digits, and the next above and below: a copy lies at one of these."""
+    speeds = [(n, row.figures[n].value) for n in SPEEDS if n in row.figures and math.isfinite(row.figures[n].value)]
+    return {(n, f"{v * factor:.3e}") for n, v in speeds for factor in (0.999, 0.9995, 1.0, 1.0005, 1.001)}
+
+
+def _same(one: Row, other: Row) -> bool:
+    """All figures that both report are equal as far as printed, with enough digits, and of the same model."""
+    shared = [n for n in one.figures if n in other.figures]
+    if one.file == other.file or not all(_agree(one.figures[n], other.figures[n]) for n in shared):
+        return False
+    if not same_model(one, other):
+        return False
+    wanted = _MATCH if one.series == other.series else _MATCH_ACROSS_NAMES
+    return any(_sharp(one.figures[n], other.figures[n]) >= wanted for n in shared if n in SPEEDS)
+
+
+def _rounding(figure: Figure) -> float:
+    return figure.half or abs(figure.value) * _EXACT
+
+
+def _agree(a: Figure, b: Figure) -> bool:
+    if not (math.isfinite(a.value) and math.isfinite(b.value)):
+        return False
+    return abs(a.value - b.value) <= _rounding(a) + _rounding(b)
+
+
+def _sharp(a: Figure, b: Figure) -> float:
+    least = max(_rounding(a), _rounding(b))
+    return abs(a.value) / least if least else 0.0
+
+
+def _both(one: Row, other: Row, often: Counter[str]) -> Row:
+    """Of two names the usual one: the other is a slip."""
+    return msgspec.structs.replace(
+        one,
+        series=max(one.series, other.series, key=lambda name: (bool(name), often[name])),
+        figures=one.figures | {n: f for n, f in other.figures.items() if n not in one.figures},
+        settings=other.settings | one.settings,
+        tool=one.tool or other.tool,
+        samples=one.samples or other.samples,
+        also=[*one.also, other, *other.also],
+    )
+
+
+def without(rows: Sequence[Row], twice: Iterable[tuple[Row, Row]]) -> list[Row]:
+    gone = {id(copy) for _, copy in twice}
+    return [row for row in rows if id(row) not in gone]
+
+
+def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Results that a table or another file reports again, each with the fuller report that counts."""
+    twice: list[tuple[Row, Row]] = []
+    seen: dict[tuple[float, ...], Row] = {}
+    for row in sorted(rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))):
+        mark = tuple(
+            round(v, 2) for n in ("duration_s", "mean_ttft_ms", "mean_tpot_ms") if (v := row.get(n)) is not None
+        )
+        if len(mark) < 3:
+            continue
+        first = seen.setdefault(mark, row)
+        if first is not row and _same_result(first, row):
+            twice.append((first, row))
+    return twice
+
+
+def _same_result(first: Row, row: Row) -> bool:
+    """Reported again, and not as something else."""
+    for name in ("concurrency", "rate", "num_prompts"):
+        a, b = first.setting(name), row.setting(name)
+        if a is not None and b is not None and a != b:
+            return False
+    return same_model(first, row) and (first.form != row.form or first.file != row.file)

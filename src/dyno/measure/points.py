@@ -1,13 +1,13 @@
-"""Where a row stands: the load it was measured under, and what was measured. Rows at one point can be held together."""
+"""A row's load and subject: rows under one load can be compared."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 from dyno.facts.imported import Figure, Row, Scalar, place
-from dyno.facts.load import COMPARABLE, COUNTED, LEVELS, LOAD, near
+from dyno.facts.load import COMPARABLE, COUNTED, LEVELS, LOAD, identity, near
 from dyno.measure.model_name import named
 
-# Of the client or of the telling: neither the load nor what bears it.
+# Settings of the client or of the file: neither the load nor what bears it.
 ASIDE = {
     "backend", "endpoint", "tokenizer", "seed", "percentiles", "ignore_eos", "tool_version", "date", "price_per_hour",
     "samples", "repeat",
@@ -25,14 +25,10 @@ Point = tuple[tuple[str, Scalar], ...]
 
 def point(row: Row) -> Point:
     """The load, as far as it is told. Of a serving benchmark that tells none, the requests that it completed."""
-    told = []
-    for name in LOAD:
-        value = row.setting(name)
-        if value is not None and not (name == "rate" and not finite_rate(row)):
-            told.append((name, value))
-    if row.kind == "serve" and not any(name in (*LEVELS, "num_prompts") for name, _ in told) and row.get("completed"):
-        told.append(("completed", row.figures["completed"].value))
-    return tuple(told)
+    load = {name: v for name in LOAD if (v := row.setting(name)) is not None and (name != "rate" or finite_rate(row))}
+    if row.kind == "serve" and not load.keys() & {*LEVELS, "num_prompts"} and (done := row.get("completed")):
+        load["completed"] = done
+    return tuple(load.items())
 
 
 def finite_rate(row: Row) -> float | None:
@@ -41,18 +37,17 @@ def finite_rate(row: Row) -> float | None:
     return rate if rate is not None and 0 < rate < AT_ONCE else None
 
 
-def subject(row: Row) -> str:
+def subject(row: Row, accelerator: bool = True) -> str:
     """What was measured, in words: what its author calls it, else its engine, model and settings."""
     if row.series:
         return row.series.strip()
-    told = {
-        n: str(row.setting(n)) for n in ("engine", "model", "quantization", "accelerator") if row.setting(n) is not None
-    }
-    if "model" in told:
-        told["model"] = named(told["model"]).name
-        if told.get("quantization", "").lower() in told["model"].lower():
-            told.pop("quantization", None)
-    parts = list(told.values())
+    names = ("engine", "model", "quantization", *(["accelerator"] if accelerator else []))
+    settings = {name: str(value) for name in names if (value := row.setting(name)) is not None}
+    if "model" in settings:
+        settings["model"] = named(settings["model"]).name
+        if settings.get("quantization", "").lower() in settings["model"].lower():
+            settings.pop("quantization", None)
+    parts = list(settings.values())
     if (tp := row.setting("tensor_parallel")) is not None:
         parts.append(f"tp {tp}")
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
@@ -68,8 +63,8 @@ def settings(row: Row) -> dict[str, Scalar]:
 
 def key(row: Row) -> tuple[object, ...]:
     """Rows with the same one differ by their load alone, as far as it is told."""
-    return (row.file, row.kind, row.tool, row.form, row.table, tuple(sorted(
-        (k, str(v)) for k, v in settings(row).items())), row.section if row.form == "block" else "")  # fmt: skip
+    section = row.section if row.form == "block" else ""
+    return (row.file, row.kind, row.tool, row.form, row.table, identity(settings(row)), section)
 
 
 def level(row: Row) -> tuple[str, float] | None:
@@ -85,25 +80,23 @@ def level(row: Row) -> tuple[str, float] | None:
 
 def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows of the same thing under rising load."""
-    found: dict[tuple[object, ...], dict[float, Row]] = {}
+    out: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in rows:
-        at = level(row)
-        if at is None:
-            continue
-        name, value = at
-        rest = tuple((k, v) for k, v in point(row) if k not in (name, *COUNTED))
-        found.setdefault((*key(row), name, rest), {}).setdefault(value, row)
-    return [[by[v] for v in sorted(by)] for by in found.values() if len(by) > 1]
+        if (its_level := level(row)) is not None:
+            name, value = its_level
+            rest = tuple((k, v) for k, v in point(row) if k not in (name, *COUNTED))
+            out.setdefault((*key(row), name, rest), {}).setdefault(value, row)
+    return [[by_level[v] for v in sorted(by_level)] for by_level in out.values() if len(by_level) > 1]
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows under the same load, as far as it is told."""
-    found: dict[tuple[str, Point], list[Row]] = {}
+    groups: dict[tuple[str, Point], list[Row]] = {}
     for row in rows:
-        if at := point(row):
-            found.setdefault((row.kind, at), []).append(row)
-    return [part for (_, at), group in found.items() for part in (_by_prompts(group) if unsaid(at) else [group])
-            if len(part) > 1]  # fmt: skip
+        if load := point(row):
+            groups.setdefault((row.kind, load), []).append(row)
+    parts = (_by_prompts(group) if unsaid(load) else [group] for (_, load), group in groups.items())
+    return [part for some in parts for part in some if len(part) > 1]
 
 
 def unsaid(load: Point) -> bool:
@@ -123,11 +116,11 @@ def _by_prompts(group: list[Row]) -> list[list[Row]]:
 
 def alike_prompts(a: Row, b: Row) -> bool:
     """By their lengths. Answers that all have one length, and another one, were asked for so."""
-    x, y, made, other = input_each(a), input_each(b), output_each(a), output_each(b)
+    x, y, out_x, out_y = input_each(a), input_each(b), output_each(a), output_each(b)
     if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
         return x is None and y is None
-    whole = made is not None and other is not None and made == round(made) and other == round(other)
-    return not (whole and made != other)
+    whole = out_x is not None and out_y is not None and out_x.is_integer() and out_y.is_integer()
+    return not (whole and out_x != out_y)
 
 
 # ---- figures with their rounding ----
@@ -145,20 +138,21 @@ def duration(row: Row) -> Figure | None:
 def requests_per_s(row: Row) -> float | None:
     """By count and duration where both are told: the printed figure is often rounded to one digit."""
     done, took = row.get("completed"), duration(row)
-    if done and took:
-        return done / took.value
-    return row.get("request_throughput")
+    return done / took.value if done and took else row.get("request_throughput")
 
 
 def output_each(row: Row) -> float | None:
-    """Tokens made for a request, on average."""
-    done, made = row.get("completed"), row.get("total_output_tokens")
-    return made / done if done and made is not None else None
+    """Tokens generated for a request, on average."""
+    return _each(row, "total_output_tokens")
 
 
 def input_each(row: Row) -> float | None:
-    done, read = row.get("completed"), row.get("total_input_tokens")
-    return read / done if done and read is not None else None
+    return _each(row, "total_input_tokens")
+
+
+def _each(row: Row, name: str) -> float | None:
+    done, total = row.get("completed"), row.get(name)
+    return total / done if done and total is not None else None
 
 
 def sent(row: Row) -> tuple[float, str] | None:
@@ -166,11 +160,10 @@ def sent(row: Row) -> tuple[float, str] | None:
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
         return done + failed, ""
-    asked = row.settings.get("num_prompts")
-    if asked is None or isinstance(asked.value, bool) or not isinstance(asked.value, int | float):
+    if (asked := row.number("num_prompts")) is None:
         return None
-    told_by = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
-    return float(asked.value), told_by.get(asked.by, "the command")
+    tellers = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
+    return asked, tellers.get(row.settings["num_prompts"].by, "the command")
 
 
 def in_flight(row: Row, pace: str) -> float | None:

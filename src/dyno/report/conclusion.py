@@ -1,21 +1,32 @@
 """What a report says at its top: what was compared, on what, the answer, how sure it is, and what is doubtful."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dyno.compare.compare import default_metrics, pairing
 from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
+from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, levels_words, whole
-from dyno.facts.measured import Measured
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
 from dyno.measure.model_name import named
-from dyno.measure.pairs import Group
-from dyno.report.contest import SMALL, WAITS, Contest, contests, counts, small_contests
-from dyno.report.entries import Made
-from dyno.report.target import FEW, kept, latency, level, why_not
+from dyno.report.target import (
+    FEW,
+    SMALL,
+    WAITS,
+    Contest,
+    Limits,
+    contests,
+    counts,
+    latency,
+    level,
+    limit_words,
+    small_contests,
+    why_not,
+)  # fmt: skip
+from dyno.report.timeline import Detail
 from dyno.units import digits, many
 
 _KINDS = {
@@ -29,25 +40,28 @@ _EQUAL = ("no difference seen", "can't tell")
 
 
 def conclude(
-    made: Sequence[Made], best: Sequence[Best], found: Sequence[Finding], limits: dict[str, float],
-    samples: Callable[[Measured], Measured], unfinished: int = 0,
+    entries: Sequence[Entry], best: Sequence[Best], findings: Sequence[Finding], limits: Limits,
+    detail: Callable[[Row], Detail | None], unfinished: int = 0,
 ) -> Words:  # fmt: skip
-    """`samples`: a result with its single requests, which say how sure a difference is. `unfinished`: trials of a study
+    """`detail`: the single requests of a result, which say how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
-    entries = [m.entry for m in made]
-    held = [*contests(made, limits), *small_contests(made)]
-    shown_ones = [_judged(c, samples) for c in held[:_MOST]]
-    answer = [text for c, _, word in shown_ones for text in _answer(c, word, limits)]
-    if len(held) > _MOST:
-        answer.append(f"{many(len(held) - _MOST, 'more workload')} in the tables.")
-    answer += list(_unanswered(made, held, limits))[:_MOST]
+    all_contests = [*contests(entries, limits), *small_contests(entries)]
+    sure: list[str] = []
+    answer: list[str] = []
+    for contest in all_contests[:_MOST]:
+        sentence, word = _judged(contest, detail)
+        sure.append(sentence)
+        answer += _answer(contest, word, limits)
+    if len(all_contests) > _MOST:
+        answer.append(f"{many(len(all_contests) - _MOST, 'more workload')} in the tables.")
+    answer += list(_unanswered(entries, all_contests, limits))[:_MOST]
     return Words(
         compared=_compared(entries, unfinished),
-        on=_on(made),
-        answer=[*(answer or [_alone(entries, limits)]), *_costs(held, entries, best, limits)],
-        sure=[sentence for _, sentence, _ in shown_ones]
+        on=_on(entries),
+        answer=[*(answer or [_alone(entries, limits)]), *_costs(all_contests, entries, best, limits)],
+        sure=sure
         or ["Nothing is compared here; intervals in the tables tell how far each figure may be off by chance."],
-        doubtful=_doubtful(entries, found, unfinished),
+        doubtful=_doubtful(entries, findings, unfinished),
     )
 
 
@@ -55,20 +69,17 @@ def conclude(
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
-    series = list(dict.fromkeys(e.series for e in entries))
     levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = list(dict.fromkeys(words for e in entries if (words := whole(e.workload))))
-    kinds = list(dict.fromkeys(_KINDS[e.kind] for e in entries))
-    parts = [_listed(series), f"({', '.join(kinds)})"]
+    workloads = _unique(whole(e.workload) for e in entries)
+    parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
     if workloads:
-        told = "; ".join(workloads) if len(workloads) <= _MOST else f"{len(workloads)} workloads"
-        parts.append(f"with {told}")
-    there = [e for e in entries if not e.failure]
-    counted = many(len(there), "result")
-    repeats = sorted({e.repeats for e in there})
+        parts.append(f"with {'; '.join(workloads) if len(workloads) <= _MOST else f'{len(workloads)} workloads'}")
+    done = [e for e in entries if not e.failure]
+    counted = many(len(done), "result")
+    repeats = sorted({e.repeats for e in done})
     if repeats and repeats[-1] > 1:
         counted += f", of {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"
     if failed := sum(e.repeats for e in entries if e.failure):
@@ -78,71 +89,65 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     return f"{' '.join(parts)}: {counted}."
 
 
-def _on(made: Sequence[Made]) -> str:
+def _on(entries: Sequence[Entry]) -> str:
     """Machines, then engines with their versions."""
-    machines = list(dict.fromkeys(filter(None, (_machine(m) for m in made))))
-    engines = []
-    for m in made:
-        e = m.entry
-        if name := str(e.settings.get("engine") or ""):
-            engines.append(" ".join(filter(None, [name, str(e.settings.get("engine_version") or "")])))
-    models = list(dict.fromkeys(named(str(told)).name for m in made if (told := m.entry.settings.get("model"))))
+    machines = _unique(_machine(e) for e in entries)
+    with_engine = [e.settings for e in entries if e.settings.get("engine")]
+    engines = _unique(f"{s['engine']} {s.get('engine_version') or ''}".strip() for s in with_engine)
+    models = _unique(named(str(model)).name for e in entries if (model := e.settings.get("model")))
+    days = sorted({str(day)[:10] for e in entries if e.rows[0].form == "run" and (day := e.settings.get("date"))})
     parts = [_listed(machines) if machines else "a machine that nobody tells of"]
     if engines:
-        parts.append(_listed(list(dict.fromkeys(engines))))
+        parts.append(_listed(engines))
     if models:
         parts.append(f"serving {_listed(models)}")
-    days = sorted(
-        {str(day)[:10] for m in made if m.group[0].row.form == "run" and (day := m.entry.settings.get("date"))}
-    )
     if days:
         parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
     return ", ".join(parts) + "."
 
 
-def _machine(m: Made) -> str:
-    e, rig = m.entry, m.group[0].rig
+def _machine(e: Entry) -> str:
+    rig = e.rows[0].rig
     if e.accelerator:
         return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
-    if rig is not None:
-        return f"{rig.cpu}, {many(rig.cores, 'core')}"
-    return ""
+    return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
 
 # ---- how sure ----
 
 
-def _judged(contest: Contest, samples: Callable[[Measured], Measured]) -> tuple[Contest, str, str]:
+def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[str, str]:
     """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
     b, a = contest.ranked[:2]
-    names = f"{_at(contest)}{b.entry.series} against {a.entry.series}"
-    where = "" if contest.kind in SMALL or level(a.entry) != level(b.entry) else f" at {level(b.entry)}"
-    sides = [_sampled(m.group, samples) for m in (a, b)]
+    sides = [_sampled(e.rows, detail) for e in (a, b)]
     # Each at its own best load, they are held together all the same: that is what the answer does.
-    apart = level(a.entry) != level(b.entry)
+    apart = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    found_of = pairing(sides[0], sides[1], metrics, anyway=apart)
-    letters = f" (A: {a.entry.series}, B: {b.entry.series})"
-    serious = [f.text for f in found_of.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
+    pair = pairing(sides[0], sides[1], metrics, anyway=apart)
     if apart:
-        where = f", each at its best load ({level(b.entry)} and {level(a.entry)})"
-    found = [d for d in found_of.differences if d.metric == contest.metric]
-    if not found or (found_of.refused and not apart):
+        where = f", each at its best load ({level(b)} and {level(a)})"
+    else:
+        where = "" if contest.kind in SMALL else f" at {level(b)}"
+    names = f"{_at(contest)}{b.series} against {a.series}{where}"
+    letters = f" (A: {a.series}, B: {b.series})"
+    serious = [f.text for f in pair.findings if f.level != "note" and not (apart and f.code in _BY_LOAD)]
+    d = next((d for d in pair.differences if d.metric == contest.metric), None)
+    if d is None or (pair.refused and not apart):
         why = _first_line(serious[0]) if serious else "No figure is told by both."
-        return contest, f"{names}{where}: not comparable. {why}{letters}", ""
-    d = found[0]
+        return f"{names}: not comparable. {why}{letters}", ""
     doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
-    return contest, f"{names}{where}: {_how_sure(d)}.{doubt}", d.word
+    return f"{names}: {_how_sure(d)}.{doubt}", d.word
 
 
 def _at(contest: Contest) -> str:
     return f"{contest.about}: " if contest.about else ""
 
 
-def _sampled(group: Group, samples: Callable[[Measured], Measured]) -> Group:
-    return [samples(m) for m in group] if len(group) == 1 else group
+def _sampled(rows: Sequence[Row], detail: Callable[[Row], Detail | None]) -> list[Row]:
+    single = detail(rows[0]) if len(rows) == 1 else None
+    return [single.row] if single is not None else list(rows)
 
 
 def _how_sure(d: Difference) -> str:
@@ -153,22 +158,22 @@ def _how_sure(d: Difference) -> str:
     if "repeats" in sides:
         over = "over repeats" if sides == ("repeats", "repeats") else "by one side's repeats: the other was run once"
     interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
-    words = dict.fromkeys(("better", "worse", "higher", "lower"), "the difference is real")
-    words |= dict.fromkeys(("perhaps better", "perhaps worse", "perhaps higher", "perhaps lower"), "perhaps real")
-    return f"{words.get(d.word, d.word)}, {interval}"
+    if d.word in _EQUAL or d.word == "not known how sure":
+        return f"{d.word}, {interval}"
+    return f"{'perhaps' if d.word.startswith('perhaps') else 'the difference is'} real, {interval}"
 
 
 # ---- the answer ----
 
 
-def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[str]:
+def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
     """`word`: of the comparison of the first two; where it sees no difference, none is claimed."""
-    first, second = (m.entry for m in contest.ranked[:2])
+    first, second = contest.ranked[:2]
     alone = contest.kind in SMALL  # no load
-    keeps = f" that keeps {kept(limits)}" if limits and not alone else ""
+    keeps = f" that keeps {limit_words(limits)}" if limits and not alone else ""
     loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
-    value, other = (f"{digits(contest.value(m))} {metric(contest.metric).unit}".strip() for m in contest.ranked[:2])
+    value, other = (f"{digits(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
         why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
@@ -182,10 +187,10 @@ def _answer(contest: Contest, word: str, limits: dict[str, float]) -> Iterator[s
     if contest.crossed is not None:
         ahead, mine = contest.crossed
         values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
-        text += f"; at {level(ahead.entry)} {ahead.entry.series} leads, {values}"
+        text += f"; at {level(ahead)} {ahead.series} leads, {values}"
     if (more := contest.beyond) is not None:
-        given = f"{digits(contest.value(more))}{_where(more.entry)}"
-        text += f"; {more.entry.series} gives {given}, where not all were measured"
+        given = f"{digits(contest.value(more))}{_where(more)}"
+        text += f"; {more.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
     yield f"{_at(contest)}{text}."
@@ -205,21 +210,21 @@ def _does(contest: Contest) -> str:
 def _rest(contest: Contest) -> str:
     """Those behind the second, the last one too where not all are named."""
     rest = contest.ranked[2:]
-    named_ones = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
-    told = [f"{m.entry.series} {digits(contest.value(m))}" for m in named_ones]
+    shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
+    texts = [f"{e.series} {digits(contest.value(e))}" for e in shown]
     if len(rest) > 3:
-        told[-1] = f"{many(len(rest) - 3, 'other')}, and last {told[-1]}"
-    return f"; then {', '.join(told)}" if told else ""
+        texts[-1] = f"{many(len(rest) - 3, 'other')}, and last {texts[-1]}"
+    return f"; then {', '.join(texts)}" if texts else ""
 
 
 def _for_each_accelerator(contest: Contest) -> Iterator[str]:
     """Where they used different numbers of them, the whole says nothing of what one is worth."""
-    used = [m.entry.accelerators for m in contest.ranked]
+    used = [e.accelerators for e in contest.ranked]
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
-    shares = [(contest.value(m) / (m.entry.accelerators or 1), m.entry.series) for m in contest.ranked]
-    told = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
-    yield f"{_at(contest)}For each accelerator: {', '.join(told)} {metric(contest.metric).unit}."
+    shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
+    texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
+    yield f"{_at(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {
@@ -228,43 +233,39 @@ _WHY = {
 }  # fmt: skip
 
 
-def _unanswered(made: Sequence[Made], held: Sequence[Contest], limits: dict[str, float]) -> Iterator[str]:
+def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: Limits) -> Iterator[str]:
     """Workloads under which several were measured, and too little of it counts."""
-    answered = {(c.kind, c.about) for c in held}
-    measured: dict[tuple[str, str], dict[str, list[Entry]]] = {}
-    for m in made:
-        e = m.entry
+    families: dict[tuple[str, str], list[Entry]] = {}
+    for e in entries:
         if e.kind not in SMALL and e.axis:
-            measured.setdefault((e.kind, whole(e.workload)), {}).setdefault(e.series, []).append(e)
-    for (kind, words), there in measured.items():
-        if len(there) < 2 or (kind, words) in answered:
+            families.setdefault((e.kind, whole(e.workload)), []).append(e)
+    for (kind, words), family in families.items():
+        if len({e.series for e in family}) < 2 or any((c.kind, c.about) == (kind, words) for c in answered):
             continue
-        why = Counter(w for of in there.values() for e in of if (w := why_not(e, limits)))
-        total = sum(map(len, there.values()))
-        told = f"{words}: " if words else ""
-        if limits and why["slow"] == total:
-            yield f"{told}no result keeps {kept(limits)}."
+        why = Counter(w for e in family if (w := why_not(e, limits)))
+        about = f"{words}: " if words else ""
+        if limits and why["slow"] == len(family):
+            yield f"{about}no result keeps {limit_words(limits)}."
             continue
         reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
-        of = f" (of {many(total, 'result')} {reasons})" if reasons else ""
-        yield f"{told}no answer, since results that count share no load{of}."
+        counted = f" (of {many(len(family), 'result')} {reasons})" if reasons else ""
+        yield f"{about}no answer, since results that count share no load{counted}."
 
 
-def _alone(entries: Sequence[Entry], limits: dict[str, float]) -> str:
+def _alone(entries: Sequence[Entry], limits: Limits) -> str:
     """Nothing to compare: what the one thing does at most."""
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
-        of = [(v, e) for e in able if (v := e.value(name)) is not None]
-        if of:
-            lower = better(name, str(of[0][1].load.get("metric", ""))) == "lower"
-            value, e = (min if lower else max)(of, key=lambda pair: pair[0])
+        if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
+            lower = better(name, str(values[0][1].load.get("metric", ""))) == "lower"
+            value, e = (min if lower else max)(values, key=lambda pair: pair[0])
             return _most(value, name, e, limits)
-    return "No result could be used." if not limits else f"No result keeps {kept(limits)}."
+    return "No result could be used." if not limits else f"No result keeps {limit_words(limits)}."
 
 
-def _most(value: float, name: str, e: Entry, limits: dict[str, float]) -> str:
+def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
     where = f" in {whole(e.load)}" if e.kind in SMALL else _where(e)
-    keeps = f" that keeps {kept(limits)}" if limits else ""
+    keeps = f" that keeps {limit_words(limits)}" if limits else ""
     if name == "score":
         return f"{e.series} scores {digits(value)}{where}."
     if name in WAITS:
@@ -275,22 +276,22 @@ def _most(value: float, name: str, e: Entry, limits: dict[str, float]) -> str:
 
 
 def _costs(
-    held: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: dict[str, float]
+    all_contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: Limits
 ) -> Iterator[str]:
-    """Where series are held together, at the loads of that; of one alone, at its best."""
-    groups = [(c.about, [m.entry for m in c.ranked]) for c in held if c.metric in THROUGHPUTS]
-    if not held:
+    """Where series are compared, at the loads of that; of one alone, at its best."""
+    groups = [(c.about, c.ranked) for c in all_contests if c.metric in THROUGHPUTS]
+    if not all_contests:
         by_id = {e.id: e for e in entries}
         groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
-    keeps = f" with {kept(limits)}" if limits else ""
-    for words, there in groups[:_MOST]:
-        for (what, currency), priced in _priced(there).items():
+    keeps = f" with {limit_words(limits)}" if limits else ""
+    for words, group in groups[:_MOST]:
+        for (what, currency), priced in _priced(group).items():
             (price, e), *others = sorted(priced, key=lambda pair: pair[0])
-            told = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
-            at = f"{words}: " if words and len(groups) > 1 else ""
-            against = f", {' and '.join(told)}" if told else ""
+            rest = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
+            about = f"{words}: " if words and len(groups) > 1 else ""
+            against = f", {' and '.join(rest)}" if rest else ""
             who = f"{e.series}{_where(e)}{keeps}"
-            yield f"{at}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
+            yield f"{about}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
@@ -308,7 +309,7 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
 # ---- what is doubtful ----
 
 
-def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: int) -> list[str]:
+def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
     verdicts = Counter(e.verdict for e in entries if not e.failure)
     total = sum(verdicts.values())
     out = []
@@ -316,10 +317,10 @@ def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: in
         trials = sum(e.repeats for e in failed)
         out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
     if verdicts["void"] or verdicts["doubtful"]:
-        told = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
-                for v in ("void", "doubtful") if verdicts[v]]  # fmt: skip
-        out.append(f"{' and '.join(told)}{'; void ones are in no answer above' if verdicts['void'] else ''}.")
-    serious = [f for f in found if f.level != "note" and f.code != "study.failed_trials"]
+        texts = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
+                 for v in ("void", "doubtful") if verdicts[v]]  # fmt: skip
+        out.append(f"{' and '.join(texts)}{'; void ones are in no answer above' if verdicts['void'] else ''}.")
+    serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
     out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
         out.append(f"{many(len(serious) - _MOST, 'more doubt')} are among the findings below.")
@@ -331,6 +332,10 @@ def _doubtful(entries: Sequence[Entry], found: Sequence[Finding], unfinished: in
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: what differs from run to run is not known.")
     return out or ["Nothing doubtful was found by dyno's checks."]
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def _first_line(text: str) -> str:

@@ -1,4 +1,5 @@
-"""What is compared in a report: a name for each result, made of what differs among them. The load is no part of it.
+"""Under which load each result of a report was measured, and the name of its series: made of what differs among all
+results but for the load.
 
 Two results with one name and one load are repeats of each other. What can't be told to be that gets a name of its own.
 """
@@ -6,16 +7,12 @@ Two results with one name and one load are repeats of each other. What can't be 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
 from dyno.facts.imported import Row, Scalar
-from dyno.facts.load import LOAD, identity
-from dyno.facts.measured import Measured
+from dyno.facts.load import LEVELS, LOAD, ONE_WORKLOAD, OWN, identity, near
 from dyno.facts.study import short
 from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, subject
-from dyno.report.loads import Loads
+from dyno.measure.points import ASIDE, ENGINE, finite_rate, input_each, point, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
@@ -24,7 +21,7 @@ _BY_SILENCE = {"quantization", "kv_cache_dtype", "speculative"}
 _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n_kv"}  # follows from others
 # Of a file's name, what is of one run alone: run2, seed7, a date; a bare number only after such a word.
 _RUNS = "run|rep|repeat|iter|iteration|trial|try|seed|r"
-_OF_A_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
+_ONE_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
 _PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # as good as nothing said
 # Of a load: c8, bs64, 16qps.
 _LOAD_WORD = re.compile(
@@ -32,81 +29,147 @@ _LOAD_WORD = re.compile(
 )
 
 
-def names(of: Sequence[Measured], loads: Loads) -> list[str]:
+class Loads:
+    """The loads of all results together: where a file tells neither dataset nor lengths, only the others say whether
+    79.5 and 82.1 tokens a prompt are one workload."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        asked = sorted({n for row in rows if (n := row.number("input_len")) is not None and row.form != "run"})
+        means = {length for row in rows if (length := _mean_length(row)) is not None}
+        # A mean near a length that another result tells is of that workload.
+        self._asked = {m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)}
+        self._lengths = _alike(means - self._asked.keys())
+
+    def load(self, row: Row) -> dict[str, Scalar]:
+        """As points.point has it, and the length of prompts where that is all that is known of them."""
+        load = dict(point(row))
+        if row.form == "run":  # which tells all of it
+            load |= {name: short(value) for name in OWN if (value := row.setting(name)) is not None}
+        if (asked := self._asked.get(_mean_length(row) or -1.0)) is not None:
+            return load | {"input_len": int(asked) if asked.is_integer() else asked}
+        length = self._length(row)
+        return load if length is None else load | {"context": length}
+
+    def axes(self, row: Row) -> dict[str, float]:
+        """Of facts.load.AXES those that it has."""
+        known: dict[str, float | None] = {
+            "concurrency": row.number("concurrency"),
+            "rate": finite_rate(row),
+            "batch_size": row.number("batch_size"),
+            "context": self._context(row),
+        }
+        axes = {name: value for name, value in known.items() if value is not None}
+        if row.kind in ("serve", "throughput") and not axes.keys() & set(LEVELS):
+            count = row.number("num_prompts") or row.get("completed")
+            if count is not None:
+                axes["requests"] = count
+        return axes
+
+    def _context(self, row: Row) -> float | None:
+        """Tokens of a prompt, as it was asked for; of a micro test, what is there before it."""
+        if row.kind == "micro":
+            return row.number("depth") or 0.0
+        if (length := row.number("input_len")) is not None:
+            return length + (row.number("--random-prefix-len") or 0.0)
+        return self._asked.get(_mean_length(row) or -1.0, self._length(row))
+
+    def _length(self, row: Row) -> float | None:
+        # Where all prompts are alike, their length says nothing of the load.
+        if len({*self._lengths.values(), *self._asked.values()}) < 2:
+            return None
+        return self._lengths.get(_mean_length(row) or -1.0)
+
+    def key(self, row: Row) -> tuple[object, ...]:
+        """The same for results of one kind, tool and load."""
+        return (row.kind, row.tool, *identity(self.load(row)))
+
+
+def _mean_length(row: Row) -> float | None:
+    """The mean length of prompts, where nobody tells which they were."""
+    silent = row.form != "run" and row.kind in ("serve", "throughput") and row.setting("dataset") is None
+    each = input_each(row) if silent and row.number("input_len") is None else None
+    return each if each is not None and each > 0 else None
+
+
+def _alike(lengths: set[float]) -> dict[float, float]:
+    """Each length → that of its workload, rounded."""
+    clusters: list[list[float]] = []
+    for length in sorted(lengths):
+        if clusters and near(length, clusters[-1][0], ONE_WORKLOAD):
+            clusters[-1].append(length)
+        else:
+            clusters.append([length])
+    return {length: float(f"{sum(c) / len(c):.3g}") for c in clusters for length in c}
+
+
+# ---- names ----
+
+
+def names(rows: Sequence[Row], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
-    called = any(m.row.series and m.place is None for m in of)
-    cards = {str(m.row.setting("accelerator") or "").lower() for m in of}
-    silent = any(m.row.setting("quantization") is None for m in of)
-    facts = [_without_plain(_identity(m, called, len(cards) > 1)) if silent else _identity(m, called, len(cards) > 1)
-             for m in of]  # fmt: skip
-    apart = _telling(facts)
-    told = [_named(f, apart) for f in facts]
+    facts = _identities(rows)
+    differing = _telling(facts)
+    out = [_named(f, differing) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
-        lambda rows: _by_settings(rows, loads),
-        lambda rows: _by_words([(row, row.label) for row in rows], loads),
-        lambda rows: _by_words([(row, row.section) for row in rows], loads),
-        lambda rows: _by_words([(row, row.file.rpartition("/")[2]) for row in rows], loads),
+        lambda some: _by_settings(some, loads),
+        lambda some: _by_words(some, [row.label for row in some], loads),
+        lambda some: _by_words(some, [row.section for row in some], loads),
+        lambda some: _by_words(some, [_file_name(row) for row in some], loads),
         _by_line,
     )
     for way in ways:
-        for those in _mixed(of, told, loads):
-            more = way([of[i].row for i in those])
-            for i, words in zip(those, more, strict=True):
-                told[i] = f"{told[i]} {words}".strip()
-    return told
+        for indices in _mixed(rows, out, loads):
+            for i, words in zip(indices, way([rows[i] for i in indices]), strict=True):
+                out[i] = f"{out[i]} {words}".strip()
+    return out
 
 
-def _mixed(of: Sequence[Measured], told: Sequence[str], loads: Loads) -> list[list[int]]:
-    """Of each name under which one load stands several times, and not as repeats: all that have it."""
-    there: dict[tuple[object, ...], list[Row]] = {}
-    for m, name in zip(of, told, strict=True):
-        there.setdefault((name, *_load(m.row, loads)), []).append(m.row)
-    twice = {str(key[0]) for key, rows in there.items() if len(rows) > 1 and not _repeats(rows, loads)}
-    return [[i for i, n in enumerate(told) if n == name] for name in sorted(twice)]
-
-
-def _load(row: Row, loads: Loads) -> tuple[object, ...]:
-    return (row.kind, row.tool, *identity(loads.load(row)))
+def _mixed(rows: Sequence[Row], names: Sequence[str], loads: Loads) -> list[list[int]]:
+    """Of each name that several results under one load have, and not as repeats: all that have it."""
+    by_load: dict[tuple[object, ...], list[Row]] = {}
+    for row, name in zip(rows, names, strict=True):
+        by_load.setdefault((name, *loads.key(row)), []).append(row)
+    twice = {str(key[0]) for key, some in by_load.items() if len(some) > 1 and not _repeats(some, loads)}
+    return [[i for i, n in enumerate(names) if n == name] for name in sorted(twice)]
 
 
 def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
-    """Told to be so: by a number of the run, or by files that differ in nothing else. Of dyno's own, those that are
-    have been put together before."""
+    """By a number of the run, or by files that differ in nothing else. Repeats of dyno's own have been put together
+    before."""
     if rows[0].form == "run":
         return False
-    settings = {tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if not _passing(k))) for row in rows}
-    stems = {tuple(_parts(row, row.file.rpartition("/")[2], loads)) for row in rows}
-    runs = {(row.file, *sorted((k, str(s.value)) for k, s in row.settings.items() if passes(k))) for row in rows}
+    settings, stems, runs = set(), set(), set()
+    for row in rows:
+        passing = {k: str(s.value) for k, s in row.settings.items() if passes(k)}
+        lasting = {k: str(s.value) for k, s in row.settings.items() if k not in passing and k not in _ALOUD}
+        settings.add(tuple(sorted(lasting.items())))
+        stems.add(tuple(_parts(row, _file_name(row), loads)))
+        runs.add((row.file, *sorted(passing.items())))
     return len(settings) == len(stems) == 1 and len(runs) == len(rows)
 
 
-def _passing(name: str) -> bool:
-    return passes(name) or name in _ALOUD
+def _file_name(row: Row) -> str:
+    return row.file.rpartition("/")[2]
 
 
 def _parts(row: Row, words: str, loads: Loads) -> list[str]:
     """Words without what is of one run alone, and without the load's own numbers: h100-c8-run2.json → h100."""
-    numbers = {f"{v:g}" for v in (*loads.axes(row).values(), *_numbers(loads.load(row)))}
+    load = [v for v in loads.load(row).values() if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = {f"{v:g}" for v in (*loads.axes(row).values(), *load)}
     parts = re.split(r"[^A-Za-z0-9.+]+", re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words))
-    after = ["", *parts]
     return [
         p
-        for before, p in zip(after, parts, strict=False)
-        if p and not _is_load(p, numbers) and not _OF_A_RUN.fullmatch(p)
+        for before, p in zip(["", *parts], parts, strict=False)
+        if p and not _is_load(p, numbers) and not _ONE_RUN.fullmatch(p)
         and not (p.isdigit() and re.fullmatch(_RUNS, before, re.I))
     ]  # fmt: skip
 
 
-def _numbers(load: Mapping[str, Scalar]) -> Iterable[float]:
-    return (v for v in load.values() if isinstance(v, int | float) and not isinstance(v, bool))
-
-
 def _is_load(word: str, numbers: set[str]) -> bool:
-    found = _LOAD_WORD.fullmatch(word)
-    if found is None:
-        return False
+    match = _LOAD_WORD.fullmatch(word)
     times = (1000, 1024) if word.lower().endswith("k") else (1,)
-    return any(f"{float(found[1]) * t:g}" in numbers for t in times)
+    return match is not None and any(f"{float(match[1]) * t:g}" in numbers for t in times)
 
 
 # ---- what tells apart those that have one name ----
@@ -115,79 +178,81 @@ def _is_load(word: str, numbers: set[str]) -> bool:
 def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
     """The fewest that do: those with few values first, and none that has another for every row."""
     besides = [_besides(row) for row in rows]
+    keys_of_loads = [loads.key(row) for row in rows]
+
+    def distinct(keys: Sequence[str]) -> int:
+        """How many can be told from all others under their load."""
+        each = zip(keys_of_loads, besides, strict=True)
+        return len({(*load, *(str(b.get(k, "")) for k in keys)) for load, b in each})
+
     values = {k: {str(b.get(k, "")) for b in besides} for k in _differing(besides)}
-    levels = len({_load(row, loads) for row in rows})
-    keys = [k for k, v in values.items() if max(map(len, v)) <= _WORDY and (len(v) < len(rows) or levels == 1)]
+    one_load = len(set(keys_of_loads)) == 1
+    keys = [k for k, v in values.items() if max(map(len, v)) <= _WORDY and (len(v) < len(rows) or one_load)]
     taken: list[str] = []
     for key in sorted(keys, key=lambda k: (k not in ENGINE, len(values[k]))):
-        before = _apart(rows, besides, taken, loads)
-        if _apart(rows, besides, [*taken, key], loads) > before:
+        if distinct([*taken, key]) > distinct(taken):
             taken.append(key)
     return [" ".join(_word(k, b[k]) for k in taken if b.get(k) not in (None, "")) for b in besides]
 
 
-def _apart(rows: Sequence[Row], besides: Sequence[Mapping[str, Scalar]], keys: Sequence[str], loads: Loads) -> int:
-    """How many can be told from all others under their load."""
-    return len({(*_load(row, loads), *(str(b.get(k, "")) for k in keys)) for row, b in zip(rows, besides, strict=True)})
-
-
-def _by_words(of: Sequence[tuple[Row, str]], loads: Loads) -> list[str]:
+def _by_words(rows: Sequence[Row], texts: Sequence[str], loads: Loads) -> list[str]:
     """Those words of a label or of a file's name in which they differ."""
-    parts = [_parts(row, words, loads) for row, words in of]
+    parts = [_parts(row, text, loads) for row, text in zip(rows, texts, strict=True)]
     common = set.intersection(*map(set, parts)) if parts else set()
     return [" ".join(p for p in words if p not in common) for words in parts]
 
 
 def _by_line(rows: Sequence[Row]) -> list[str]:
     """Of a table its first line, which its other rows share; else each one's own."""
+    if any(row.form == "run" for row in rows):
+        return [f"({_file_name(row)})" for row in rows]
     first: dict[tuple[str, object], int] = {}
     for row in rows:
-        place = (row.file, row.table)
-        first[place] = min(row.line, first.get(place, row.line))
-    if any(row.form == "run" for row in rows):
-        return [f"({row.file.rpartition('/')[2]})" for row in rows]
-    if len(first) > 1 and len(set(first.values())) > 1:
+        table = (row.file, row.table)
+        first[table] = min(row.line, first.get(table, row.line))
+    if len(set(first.values())) > 1:
         return [f"(line {first[row.file, row.table]})" for row in rows]
     return [f"(line {row.line})" for row in rows]
 
 
-# ---- names ----
+# ---- what a result is called ----
 
 
-def _identity(m: Measured, called: bool, cards: bool) -> dict[str, Scalar]:
-    """`called`: some have a name of their author's. One that hasn't is then called by all it is. `cards`: accelerators
-    differ."""
-    row, place = m.row, m.place
-    if place is not None:
-        facts: dict[str, Scalar] = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
-        facts["engine"] = place.engine
-        return facts | {k: short(v) for k, v in place.varying("engine").items()}
-    if row.series:
-        return {"series": row.series.strip()}
-    if called and row.form != "run":
-        bare = row if cards else msgspec.structs.replace(
-            row, settings={k: s for k, s in row.settings.items() if k != "accelerator"})  # fmt: skip
-        return {"series": subject(bare)}
-    facts = _settings(row)
-    return facts or {"file": row.label or row.file.rpartition("/")[2]}
-
-
-def _without_plain(facts: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Where some say nothing of a quantization, to say that there is none is the same."""
-    return {k: v for k, v in facts.items() if k != "quantization" or str(v).upper() not in _PLAIN} or facts
+def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
+    """Facts by which each is named. Where some have their author's name, one that hasn't is called by all it is."""
+    called = any(row.series and row.place is None for row in rows)
+    one_card = len({str(row.setting("accelerator") or "").lower() for row in rows}) == 1
+    silent = any(row.setting("quantization") is None for row in rows)
+    out = []
+    for row in rows:
+        facts: dict[str, Scalar]
+        if (place := row.place) is not None:
+            facts = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
+            facts["engine"] = place.engine
+            facts |= {k: short(v) for k, v in place.varying("engine").items()}
+        elif row.series:
+            facts = {"series": row.series.strip()}
+        elif called and row.form != "run":
+            facts = {"series": subject(row, accelerator=not one_card)}
+        else:
+            facts = _settings(row) or {"file": row.label or _file_name(row)}
+        if silent and len(facts) > 1 and str(facts.get("quantization", "")).upper() in _PLAIN:
+            del facts["quantization"]  # where some say nothing of it, to say that there is none is the same
+        out.append(facts)
+    return out
 
 
 def _settings(row: Row) -> dict[str, Scalar]:
     """Of the engine and the machine."""
-    found = {name: value for name in ENGINE if (value := row.setting(name)) is not None}
-    if "model" in found:
-        found["model"] = named(str(found["model"])).name
-    if "quantization" in found and len(str(found["quantization"])) <= 5:
-        found["quantization"] = str(found["quantization"]).upper()  # fp8 and FP8 are one
-    if found.get("accelerators") == found.get("tensor_parallel"):
-        found.pop("accelerators", None)
-    first = [name for name in ("engine", "model", "quantization", "accelerator") if name in found]
-    return {name: found[name] for name in (*first, *found)}
+    settings = {name: value for name in ENGINE if (value := row.setting(name)) is not None}
+    if "model" in settings:
+        settings["model"] = named(str(settings["model"])).name
+    if "quantization" in settings and len(str(settings["quantization"])) <= 5:
+        settings["quantization"] = str(settings["quantization"]).upper()  # fp8 and FP8 are one
+    if settings.get("accelerators") == settings.get("tensor_parallel"):
+        settings.pop("accelerators", None)
+    first = [name for name in ("engine", "model", "quantization", "accelerator") if name in settings]
+    return {name: settings[name] for name in (*first, *settings)}
 
 
 def _besides(row: Row) -> dict[str, Scalar]:
@@ -220,9 +285,9 @@ def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
 
 
 def _word(key: str, value: Scalar) -> str:
-    told = short(value) if not isinstance(value, str) else value.strip()
+    text = short(value) if not isinstance(value, str) else value.strip()
     if key in _BARE:
-        return told
+        return text
     if key == "accelerators":
-        return f"×{told}"
-    return f"{_WORDS[key]} {told}" if key in _WORDS else f"{key}={told}"
+        return f"×{text}"
+    return f"{_WORDS[key]} {text}" if key in _WORDS else f"{key}={text}"

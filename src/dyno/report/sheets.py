@@ -1,37 +1,42 @@
 """Machines, engines and commands behind a report's entries: what a reader needs to run it again."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.entry import Entry
 from dyno.facts.imported import Document
-from dyno.facts.measured import Measured
 from dyno.facts.report import Command, Sheet
 from dyno.facts.rig import Accelerator, Rig
+from dyno.measure.points import ENGINE
 from dyno.units import human_bytes
 
 _COMMANDS = 60  # of one document
 _ROLES = {"server": "server", "client": "client", "offline": "offline benchmark", "micro": "micro test",
           "quality": "accuracy test", "other": "command"}  # fmt: skip
-
-Of = Sequence[tuple[Entry, Sequence[Measured]]]  # entries, each with the results that it was made of
-
-
-def rigs(of: Of, documents: Iterable[Document]) -> list[Sheet]:
-    found: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}
-    for entry, group in of:
-        for m in group:
-            if m.rig is not None:
-                facts = _machine(m.rig)
-                held = found.setdefault(repr(facts), (facts, []))[1]
-                if entry.id not in held:
-                    held.append(entry.id)
-    sheets = [Sheet(_name(facts), facts, ids) for facts, ids in found.values()]
-    return sheets + list(_told(documents))
+# Settings that describe an engine, in the order of a sheet.
+_NOT_SHOWN = ("revision", "enforce_eager", "accelerator", "accelerators")
+_ENGINE = [name for name in dict.fromkeys(("engine", "engine_version", *ENGINE)) if name not in _NOT_SHOWN]
 
 
-def _machine(rig: Rig) -> list[tuple[str, str]]:
+Facts = list[tuple[str, str]]  # lines of name and value
+
+
+def rigs(entries: Sequence[Entry], documents: Iterable[Document]) -> list[Sheet]:
+    each = ((e, _machine(row.rig)) for e in entries for row in e.rows if row.rig is not None)
+    return [*_sheets((_name(facts), facts, e) for e, facts in each), *_environments(documents)]
+
+
+def _sheets(each: Iterable[tuple[str, Facts, Entry]]) -> list[Sheet]:
+    """One for all that have the same name and facts."""
+    ids: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
+    for name, facts, entry in each:
+        ids.setdefault((name, tuple(facts)), {})[entry.id] = None
+    return [Sheet(name, list(facts), list(some)) for (name, facts), some in ids.items()]
+
+
+def _machine(rig: Rig) -> Facts:
     """What stays the same from trial to trial; free memory and the load average are of a moment."""
     facts = [
         ("system", rig.system),
@@ -41,10 +46,7 @@ def _machine(rig: Rig) -> list[tuple[str, str]]:
     ]
     if rig.memory_bytes is not None:
         facts.append(("memory", human_bytes(rig.memory_bytes)))
-    alike: dict[str, int] = {}
-    for a in rig.accelerators:
-        words = _accelerator(a)
-        alike[words] = alike.get(words, 0) + 1
+    alike = Counter(map(_accelerator, rig.accelerators))
     facts += [("accelerators", f"{count} × {words}") for words, count in alike.items()]
     if rig.topology and len(rig.topology) > 1:
         links = sorted({link for row in rig.topology for link in row if link and link != "X"})
@@ -52,8 +54,7 @@ def _machine(rig: Rig) -> list[tuple[str, str]]:
     if rig.container:
         facts.append(("container", rig.container))
     facts += [(name.replace("_", " "), value) for name, value in rig.state.items()]
-    facts += [(name, value) for name, value in rig.environment.items()]
-    return facts
+    return [*facts, *rig.environment.items()]
 
 
 def _accelerator(a: Accelerator) -> str:
@@ -68,65 +69,48 @@ def _accelerator(a: Accelerator) -> str:
     return ", ".join(parts)
 
 
-def _name(facts: Iterable[tuple[str, str]]) -> str:
-    told = dict(facts)
-    return (told.get("accelerators") or told["cpu"]).split(",")[0]
+def _name(facts: Facts) -> str:
+    values = dict(facts)
+    return (values.get("accelerators") or values["cpu"]).split(",")[0]
 
 
-def _told(documents: Iterable[Document]) -> Iterator[Sheet]:
-    """As somebody's dump of an environment tells it."""
+def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
+    """Machines as somebody's dump of an environment describes them."""
     for d in documents:
-        for i, told in enumerate(d.environments):
-            facts = [(name.replace("_", " "), f"{s.value}") for name, s in told.items()]
-            line = min((s.line for s in told.values()), default=0)
-            if facts:
+        for i, settings in enumerate(d.environments):
+            line = min((s.line for s in settings.values()), default=0)
+            if settings:
+                facts = [(name.replace("_", " "), f"{s.value}") for name, s in settings.items()]
                 yield Sheet(f"{d.file}:{line}" if line else f"{d.file} ({i + 1})", facts)
 
 
-def engines(of: Of) -> list[Sheet]:
-    found: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {}
-    for entry, group in of:
-        for m in group:
-            facts = _engine(m.engine) if m.engine is not None else _as_told(entry)
-            if facts:
-                name = f"{entry.series}"
-                held = found.setdefault(repr((name, facts)), (name, facts, []))[2]
-                if entry.id not in held:
-                    held.append(entry.id)
-    return [Sheet(name, facts, ids) for name, facts, ids in found.values()]
+def engines(entries: Sequence[Entry]) -> list[Sheet]:
+    each = ((e.series, _engine(row.engine) if row.engine else _settings(e), e) for e in entries for row in e.rows)
+    return _sheets((name, facts, entry) for name, facts, entry in each if facts)
 
 
-def _engine(e: EngineFacts) -> list[tuple[str, str]]:
+def _engine(e: EngineFacts) -> Facts:
     facts = [("engine", e.kind), ("version", e.version or "not told")]
-    if e.program:
-        facts.append(("program", e.program))
-    if e.image:
-        facts.append(("image", e.image))
-    facts += [(name, version) for name, version in e.software.items()]
-    return facts
+    facts += [(name, value) for name, value in (("program", e.program), ("image", e.image)) if value]
+    return [*facts, *e.software.items()]
 
 
-_ENGINE = ("engine", "engine_version", "model", "quantization", "kv_cache_dtype", "dtype", "tensor_parallel",
-           "pipeline_parallel", "replicas", "max_num_seqs", "max_model_len", "max_batched_tokens", "chunked_prefill",
-           "prefix_caching", "scheduler_steps", "memory_fraction", "speculative")  # fmt: skip
-
-
-def _as_told(entry: Entry) -> list[tuple[str, str]]:
+def _settings(entry: Entry) -> Facts:
     """Of a server that was there before, or in somebody's report."""
     return [(name.replace("_", " "), str(entry.settings[name])) for name in _ENGINE if name in entry.settings]
 
 
-def commands(of: Of, documents: Iterable[Document], studies: Iterable[tuple[str, str]]) -> list[Command]:
+def commands(
+    entries: Sequence[Entry], documents: Iterable[Document], studies: Iterable[tuple[str, str]]
+) -> list[Command]:
     """`studies`: names and the text of their files."""
     out = [Command(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
-    servers: dict[tuple[str, str], list[str]] = {}
-    for entry, group in of:
-        for m in group:
-            for launch in m.engine.launches if m.engine is not None else []:
-                ids = servers.setdefault((entry.series, _line(launch)), [])
-                if entry.id not in ids:
-                    ids.append(entry.id)
-    out += [Command(f"server of {series}", text, ids) for (series, text), ids in servers.items()]
+    servers: dict[tuple[str, str], dict[str, None]] = {}
+    for entry in entries:
+        for engine in (row.engine for row in entry.rows if row.engine is not None):
+            for launch in engine.launches:
+                servers.setdefault((entry.series, _line(launch)), {})[entry.id] = None
+    out += [Command(f"server of {series}", text, list(ids)) for (series, text), ids in servers.items()]
     for d in documents:
         out += [Command(f"{_ROLES[c.role]}, {d.file}:{c.line}", c.text) for c in d.commands[:_COMMANDS]]
     return out

@@ -1,16 +1,16 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import mean, stdev
 from typing import Any, Literal
 
 import msgspec
 
+from dyno.checks.statistics import unlike_repeats
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
-from dyno.measure.repeats import Repeats, acceptance, differing, offline_spread, share, together
 from dyno.report.table import terminal, text_table
 
 _NAMES = ("rig", *PARTS)
@@ -68,7 +68,8 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
             for key, row in rows.items():
                 row.cells[i] = key[i]
     for row in rows.values():
-        row.findings.extend(differing(", ".join(row.cells), row.results))
+        speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results]
+        row.findings.extend(unlike_repeats(", ".join(row.cells), [s for s in speeds if s is not None]))
     return list(rows.values())
 
 
@@ -79,25 +80,34 @@ _Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, an
 
 def _serving(results: Sequence[Result]) -> _Columns:
     tail = _tail(results)
-
-    def mean(show: Callable[[Repeats], str]) -> Callable[[Sequence[Result]], str]:
-        return lambda repeats: show(together(repeats, tail))
-
-    tails: list[_Figure] = [(f"TTFT\np{tail}", mean(lambda m: _ms(m.ttft_tail_ms)))] if tail else []
     figures: list[_Figure] = [
-        ("done", mean(lambda m: str(m.completed))),
-        ("failed", mean(lambda m: str(m.failed))),
-        ("req/s", mean(lambda m: f"{m.request_throughput:.2f}")),
-        ("tok/s", mean(lambda m: f"{m.output_throughput:.1f}{_deviation(m.output_apart)}")),
-        ("TTFT\np50", mean(lambda m: _ms(m.ttft_median_ms))),
-        *tails,
-        ("TPOT\np50", mean(lambda m: _ms(m.tpot_median_ms))),
+        ("done", lambda repeats: str(sum(r.served.completed for r in repeats))),
+        ("failed", lambda repeats: str(sum(r.served.failed for r in repeats))),
+        ("req/s", lambda repeats: f"{mean(r.served.request_throughput for r in repeats):.2f}"),
+        ("tok/s", _output_speed),
+        ("TTFT\np50", _latency("ttft")),
+        *([(f"TTFT\np{tail}", _latency("ttft", tail))] if tail else []),
+        ("TPOT\np50", _latency("tpot")),
     ]
     return figures, "tok/s: output tokens, over the whole run. Latencies in ms, from sending."
 
 
-def _deviation(value: float | None) -> str:
-    return "" if value is None else f" ±{value:.1f}"
+def _output_speed(repeats: Sequence[Result]) -> str:
+    speeds = [r.served.output_throughput for r in repeats]
+    return f"{mean(speeds):.1f}" + (f" ±{stdev(speeds):.1f}" if len(speeds) > 1 else "")
+
+
+def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Result]], str]:
+    def show(repeats: Sequence[Result]) -> str:
+        """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
+        latencies = [d for r in repeats if not (d := getattr(r.served, stem)).empty]
+        if percentile is None:
+            values = [d.median for d in latencies]
+        else:
+            values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
+        return f"{mean(values):.1f}" if values and None not in values else "-"
+
+    return show
 
 
 def _sum(name: str) -> Callable[[Sequence[Result]], str]:
@@ -105,29 +115,34 @@ def _sum(name: str) -> Callable[[Sequence[Result]], str]:
 
 
 def _spread(name: str, digits: int = 1) -> Callable[[Sequence[Result]], str]:
-    def pick(o: OfflineSummary) -> Spread | None:
-        value = getattr(o, name)
-        return Spread(value.count, value.mean, value.std) if isinstance(value, Distribution) else value
-
     def show(results: Sequence[Result]) -> str:
-        spread = offline_spread(results, pick)
-        if spread is None:
+        """The mean; the deviation over the repeats, or over the iterations of a single one."""
+        each: list[Spread | Distribution] = [s for r in results if r.offline and (s := getattr(r.offline, name))]
+        if not each:
             return "-"
-        return f"{spread.mean:,.{digits}f}" + (f" ±{spread.std:,.{digits}f}" if spread.count > 1 else "")
+        deviation = each[0].std if len(each) == 1 else stdev(s.mean for s in each)
+        shown = len(each) > 1 or each[0].count > 1
+        return f"{mean(s.mean for s in each):,.{digits}f}" + (f" ±{deviation:,.{digits}f}" if shown else "")
 
     return show
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+def _percent(values: Iterable[float]) -> str:
+    known = list(values)
+    return f"{mean(known):.0%}" if known else "-"
 
 
 def _accepted(results: Sequence[Result]) -> str:
-    return _percent(acceptance(results))
+    return _percent(r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation)
 
 
 def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[Sequence[Result]], str]:
-    return lambda results: _percent(share(results, what, resource))
+    def show(results: Sequence[Result]) -> str:
+        """Its share of the machine's peak; the mean of the repeats."""
+        shares = (s for r in results if r.roofline for s in r.roofline.shares if s.what == what)
+        return _percent(share for s in shares if (share := getattr(s, resource)))
+
+    return show
 
 
 _OFFLINE: dict[str, _Columns] = {
@@ -150,10 +165,6 @@ _OFFLINE: dict[str, _Columns] = {
         "One request alone: prompt processing and token generation, and their shares of the machine's peaks.",
     ),
 }  # fmt: skip
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
 
 
 def columns(planned: Sequence[PlannedTrial]) -> list[str]:

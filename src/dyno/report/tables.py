@@ -14,7 +14,7 @@ from dyno.facts.report import AuthorsTable, Report
 from dyno.report import per
 from dyno.report.numbers import NONE, count, currency, interval, money, printed, scalar, significant
 from dyno.report.table import Cell, Column, Line, Table
-from dyno.report.target import kept
+from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding
 
@@ -273,7 +273,7 @@ def best(report: Report) -> Table | None:
         Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
         for i, e in enumerate(chosen)
     ]
-    title = f"Best load with {kept(report.target)}" if report.target else "Best load"
+    title = f"Best load with {limit_words(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
     return Table([d.column for d in drawn], lines, "best", title, about)
 

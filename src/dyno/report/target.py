@@ -1,4 +1,5 @@
-"""A latency target, and the best load that meets it: of each series and workload, the one with the most output."""
+"""A latency target, the best load that meets it, and who leads: series under one workload, compared at the loads that
+all of them were measured under."""
 
 import math
 import re
@@ -10,16 +11,22 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry
-from dyno.facts.load import whole
+from dyno.facts.load import identity, whole
 from dyno.facts.load import words as in_words
-from dyno.facts.metric import STEMS, TOKEN_THROUGHPUTS, words
+from dyno.facts.metric import STEMS, THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
 
 FEW = 0.01  # of the requests may have failed
+ALIKE = 0.02  # of a throughput: as good as the same
+WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
+         "median_latency_ms")  # fmt: skip
+SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
 _WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
+
+Limits = dict[str, float]  # 'p99_ttft_ms' → at most so many milliseconds
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -29,15 +36,13 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Limits by the names of figures, as facts.report.Report keeps them."""
-
-    limits: dict[str, float]  # 'p99_ttft_ms' → at most so many milliseconds
+    limits: Limits
     words: list[str] = []  # which statistic was taken where none was asked for, and why
 
 
 def limits(pairs: Iterable[str]) -> list[Limit]:
     """ttft:500, p99_ttft:500, mean_itl:20, as --goodput writes them."""
-    found: list[Limit] = []
+    out: list[Limit] = []
     for pair in pairs:
         name, _, text = pair.partition(":")
         known = _WORD.fullmatch(name.strip().lower())
@@ -53,47 +58,47 @@ def limits(pairs: Iterable[str]) -> list[Limit]:
         if not 0 < ms < math.inf:
             raise UsageError(f"--target {pair!r}: a limit is a number of milliseconds above 0.")
         limit = Limit(known[2], ms, _one_name(known[1] or ""))
-        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in found):
+        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
             raise UsageError(f"--target {pair!r}: there are two limits of {name}.")
-        found.append(limit)
-    return found
+        out.append(limit)
+    return out
 
 
 def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
     """Where no statistic is asked for: p99 if all results have it, else the highest percentile that they share, else
     the mean; where they share none, the one that most have."""
-    there = [e for e in entries if e.figures]
-    found: dict[str, float] = {}
-    told: list[str] = []
+    with_figures = [e for e in entries if e.figures]
+    named: Limits = {}
+    reasons: list[str] = []
     for limit in wanted:
         statistic = limit.statistic
         if not statistic:
-            statistic, why = _statistic(there, limit.stem)
-            told.append(f"{limit.stem.upper()} by its {statistic}: {why}.")
+            statistic, why = _statistic(with_figures, limit.stem)
+            reasons.append(f"{limit.stem.upper()} by its {statistic}: {why}.")
         name = f"{statistic}_{limit.stem}_ms"
-        found[name] = min(limit.ms, found.get(name, math.inf))
-    return Target(found, told)
+        named[name] = min(limit.ms, named.get(name, math.inf))
+    return Target(named, reasons)
 
 
 def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
     """And why that one."""
-    told = [{_one_name(m[0]) for name in e.figures if (m := parts(name)) and m[1] == stem and m[0] not in _NO_LIMIT}
+    each = [{_one_name(m[0]) for name in e.figures if (m := parts(name)) and m[1] == stem and m[0] not in _NO_LIMIT}
             for e in entries]  # fmt: skip
-    told = [names for names in told if names]  # who doesn't tell this latency at all can't meet a limit of it
-    if not told:
+    each = [names for names in each if names]  # who doesn't tell this latency at all can't meet a limit of it
+    if not each:
         return _PREFERRED, "no result tells one"
-    shared = set.intersection(*told)
+    shared = set.intersection(*each)
     if _PREFERRED in shared:
         return _PREFERRED, "all results that tell this latency have it"
     if percentiles := [name for name in shared if _percent(name) is not None]:
         return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
     if "mean" in shared:
         return "mean", "the results share no percentile"
-    counts = Counter(name for names in told for name in names if name != "max")
+    counts = Counter(name for names in each for name in names if name != "max")
     if not counts:
         return "max", "the results tell nothing else"
     most = max(counts, key=lambda name: (counts[name], name == _PREFERRED, _percent(name) or 0.0, name))
-    return most, f"{counts[most]} of {len(told)} results have it, and none is in all of them"
+    return most, f"{counts[most]} of {len(each)} results have it, and none is in all of them"
 
 
 def _percent(name: str) -> float | None:
@@ -111,59 +116,65 @@ def latency(entry: Entry, name: str) -> float | None:
     return None if number is None else number.value
 
 
-# ---- the best load ----
-
-
-class _Load(NamedTuple):
-    """An entry as a candidate. Why it is none: '' where it is one."""
-
-    entry: Entry
-    why: str
-    missed: float  # its worst latency over that limit; inf: not known
-
-
-def best(entries: Iterable[Entry], limits: dict[str, float]) -> list[Best]:
-    """`limits`: as Target has them; empty: the highest throughput at any latency."""
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
-    for entry in entries:
-        if entry.kind not in ("micro", "quality"):
-            groups.setdefault((entry.series, entry.kind, whole(entry.workload)), []).append(entry)
-    out = []
-    for (series, kind, load), there in groups.items():
-        candidates = [_candidate(entry, limits) for entry in there]
-        chosen = _fastest([c.entry for c in candidates if not c.why])
-        named = ", ".join(filter(None, [load, "" if kind == "serve" else f"offline {kind}"]))
-        why = "" if chosen is not None and not _silent(candidates) else _why(candidates, limits, chosen is not None)
-        out.append(Best(series, named, chosen.id if chosen is not None else None, why))
-    return out
-
-
-def why_not(entry: Entry, limits: dict[str, float]) -> str:
-    """In a word, why it can't be the best: '' where it has a result that counts, and keeps the limits."""
-    return _candidate(entry, limits).why
+def limit_words(limits: Limits) -> str:
+    """'p99 TTFT ≤ 500 ms'."""
+    return " and ".join(f"{words(name)} ≤ {limit:g} ms" for name, limit in limits.items())
 
 
 def level(entry: Entry) -> str:
     """In words: 'concurrency 8'."""
-    told = ((entry.axis, entry.axes[entry.axis]),) if entry.axis else ()
-    return in_words(tuple(("num_prompts" if name == "requests" else name, v) for name, v in told))
+    return in_words([("num_prompts" if entry.axis == "requests" else entry.axis, entry.axes[entry.axis])]
+                    if entry.axis else [])  # fmt: skip
 
 
-def _candidate(entry: Entry, limits: dict[str, float]) -> _Load:
+# ---- the best load ----
+
+
+class _Candidate(NamedTuple):
+    entry: Entry
+    why: str  # it can't be the best; '' where it can
+    missed: float  # its worst latency over that limit; inf: not known
+
+
+def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
+    """Of each series and workload the load with the most output. No limits: at any latency."""
+    groups: dict[tuple[str, str, str], list[_Candidate]] = {}
+    for entry in entries:
+        if entry.kind not in SMALL:
+            key = (entry.series, entry.kind, whole(entry.workload))
+            groups.setdefault(key, []).append(_candidate(entry, limits))
+    out = []
+    for (series, kind, load), candidates in groups.items():
+        chosen = _fastest([c.entry for c in candidates if not c.why])
+        named = ", ".join(filter(None, [load, "" if kind == "serve" else f"offline {kind}"]))
+        silent = any(c.why == "silent" for c in candidates)
+        why = "" if chosen is not None and not silent else _why(candidates, limits, chosen is not None)
+        out.append(Best(series, named, chosen.id if chosen is not None else None, why))
+    return out
+
+
+def why_not(entry: Entry, limits: Limits) -> str:
+    """In a word, why it can't be the best: '' where it has a result that counts, and keeps the limits."""
+    return _candidate(entry, limits).why
+
+
+def counts(entry: Entry, limits: Limits) -> bool:
+    return why_not(entry, limits) in ("", "throughput")
+
+
+def _candidate(entry: Entry, limits: Limits) -> _Candidate:
     values = {name: latency(entry, name) for name in limits}
     over = [math.inf if v is None or math.isnan(v) else v / limits[name] for name, v in values.items()]
     missed = max(over, default=0.0)
-    if entry.failure or not entry.figures:
-        return _Load(entry, "failed", missed)
-    if entry.verdict == "void":
-        return _Load(entry, "void", missed)
-    if failed_share(entry) > FEW:
-        return _Load(entry, "requests", missed)
-    if math.isinf(missed):
-        return _Load(entry, "silent", missed)
-    if missed > 1:
-        return _Load(entry, "slow", missed)
-    return _Load(entry, "throughput" if all(entry.value(name) is None for name in TOKEN_THROUGHPUTS) else "", missed)
+    reasons = {
+        "failed": entry.failure or not entry.figures,
+        "void": entry.verdict == "void",
+        "requests": failed_share(entry) > FEW,
+        "silent": math.isinf(missed),
+        "slow": missed > 1,
+        "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
+    }
+    return _Candidate(entry, next((why for why, holds in reasons.items() if holds), ""), missed)
 
 
 def failed_share(entry: Entry) -> float:
@@ -179,24 +190,20 @@ def failed_share(entry: Entry) -> float:
 def _fastest(entries: Sequence[Entry]) -> Entry | None:
     """By output tokens; by all tokens where some tell no other speed."""
     speeds = [[entry.value(name) for entry in entries] for name in TOKEN_THROUGHPUTS]
-    told = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
-    known = [(speed, entry) for speed, entry in zip(told, entries, strict=False) if speed is not None]
+    shared = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
+    known = [(speed, entry) for speed, entry in zip(shared, entries, strict=False) if speed is not None]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def _silent(candidates: Sequence[_Load]) -> bool:
-    return any(c.why == "silent" for c in candidates)
-
-
-def _why(candidates: Sequence[_Load], limits: dict[str, float], found: bool) -> str:
-    """What came nearest, and what was left out of account; of one that was found, only who doesn't tell."""
-    parts = []
+def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
+    """What came nearest, and what was left out of account; where one was chosen, only who doesn't tell."""
+    out = []
     slow = [c for c in candidates if c.why == "slow"]
-    if slow and not found:
-        near = min(slow, key=lambda c: c.missed)
-        told = ", ".join(_against(near.entry, limits))
-        parts.append(f"Nearest: {level(near.entry)} with {told}")
-    counts = Counter(c.why for c in candidates)
+    if slow and not chosen:
+        near = min(slow, key=lambda c: c.missed).entry
+        values = [(words(name), latency(near, name), limit) for name, limit in limits.items()]
+        over = [f"{what} {v:,.4g} ms, {limit:,.4g} allowed" for what, v, limit in values if v is not None and v > limit]
+        out.append(f"Nearest: {level(near)} with {', '.join(over)}")
     latencies = " or ".join(words(name) for name in limits)
     reasons = {
         "silent": f"no {latencies} told at {{}}",
@@ -206,19 +213,136 @@ def _why(candidates: Sequence[_Load], limits: dict[str, float], found: bool) -> 
         "throughput": "no throughput told at {}",
     }
     for why, text in reasons.items():
-        if counts[why] and (not found or why == "silent"):
-            there = [level(c.entry) for c in candidates if c.why == why]
-            parts.append(text.format(", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")))
-    return "; ".join(part[:1].upper() + part[1:] if i == 0 else part for i, part in enumerate(parts)) + "."
+        levels = [level(c.entry) for c in candidates if c.why == why]
+        if levels and (not chosen or why == "silent"):
+            more = f" and {len(levels) - 3} more" if len(levels) > 3 else ""
+            out.append(text.format(", ".join(levels[:3]) + more))
+    sentence = "; ".join(out)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
-def _against(entry: Entry, limits: dict[str, float]) -> Iterator[str]:
-    for name, limit in limits.items():
-        value = latency(entry, name)
-        if value is not None and not value <= limit:
-            yield f"{words(name)} {value:,.4g} ms, {limit:,.4g} allowed"
+# ---- who leads ----
 
 
-def kept(limits: dict[str, float]) -> str:
-    """A target in words: 'p99 TTFT ≤ 500 ms'."""
-    return " and ".join(f"{words(name)} ≤ {limit:g} ms" for name, limit in limits.items())
+class Contest(msgspec.Struct):
+    """Series under one workload, each at the best of the loads that all of them were measured under."""
+
+    metric: str
+    kind: str
+    about: str  # the workload, in words
+    entries: list[Entry]  # one for each series
+    left_out: list[str] = []  # series that have no result that counts under these loads
+    partial: bool = False  # some were measured under other loads too
+    crossed: tuple[Entry, Entry] | None = None  # at the lowest load another one leads: that, and the leader there
+    beyond: Entry | None = None  # it has more, under a load that not all were measured under
+
+    @property
+    def lower(self) -> bool:
+        return better(self.metric, str(self.entries[0].load.get("metric", ""))) == "lower"
+
+    def value(self, e: Entry) -> float:
+        return e.value(self.metric) or 0.0
+
+    @property
+    def ranked(self) -> list[Entry]:
+        """The best first."""
+        return sorted(self.entries, key=self.value, reverse=not self.lower)
+
+    def lead(self) -> float:
+        """As a share of the second."""
+        first, other = (self.value(e) for e in self.ranked[:2])
+        return abs(first - other) / other if other else float(first != other)
+
+
+BySeries = dict[str, list[Entry]]
+
+
+def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
+    """One that was measured under more loads than another has no right to its best of these. A target leaves out what
+    misses it, and doesn't change which loads are shared."""
+    families: dict[tuple[str, str, str], BySeries] = {}
+    for e in entries:
+        if e.axis and e.kind not in SMALL and counts(e, {}):
+            families.setdefault((e.kind, whole(e.workload), e.axis), {}).setdefault(e.series, []).append(e)
+    for (kind, about, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
+        shared = _sharing(family, axis)
+        able = {name: [e for e in some if counts(e, limits)] for name, some in shared.items()}
+        able = {name: some for name, some in able.items() if some}
+        contest = _contest(kind, about, able, axis) if len(able) > 1 else None
+        if contest is not None:
+            contest.left_out = [name for name in family if name not in able]
+            contest.partial = len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
+            contest.crossed = _crossed(contest, able, axis) if not limits else None
+            contest.beyond = _beyond(contest, [e for some in family.values() for e in some if counts(e, limits)])
+            yield contest
+
+
+def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
+    """More, under a load that others lack, is no lead."""
+    most = max(entries, key=contest.value)
+    more = not contest.lower and contest.value(most) > contest.value(contest.ranked[0]) * (1 + ALIKE)
+    return most if more else None
+
+
+def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry] | None:
+    """Who is ahead with few requests at once need not be it with many."""
+    low = min(e.axes[axis] for some in able.values() for e in some)
+    lowest = {name: [e for e in some if e.axes[axis] == low] for name, some in able.items()}
+    if contest.lower or not all(lowest.values()):
+        return None
+    leaders = {name: _leader(some, contest.metric) for name, some in lowest.items()}
+    first, mine = max(leaders.values(), key=contest.value), leaders[contest.ranked[0].series]
+    return (first, mine) if contest.value(first) > contest.value(mine) * (1 + ALIKE) else None
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """1000 before 10000, as a reader counts."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _sharing(family: BySeries, axis: str) -> BySeries:
+    """Those series, as many as may be and with as many loads as may be, that have loads in common, at these loads."""
+    levels = {name: {e.axes[axis] for e in some} for name, some in family.items()}
+
+    def sharing(load: float) -> tuple[list[str], set[float]]:
+        names = [name for name, values in levels.items() if load in values]
+        return names, set.intersection(*(levels[name] for name in names))
+
+    loads = {v for values in levels.values() for v in values}
+    names, shared = max(map(sharing, loads), key=lambda pair: (len(pair[0]), len(pair[1]), max(pair[1])))
+    return {name: [e for e in family[name] if e.axes[axis] in shared] for name in names}
+
+
+def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None:
+    def shared(names: Sequence[str]) -> str | None:
+        return next((n for n in names if all(e.value(n) is not None for some in able.values() for e in some)), None)
+
+    contest = None
+    if (speed := shared(THROUGHPUTS)) is not None:
+        contest = Contest(speed, kind, about, [_leader(some, speed) for some in able.values()])
+        if axis != "rate" or contest.lead() >= ALIKE:
+            return contest
+    # Where all serve what is offered, or tell no speed, who answers sooner leads: at the highest load that all have.
+    wait = shared(WAITS)
+    levels = set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
+    if wait is None or not levels:
+        return contest
+    last = [[e for e in some if e.axes[axis] == max(levels)] for some in able.values()]
+    return Contest(wait, kind, about, [_leader(some, wait) for some in last])
+
+
+def _leader(entries: Sequence[Entry], metric: str) -> Entry:
+    return sorted(entries, key=lambda e: e.value(metric) or 0.0, reverse=better(metric) != "lower")[0]
+
+
+def small_contests(entries: Sequence[Entry]) -> Iterator[Contest]:
+    """Micro tests and scores: at the same test or task."""
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    for e in entries:
+        if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:
+            groups.setdefault((e.kind, e.tool, *identity(e.load)), []).append(e)
+    for some in groups.values():
+        contest = Contest(SMALL[some[0].kind], some[0].kind, whole(some[0].load), some)
+        contest.entries = list({e.series: e for e in reversed(contest.ranked)}.values())  # of a series, its best
+        if len(contest.entries) > 1:
+            yield contest

@@ -37,23 +37,18 @@ def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
     for stem in SAMPLED:
         values = samples_of(row, stem)
         if len(values) >= _FEWEST:
-            found = np.quantile(values, _SHARES, method="inverted_cdf")
-            out[stem] = [(share, float(f"{v:.5g}")) for share, v in zip(_SHARES, found, strict=True)]
+            each = np.quantile(values, _SHARES, method="inverted_cdf")
+            out[stem] = [(share, float(f"{v:.5g}")) for share, v in zip(_SHARES, each, strict=True)]
     return out
 
 
 def bars_of_records(records: Sequence[Record]) -> list[Bar]:
-    return _thinned(
-        [
-            Bar(
-                _s(r.sent_ns),
-                _s(r.chunk_ns[0]) if r.chunk_ns and r.unseen[:1] != [0] else None,
-                _s(r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns),
-                r.error or "",
-            )
-            for r in sorted(records, key=lambda r: r.sent_ns)
-        ]
-    )
+    bars = []
+    for r in sorted(records, key=lambda r: r.sent_ns):
+        first = _s(r.chunk_ns[0]) if r.chunk_ns and r.unseen[:1] != [0] else None
+        end = r.chunk_ns[-1] if r.error is None and r.chunk_ns else r.end_ns
+        bars.append(Bar(_s(r.sent_ns), first, _s(end), r.error or ""))
+    return _thinned(bars)
 
 
 def bars_of_samples(s: Samples) -> list[Bar]:
@@ -62,13 +57,13 @@ def bars_of_samples(s: Samples) -> list[Bar]:
         return []
     zero = min(s.starts_s)
     errors = s.errors if len(s.errors) == len(s.starts_s) else [""] * len(s.starts_s)
-    found = []
+    bars = []
     for start, ttft, e2el, error in sorted(zip(s.starts_s, s.ttfts_ms, s.e2els_ms, errors, strict=True)):
-        at = start - zero
-        first = round(at + ttft / 1e3, 4) if ttft > 0 else None
-        end = round(at + e2el / 1e3, 4) if e2el > 0 else first if first is not None else round(at, 4)
-        found.append(Bar(round(at, 4), first, end, error or ("empty" if first is None else "")))
-    return _thinned(found)
+        sent = start - zero
+        first = round(sent + ttft / 1e3, 4) if ttft > 0 else None
+        end = round(sent + e2el / 1e3, 4) if e2el > 0 else first if first is not None else round(sent, 4)
+        bars.append(Bar(round(sent, 4), first, end, error or ("empty" if first is None else "")))
+    return _thinned(bars)
 
 
 def _thinned(bars: list[Bar]) -> list[Bar]:
@@ -77,8 +72,8 @@ def _thinned(bars: list[Bar]) -> list[Bar]:
         return bars
     failed = [i for i, bar in enumerate(bars) if bar.error][: BARS // 2]
     step = len(bars) / (BARS - len(failed))
-    kept = {*failed, *(int(i * step) for i in range(BARS - len(failed)))}
-    return [bars[i] for i in sorted(kept)]
+    shown = {*failed, *(int(i * step) for i in range(BARS - len(failed)))}
+    return [bars[i] for i in sorted(shown)]
 
 
 def moments(
@@ -87,26 +82,20 @@ def moments(
     """`start_ns`, `end_ns`: of the load, on the clock of the samples; records count from its start. `indices`: of the
     engine's accelerators. Without power there is nothing to draw."""
     span = end_ns - start_ns
-    watts = [
-        series
-        for i in indices
-        if len(
-            (series := Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")).times
-        )
-        > 1
-    ]
+    cards = ((s for s in telemetry if s.source == "accelerator" and s.index == i) for i in indices)
+    watts = [series for samples in cards if len((series := Series(samples, "power_w")).times) > 1]
     if not watts or span <= 0:
         return []
     inside = max(int(w.inside(start_ns, end_ns).sum()) for w in watts)
     count = min(SLICES, max(inside, 1))
     edges = np.linspace(0, span, count + 1)
-    made = _tokens(records, edges)
+    tokens = _tokens(records, edges)
     width_s = seconds(span) / count
     out = []
     for i in range(count):
         each = [w.mean(start_ns + int(edges[i]), start_ns + int(edges[i + 1])) for w in watts]
         power = sum(p for p in each if p is not None) if all(p is not None for p in each) else None
-        rate = made[i] / width_s
+        rate = tokens[i] / width_s
         energy = power / rate if power is not None and rate > 0 else None
         out.append(Moment(round((i + 0.5) * width_s, 3), _digits(power), _digits(rate), _digits(energy)))
     return out
@@ -114,15 +103,15 @@ def moments(
 
 def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
     """Output tokens that came in each slice, of completed requests: where chunks bear several, shared out evenly."""
-    made = np.zeros(len(edges) - 1)
+    out = np.zeros(len(edges) - 1)
     for r in records:
         if r.error is None and r.chunk_ns:
             tokens = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
             weights = np.array(r.chunk_tokens, dtype=float) if r.chunk_tokens else np.ones(len(r.chunk_ns))
             if len(weights) != len(r.chunk_ns) or not weights.sum():
                 weights = np.ones(len(r.chunk_ns))
-            made += np.histogram(timing.likely_ns(r), edges, weights=weights * (tokens / weights.sum()))[0]
-    return made
+            out += np.histogram(timing.likely_ns(r), edges, weights=weights * (tokens / weights.sum()))[0]
+    return out
 
 
 def _digits(value: float | None) -> float | None:

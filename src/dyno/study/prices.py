@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
+import msgspec
+
 from dyno import files
 from dyno.errors import UsageError
-from dyno.facts.about import About
 from dyno.facts.price import Price, PriceRule
 from dyno.study.cells import converted, hints
 from dyno.study.document import Document
@@ -112,6 +113,14 @@ def _amount(text: str) -> float | None:
 
 
 # ---- about.toml: a title, a sentence, and who published the results ----
+
+
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder of results, in the words of whoever keeps it."""
+
+    title: str = ""
+    about: str = ""  # a sentence or two, plain text
+    source: str = ""  # who published it, where
 
 
 def about(path: FilePath) -> About:

@@ -6,25 +6,28 @@ failed) stands NaN, which no comparison is true of.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import stdev
+from typing import Any
 
 import numpy as np
 
+from dyno.errors import StoreError
 from dyno.facts.definition import definition
 from dyno.facts.engine import EngineFacts
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
-from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
 from dyno.facts.spread import Distribution, Latency, Spread
-from dyno.facts.study import Place
+from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
-from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
 from dyno.measure.timing import Span
+from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 _TOOL = "dyno"
@@ -34,24 +37,42 @@ _ENGINE = (
     "quantization", "kv_cache_dtype", "dtype", "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs",
     "max_model_len", "max_batched_tokens", "chunked_prefill", "prefix_caching", "memory_fraction",
 )  # fmt: skip
+# The same settings as the server reports them.
+_REPORTED = {
+    "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype", "dtype": "dtype", "max_num_seqs": "slots",
+    "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
+}  # fmt: skip
+
+Settings = dict[str, Scalar | None]
+
+
+def read_row(run: Run, samples: bool = True) -> Row:
+    """A finished run. `samples`: with its single requests, where they were stored."""
+    manifest, result = run.manifest(), run.result()
+    if result.summary is None and result.offline is None:
+        raise StoreError(f"{run.summary_path} holds no figures: it is damaged.")
+    offline = manifest.trial.offline is not None
+    records = run.records() if samples and not offline and run.records_path.exists() else ()
+    iterations = list(run.iterations()) if offline else ()
+    return row_of(str(run.path), manifest, result, run.engine(), records, iterations)
 
 
 def row_of(
-    result: Result, trial: TrialSpec, target: TargetFacts, *, file: str, dyno_version: str = "", started: str = "",
-    tokenizer: str | None = None, engine: EngineFacts | None = None, rig: Rig | None = None,
-    model: ModelShape | None = None, place: Place | None = None, records: Iterable[Record] = (),
+    file: str, manifest: Manifest, result: Result, engine: EngineFacts | None = None, records: Iterable[Record] = (),
     iterations: Sequence[Iteration] = (),
 ) -> Row:  # fmt: skip
-    """`records`: of a serving benchmark, `iterations`: of the others, warm-ups too; without them, no samples. `rig`:
-    None where the server is elsewhere."""
+    """`records`: of a serving benchmark, `iterations`: of the others, warm-ups too; without them, no samples."""
+    trial, place = manifest.trial, manifest.place
+    url = trial.target.base_url
+    rig = manifest.rig if not url or Url(url).local else None  # else the server runs elsewhere
     measured = [i for i in iterations if not i.warmup]
-    told: dict[str, Scalar | None] = {
+    settings = {
         **_load(trial),
-        **_engine(trial, target, engine, model),
+        **_engine(manifest, engine),
         **_machine(rig, result, place),
-        "tokenizer": tokenizer,
-        "tool_version": dyno_version or None,
-        "date": started or None,
+        "tokenizer": manifest.tokenizer,
+        "tool_version": manifest.dyno or None,
+        "date": manifest.started or None,
         "verdict": result.verdict,
         "repeat": place.repeat if place is not None and place.repeats > 1 else None,
     }
@@ -61,18 +82,20 @@ def row_of(
         figures, samples = _of_serving(result.served), _of_records(records, result.served)
     if result.telemetry is not None and result.telemetry.power_mean_w is not None:
         figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
-    return _row(trial, place, file, told, figures, samples)
+    return _row(
+        trial, place, file, settings, figures=figures, samples=samples, findings=result.findings, rig=rig,
+        prompts_sha256=manifest.workload_sha256, result=result, engine=engine,
+    )  # fmt: skip
 
 
-def row_without(trial: TrialSpec, place: Place, file: str) -> Row:
-    """Of a trial that has no result: what was asked for."""
-    return _row(trial, place, file, {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None})
+def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
+    """A trial that has no result: what was asked for, and why it failed."""
+    trial = planned.trial
+    settings = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
+    return _row(trial, planned.place, file, settings, figures={}, failure=failure)
 
 
-def _row(
-    trial: TrialSpec, place: Place | None, file: str, told: dict[str, Scalar | None],
-    figures: dict[str, Figure] | None = None, samples: Samples | None = None,
-) -> Row:  # fmt: skip
+def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, **more: Any) -> Row:
     return Row(
         kind=_KINDS.get(trial.kind, "serve"),
         tool=_TOOL,
@@ -80,32 +103,33 @@ def _row(
         file=file,
         line=0,
         end=0,
-        figures=figures or {},
-        settings={name: Setting(value, 0) for name, value in told.items() if value is not None},
+        settings={name: Setting(value, 0) for name, value in settings.items() if value is not None},
         label=place.label if place is not None else trial.label or "",
         series=place.engine if place is not None else "",
-        samples=samples,
+        place=place,
+        **more,
     )
 
 
-def _load(trial: TrialSpec) -> dict[str, Scalar | None]:
+def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
-    offline = how is not None
-    random = work.dataset.startswith("random")
-    told: dict[str, Scalar | None] = {
+    offline, micro = how is not None, trial.kind == "micro"
+    settings: Settings = {
         "concurrency": None if offline else load.max_concurrency,
         "rate": None if offline else load.request_rate_rps,
         "num_prompts": None if trial.kind in ("latency", "micro") else work.num_prompts,
-        "dataset": None if trial.kind == "micro" else work.dataset,
-        "input_len": work.input_len if random and trial.kind != "micro" else None,
-        "output_len": None if trial.kind == "micro" else work.output_len,
+        "dataset": None if micro else work.dataset,
+        "input_len": work.input_len if work.dataset.startswith("random") and not micro else None,
+        "output_len": None if micro else work.output_len,
         "seed": work.seed,
-        "ignore_eos": None if trial.kind == "micro" else trial.ignore_eos,
+        "ignore_eos": None if micro else trial.ignore_eos,
         "backend": None if offline else trial.target.backend,
         "endpoint": None if offline else trial.target.endpoint,
         "percentiles": ",".join(f"{p:g}" for p in trial.percentiles),
         "--random-prefix-len": work.prefix_len or None,
-        "--random-range-ratio": _ratios(work.range_ratio_input, work.range_ratio_output),
+        "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
+        if work.range_ratio_input or work.range_ratio_output
+        else None,
         "--dataset-path": work.path,
         "--duration": load.duration_s,
         "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
@@ -114,28 +138,20 @@ def _load(trial: TrialSpec) -> dict[str, Scalar | None]:
         "--ramp-up-end-rps": load.ramp_end_rps,
     }
     if how is not None:
-        told["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
+        settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
         if how.kind == "micro":
-            told["test"] = micro_name(work.input_len, work.output_len or 0, 0)
-            told["depth"] = how.depth or 0
-    return told | {f"--{name.replace('_', '-')}": value for name, value in _plain(trial.sampling | trial.extra_body)}
+            settings["test"] = micro_name(work.input_len, work.output_len or 0, 0)
+            settings["depth"] = how.depth or 0
+    for name, value in (trial.sampling | trial.extra_body).items():
+        settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
+    return settings
 
 
-def _ratios(of_input: float, of_output: float) -> Scalar | None:
-    return f"{of_input:g}, {of_output:g}" if of_input or of_output else None
-
-
-def _plain(values: dict[str, object]) -> Iterable[tuple[str, Scalar]]:
-    return ((name, v if isinstance(v, str | int | float | bool) else str(v)) for name, v in values.items())
-
-
-def _engine(
-    trial: TrialSpec, target: TargetFacts, engine: EngineFacts | None, model: ModelShape | None
-) -> dict[str, Scalar | None]:
-    """As it told itself, else as its files tell, else as it was asked for."""
-    spec = trial.engine
-    told: dict[str, Scalar | None] = {name: getattr(spec, name) for name in _ENGINE} if spec is not None else {}
-    told |= {
+def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
+    """As it reported itself, else as its files have it, else as it was asked for."""
+    trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
+    settings: Settings = {name: getattr(spec, name) for name in _ENGINE} if spec is not None else {}
+    settings |= {
         "model": trial.target.model or (spec.model if spec is not None else None) or target.model,
         "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
         "engine_version": (engine.version if engine is not None else None) or target.version,
@@ -143,25 +159,17 @@ def _engine(
         "--base-url": (trial.target.base_url or None) if spec is None or spec.kind == "openai" else None,
     }
     if len(trial.target.urls) > 1:
-        told["replicas"] = len(trial.target.urls)
-    said = {
-        "quantization": target.quantization or (model.quantization if model is not None else None),
-        "kv_cache_dtype": target.kv_cache_dtype,
-        "dtype": target.dtype,
-        "max_num_seqs": target.slots,
-        "max_model_len": target.max_model_len,
-        "prefix_caching": target.prefix_caching,
-        "tensor_parallel": target.tensor_parallel,
-    }
-    told |= {name: value for name, value in said.items() if value is not None}
+        settings["replicas"] = len(trial.target.urls)
+    reported = {name: getattr(target, attribute) for name, attribute in _REPORTED.items()}
     if model is not None:
-        told |= {"model_bytes": model.weights_bytes, "parameters": model.parameters}
+        reported["quantization"] = reported["quantization"] or model.quantization
+        reported |= {"model_bytes": model.weights_bytes, "parameters": model.parameters}
+    settings |= {name: value for name, value in reported.items() if value is not None}
     if spec is not None:
-        drafts = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip()
-        told["speculative"] = drafts or None
-        told |= _flags(spec.args)
-        told |= spec.env
-    return told
+        settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
+        settings |= _flags(spec.args)
+        settings |= spec.env
+    return settings
 
 
 def _flags(args: Sequence[str]) -> dict[str, Scalar]:
@@ -180,7 +188,7 @@ def _flags(args: Sequence[str]) -> dict[str, Scalar]:
     return out | ({"args": " ".join(loose)} if loose else {})
 
 
-def _machine(rig: Rig | None, result: Result, place: Place | None) -> dict[str, Scalar | None]:
+def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
     cards = [] if rig is None else rig.accelerators
     if result.telemetry is not None and (used := [a.index for a in result.telemetry.accelerators if a.engine]):
         cards = [a for a in cards if a.index in used]
@@ -236,11 +244,11 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
     figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
     if s.kind == "micro":
         # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
-        told_by = "llama-bench" if any(i.reported for i in measured) else _TOOL
+        tool = "llama-bench" if any(i.reported for i in measured) else _TOOL
         speeds = _speeds(trial, measured)
         if s.speed is not None:
-            apart = _deviation(speeds)
-            figures["speed"] = Figure(s.speed, 0, definition=definition(told_by, "speed"), deviation=apart)
+            deviation = stdev(speeds) if len(speeds) > 1 else None
+            figures["speed"] = Figure(s.speed, 0, definition=definition(tool, "speed"), deviation=deviation)
         return figures
     for name in ("request_throughput", "output_throughput", "total_token_throughput"):
         figures[name] = _spread(getattr(s, name), definition("offline", "throughput") if name[0] == "t" else "")
@@ -306,10 +314,3 @@ def _speeds(trial: TrialSpec, measured: Sequence[Iteration]) -> list[float]:
         return [count * NS_PER_S / took for count, took in tests]
     done = ((sum(a.output_tokens for a in i.answers if a.error is None), i.end_ns - i.start_ns) for i in measured)
     return [count * NS_PER_S / took for count, took in done if took > 0]
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
