@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dyno.facts import setting
 from dyno.facts.imported import DocumentCell, DocumentTable, Row
 from dyno.facts.metric import better
 from dyno.results.columns import Meaning, meaning, statistic
@@ -550,3 +551,19 @@ def test_any_title_is_answered(title: str) -> None:
     meaning(title)
     statistic(title)
     printed(title)
+
+
+@pytest.mark.parametrize("fields", [("both", "titles"), ("both", "flags"), ("labels",)])
+def test_a_name_that_others_have_for_a_setting_means_one(fields: tuple[str, ...]) -> None:
+    words = [
+        word for alias in setting.ALIASES for field in fields for word in getattr(alias, field).split(", ") if word
+    ]
+    assert len(words) == len(set(words))
+
+
+def test_a_flag_means_the_same_setting_however_it_is_written() -> None:
+    assert {setting.of_flag(f) for f in ("--tensor-parallel-size", "tensor_parallel_size", "--tp")} == {
+        "tensor_parallel"
+    }
+    assert setting.of_flag("--no-enable-prefix-caching") == "-prefix_caching"
+    assert setting.of_flag("--device") == "" and meaning("Device") == Meaning("accelerator", figure=False)
