@@ -18,6 +18,7 @@ from dyno.facts.report import Report
 from dyno.report.charts import charts
 from dyno.report.numbers import printed
 from dyno.report.page import page
+from dyno.report.target import limits
 from dyno.study.prices import price_rules
 from test_published import NAMES, REPORTS, ROOT, published
 
@@ -107,3 +108,16 @@ def test_their_charts_are_drawn_again_with_costs(gallery: tuple[str, Report]) ->
     assert {chart.name for chart in charts(report)} >= DRAWN[name]
     assert all("assumption" in price for price in report.prices) and report.prices
     assert report.findings and report.sources[0].split(":")[0] in ("dstack", "Hot Aisle", "lhl", "AMD ROCm")
+
+
+def test_reading_returns_warnings_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A report can be made from Python as the command line makes it."""
+    word = str(ROOT / "published" / "mi300x-llama-70b-vllm")
+    sources = distinct(read_words([word, word, "no-such-run"], Path("no-such-folder")))
+    assert len(sources.failed) == 1 and "no-such-run" in sources.failed[0]
+    request = ReportRequest([word], price_rules(["A100=1"], None, None), limits(["ttft:500"]), "Mine", "dyno report …")
+    report, warnings = make_report(sources, request)
+    assert warnings == ["--price A100: no result is of that name, and the price is unused."]
+    assert (report.title, report.again, list(report.target)) == ("Mine", "dyno report …", ["p99_ttft_ms"])
+    assert all(e.rows for e in report.entries)
+    assert capsys.readouterr() == ("", "")

@@ -196,8 +196,8 @@ def _share(log: float) -> float:
 
 
 def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | None, float]:
-    """The error of the ratio's logarithm. A single run beside repeats is held to vary from run to run as those do: what
-    its requests tell of it would be too little."""
+    """The error of the ratio's logarithm. A single run beside repeats is assumed to vary from run to run as those do:
+    what its requests show of it would be too little."""
     if (a.by == "repeats") != (b.by == "repeats"):
         many, one = (a, b) if a.by == "repeats" else (b, a)
         assert many.error is not None
@@ -221,7 +221,7 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
             if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(log):
                 return None, max(count - min(a.count, b.count), 1)
         return None, None
-    # More requests bring down what requests tell, and not what differs from run to run.
+    # More requests bring down the error within a run, and not what differs from run to run.
     wanted = (log / (quantile(0.975, df) + quantile(POWER, df))) ** 2
     repeats = math.ceil(error**2 / wanted - 1)
     left = wanted - 2 * ALLOWED**2

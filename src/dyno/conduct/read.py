@@ -43,7 +43,7 @@ class ReportRequest(msgspec.Struct, frozen=True):
     again: str = ""  # the command that makes this report
 
 
-class Reading(msgspec.Struct, frozen=True):
+class Sources(msgspec.Struct, frozen=True):
     sources: list[Source]
     failed: list[str] = []  # words that can't be read: why
 
@@ -67,7 +67,7 @@ class Reading(msgspec.Struct, frozen=True):
         return out
 
 
-def read_words(words: Sequence[str], runs: Path) -> Reading:
+def read_words(words: Sequence[str], runs: Path) -> Sources:
     """Files, runs and studies. One that can't be read leaves the others. Samples are read later, a trial at a time."""
     sources, failed = [], []
     for word in dict.fromkeys(spread(words)):
@@ -75,7 +75,7 @@ def read_words(words: Sequence[str], runs: Path) -> Reading:
             sources.append(read(word, runs, samples=False))
         except DynoError as e:
             failed.append(str(e))
-    return Reading(sources, failed)
+    return Sources(sources, failed)
 
 
 def own_findings(rows: Sequence[Row]) -> list[Finding]:
@@ -86,7 +86,7 @@ def own_findings(rows: Sequence[Row]) -> list[Finding]:
 # ---- what is named twice ----
 
 
-def distinct(reading: Reading) -> Reading:
+def distinct(reading: Sources) -> Sources:
     """What is named twice, by whatever words, was measured once."""
     seen: set[Path] = set()
     runs: set[tuple[object, ...]] = set()
@@ -105,7 +105,7 @@ def distinct(reading: Reading) -> Reading:
         if rows or missing:
             document = msgspec.structs.replace(s.document, rows=rows)
             out.append(msgspec.structs.replace(s, document=document, missing=missing))
-    return Reading(out, reading.failed)
+    return Sources(out, reading.failed)
 
 
 def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[Row]:
@@ -159,7 +159,7 @@ def _check_apart(a: Source, b: Source) -> None:
 # ---- a report ----
 
 
-def make_report(reading: Reading, request: ReportRequest) -> tuple[Report, list[str]]:
+def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[str]]:
     """A report, and warnings. `reading`: without what is named twice."""
     if not reading.sources:
         raise StoreError("Nothing could be read.")
@@ -213,7 +213,7 @@ def make_report(reading: Reading, request: ReportRequest) -> tuple[Report, list[
     return report, list(dict.fromkeys(warnings))
 
 
-def _lost(reading: Reading) -> list[Finding]:
+def _lost(reading: Sources) -> list[Finding]:
     """What couldn't be read, as findings: a page is read without its warnings."""
     advice = "Measure it again, or delete its folder: the report is without it."
     damaged = [why for s in reading.sources for why in s.damaged]
@@ -279,6 +279,6 @@ def _unfinished(sources: Sequence[Source]) -> int:
             settled = {*folder.done(), *folder.skipped()}
             for p in folder.study().trials:
                 key = (p.place.study, p.place.id)
-                failed = (folder.run(p.place).path / "failed.json").exists()  # whatever it tells
+                failed = (folder.run(p.place).path / "failed.json").exists()  # whatever it holds
                 left[key] = left.get(key, True) and p.place.id not in settled and not failed
     return sum(left.values())

@@ -16,7 +16,7 @@ from dyno.facts.study import PlannedTrial
 from dyno.report.timeline import Detail, bars_of_records, bars_of_samples, moments
 from dyno.store.rows import read_row, row_without
 from dyno.store.run import Run
-from dyno.store.shelf import find, kind_of, look_around, trial_folders
+from dyno.store.shelf import Shelf, find, kind_of, look_around, trial_folders
 from dyno.store.study import StudyFolder, failure_of
 
 _LONGEST = 255  # of a file's name
@@ -39,19 +39,25 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def spread(words: Iterable[str]) -> Iterator[str]:
-    """A folder that holds files and no runs is its files, but for what tells of the folder itself."""
+    """Replace a folder that holds files and no runs by its files, without its about.toml."""
     for word in words:
         if any(len(part) > _LONGEST for part in word.split("/")):  # to ask for it would be an error
             raise UsageError(f"There is no file, run or study of so long a name: {word[:60]}….")
         path = Path(word)
-        shelf = look_around(path) if path.is_dir() and kind_of(path) is None else None
-        if shelf is not None and not shelf.runs and not shelf.studies and not shelf.imports:
-            files = [p for p in sorted(path.iterdir()) if p.is_file() and not p.name.startswith(".")]
-            yield from (str(p) for p in files if p.name != "about.toml")
-            if not files:  # a folder of such folders
-                yield from spread(str(p) for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith("."))
-        else:
+        shelf = _shelf(path)
+        if shelf is None or shelf.runs or shelf.studies or shelf.imports:
             yield word
+            continue
+        inside = [p for p in sorted(path.iterdir()) if not p.name.startswith(".")]
+        if some := [str(p) for p in inside if p.is_file()]:
+            yield from (file for file in some if Path(file).name != "about.toml")
+        else:  # a folder of such folders
+            yield from spread(str(p) for p in inside if p.is_dir())
+
+
+def _shelf(path: Path) -> Shelf | None:
+    """Everything in a folder that is neither a run nor a study itself."""
+    return look_around(path) if path.is_dir() and kind_of(path) is None else None
 
 
 def read(word: str, runs: Path, samples: bool = True) -> Source:
@@ -69,15 +75,13 @@ def read(word: str, runs: Path, samples: bool = True) -> Source:
     path, part = _named(word, runs)
     kind = kind_of(path)
     if kind == "run":
-        return _source(word, path, [path], "run", samples, whole=True)
+        return _source(word, path, [path], [], "run", samples)
     if kind == "study":
         folders = trial_folders(path)
-        if part:
-            folders = _part(path, folders, part)
-        return _source(word, path, folders, "study", samples, studies=[path])
+        return _source(word, path, _part(path, folders, part) if part else folders, [path], "study", samples)
     shelf = look_around(path)
     folders = [*shelf.runs, *(p for study in shelf.studies for p in trial_folders(study))]
-    return _source(word, path, folders, "runs", samples, studies=shelf.studies)
+    return _source(word, path, folders, shelf.studies, "runs", samples)
 
 
 def _of_file(word: str) -> Source:
@@ -99,11 +103,7 @@ def _head(path: Path) -> bytes:
 
 def _named(word: str, runs: Path) -> tuple[Path, str]:
     """A path, or the name of something under `runs`; of a study, its trials that match what follows the colon."""
-    if (
-        Path(word).is_dir()
-        and kind_of(Path(word)) is None
-        and ((shelf := look_around(Path(word))).runs or shelf.studies)
-    ):
+    if (shelf := _shelf(Path(word))) is not None and (shelf.runs or shelf.studies):
         return Path(word), ""
     try:
         return find(word, runs), ""
@@ -132,10 +132,7 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
     return paths
 
 
-def _source(
-    word: str, path: Path, folders: list[Path], kind: str, samples: bool, whole: bool = False,
-    studies: Sequence[Path] = (),
-) -> Source:  # fmt: skip
+def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path], kind: str, samples: bool) -> Source:
     planned: dict[str, PlannedTrial] = {}
     damaged, readable = [], []
     for study in studies:
@@ -146,7 +143,7 @@ def _source(
         except StoreError as e:
             if kind == "study":
                 raise
-            damaged.append(str(e))  # its trials tell of themselves
+            damaged.append(str(e))  # its trials are read all the same
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
     rows, missing = [], []
@@ -159,7 +156,7 @@ def _source(
                 continue
             failure = failure_of(run)
         except StoreError as e:
-            if whole:
+            if kind == "run":
                 raise
             unread.append(Unread(0, str(e)))
             damaged.append(str(e))
@@ -169,7 +166,7 @@ def _source(
                 missing.append(row_without(p, str(folder), failure.text))
     if not rows and not missing:
         why = unread[0].why if unread else f"{path} holds no trial."
-        raise StoreError(f"{why} {'`dyno runs show` tells more.' if whole else ''}".strip())
+        raise StoreError(f"{why} {'`dyno runs show` tells more.' if kind == 'run' else ''}".strip())
     return Source(word, path, Document(str(path), f"dyno {kind}", rows, unread=unread), missing, readable, damaged)
 
 

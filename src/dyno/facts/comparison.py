@@ -7,7 +7,7 @@ import msgspec
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Scalar
 
-# Whence it is known how far a figure may be off. shared: a single run, held to vary as the other side's repeats do.
+# How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
@@ -40,7 +40,7 @@ class Difference(msgspec.Struct, frozen=True):
     p: float | None = None
     more_requests: int | None = None  # of each side, until a difference of this size would be found
     more_repeats: int | None = None
-    why: str = ""  # it can't be told, in words
+    why: str = ""  # there is no interval: why, in words
 
 
 class LeftOut(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Each figure bears the whole price: a million output tokens cost so much, their prompts come free (METHOD.md)."""
 
     currency: str
-    hour: float  # of what was measured; 0: no price of one is told, only of energy
+    hour: float  # of what was measured; 0: only the price of energy is known
     per_million_input: float | None = None
     per_million_output: float | None = None
     per_million_total: float | None = None
@@ -78,11 +78,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str  # 't12': the anchor of its facts in a page
     series: str  # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
     kind: RowKind
-    load: dict[str, Scalar]  # as points.point tells it: 'concurrency' → 64, 'input_len' → 512, 'dataset' → 'random'
+    load: dict[str, Scalar]  # as points.point has it: 'concurrency' → 64, 'input_len' → 512, 'dataset' → 'random'
     axes: dict[str, float]  # of AXES, those that it has
     verdict: Verdict
     label: str = ""  # the trial's whole name
-    tool: str = ""  # who measured; '' of a table that doesn't tell
+    tool: str = ""  # who measured; '' of a table that doesn't say
     figures: dict[str, Number] = {}  # as rows name them (facts/imported.py); empty where the trial failed
     completed: float | None = None  # requests, of all repeats
     failed: float | None = None

@@ -2,7 +2,7 @@
 
 A row is one result, whoever wrote it: a printed block, an object of a JSON file, a line of a CSV file or of a table,
 and a run of dyno's own. Figures bear vLLM's result keys as names (facts/metric.py), each with
-the definition of the tool that reckoned it (facts/definition.py): the same word means different numbers.
+the definition of the tool that calculated it (facts/definition.py): the same word means different numbers.
 """
 
 from typing import Literal, get_args
@@ -17,7 +17,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 
 RowKind = Literal["serve", "throughput", "latency", "micro", "quality"]
-# Who told a setting. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
+# Where a setting is from. block: the result itself. command: a command line. namespace: a tool's dump of its arguments.
 # heading: words above the result. environment: a dump of versions and devices. column: a column of its table.
 # progress: a progress bar. file: the file's name. log: an engine's log. user: not the file, but who imported it;
 # then there is no line.
@@ -40,7 +40,7 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of single requests or iterations, in the file's order. Empty: not told. Times in milliseconds."""
+    """Of single requests or iterations, in the file's order. Empty: unknown. Times in milliseconds."""
 
     input_lens: list[int] = []
     output_lens: list[int] = []
@@ -62,7 +62,7 @@ def place(file: str, line: int) -> str:
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: RowKind
     # vllm, sglang, llama-bench, lm-eval, guidellm, aiperf, inference-perf, inference-benchmarker, dyno;
-    # '' of a table that doesn't tell
+    # '' of a table that doesn't say
     tool: str
     form: Literal["block", "json", "csv", "table", "sql", "run"]
     file: str
@@ -71,7 +71,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     figures: dict[str, Figure]
     settings: dict[str, Setting] = {}  # by the names in facts/setting.py, else a flag as it was written (--swap-space)
     label: str = ""  # as its author calls it: a heading, a first column
-    series: str = ""  # what stands beside others in a comparison: an engine, a model, a machine; '' where not told
+    series: str = ""  # what stands beside others in a comparison: an engine, a model, a machine; '' where unknown
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if setting is None else setting.value
 
     def setting_location(self, name: str) -> str:
-        """Where a setting stands; the row, where the file doesn't tell it."""
+        """Where a setting stands; the row, where the file doesn't have it."""
         setting = self.settings.get(name)
         return place(self.file, setting.line) if setting is not None and setting.line else self.location
 
@@ -174,7 +174,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file, or one run or study of dyno's own."""
 
     file: str
-    format: str  # as it was told apart: 'markdown', 'vllm serve json', …
+    format: str  # as it was recognized: 'markdown', 'vllm serve json', …
     rows: list[Row] = []
     headings: list[Heading] = []
     tables: list[DocumentTable] = []

@@ -1,4 +1,4 @@
-"""A report: all that a page, a Markdown file or a picture is made of. Values only; nothing is reckoned after this."""
+"""A report: all that a page, a Markdown file or a picture is made of. Values only; nothing is calculated after this."""
 
 import msgspec
 

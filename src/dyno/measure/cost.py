@@ -18,7 +18,7 @@ _MILLION = 1e6
 
 
 class WorkRates(msgspec.Struct, frozen=True):
-    """What was done each second, of completed requests alone: what failed earns nothing. None: not told."""
+    """Work each second, of completed requests alone: what failed earns nothing. None: unknown."""
 
     input_per_s: float | None = None  # tokens
     output_per_s: float | None = None
@@ -27,13 +27,13 @@ class WorkRates(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The price that holds for a result. An hour is of the first that tells one; energy and a machine's size, which it
-    may not tell, of the next that do."""
+    """The price that holds for a result. An hour is of the first that has one; energy and a machine's size, which it
+    may lack, of the next that do."""
 
     price: Price
     by: str  # --price, prices.toml:3, the study, the result
     passed: list[str] = []  # rules that fit as well, behind the one that was taken
-    hour: float | None = None  # of all that was measured, where the result itself tells it and nobody else does
+    hour: float | None = None  # of all that was measured, where only the result itself has it
 
 
 # ---- which price ----

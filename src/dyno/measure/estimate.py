@@ -1,5 +1,5 @@
 """A figure of one side of a comparison, and how far it may be off: over repeats where there are some, else by what a
-single run tells of itself."""
+single run shows by itself."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALLOWED = 0.02
 
 
 def value_of(row: Row, metric: str) -> float | None:
-    """As it is told; a percentile that isn't, from the samples."""
+    """As reported; a percentile that isn't, from the samples."""
     if (value := row.get(metric)) is not None:
         return value if math.isfinite(value) else None
     if (parts := latency(metric)) is None:
@@ -40,7 +40,7 @@ def value_of(row: Row, metric: str) -> float | None:
 
 
 def samples_of(row: Row, stem: str) -> np.ndarray:
-    """Of completed requests in the order of sending, where that is told. In vLLM's files 0 stands for none."""
+    """Of completed requests in the order of sending, where that is known. In vLLM's files 0 stands for none."""
     s = row.samples
     if s is None or stem not in SAMPLED:
         return np.empty(0)
@@ -87,7 +87,7 @@ def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
 def _drawn(row: Row, stem: str, names: Sequence[str], effort: statistics.Effort) -> dict[str, Error]:
     values = samples_of(row, stem)
     blocks = None
-    if stem == "itl":  # gaps of one request stay together, as nearly as it is told where one ends
+    if stem == "itl":  # gaps of one request stay together, as nearly as it is known where one ends
         requests = samples_of(row, "e2el")
         blocks = max(len(requests) // statistics.block_length(requests), 4) if len(requests) > 8 else None
     errors = statistics.errors_of_requests(values, names, blocks, effort)
@@ -110,7 +110,7 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Erro
         if s is not None and (error := statistics.error_of_mean(s.speeds)) is not None:
             return _with(row, metric, value, len(s.speeds), error, "iterations")
         if (figure := row.figures.get(metric)) is not None and figure.deviation:
-            # Of how many is not told: then as if the next one alone were asked about.
+            # Of how many is unknown: then as if the next one alone were asked about.
             return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
         return Estimate(value, 1, why="of a single iteration it isn't known how far it may be off: repeat it")
     if metric in _BY_TIME:

@@ -45,7 +45,7 @@ _WEIGHTS = {  # bytes of a parameter, at least
     "q4_k": 0.54, "q4_0": 0.56, "awq": 0.5, "gptq": 0.5, "int4": 0.5, "w4a16": 0.5, "fp4": 0.5,
     "nvfp4": 0.5, "mxfp4": 0.5,
 }  # fmt: skip
-LEAST = 0.25  # of a parameter whose quantization isn't told
+LEAST = 0.25  # of a parameter whose quantization is unknown
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def same_model(a: Row, b: Row) -> bool:
 
 
 def bytes_each(quantization: object, dtype: object, name: str) -> float:
-    """Bytes of a parameter, at least: by what is told, else by the name, else by the smallest that there is."""
+    """Bytes of a parameter, at least: by the settings, else by the name, else by the smallest that there is."""
     for name_of_type in (quantization, dtype):
         low = str(name_of_type or "").lower()
         if low in _WEIGHTS:

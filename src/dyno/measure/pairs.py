@@ -23,7 +23,7 @@ _PASSING = {
 _ONE_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
 _MATCH, _MATCH_ACROSS_NAMES = 5e2, 5e4
-_ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it tells nothing
+_ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it says nothing
 _EXACT = 1e-9  # of a figure of which nobody says how it was rounded
 
 Group = list[Row]  # repeats of one setting
@@ -52,7 +52,7 @@ def key_of(row: Row) -> dict[str, Scalar]:
 
 
 def requests_of(row: Row) -> float | None:
-    """As many as were asked for; where that isn't told, as there were."""
+    """As many as were asked for; where that is unknown, as there were."""
     if (asked := row.number("num_prompts")) is not None:
         return asked
     completed = row.get("completed")
@@ -73,8 +73,8 @@ def groups(rows: Sequence[Row]) -> list[Group]:
 
 
 def _identity(row: Row) -> tuple[object, ...]:
-    """Of another tool's rows also the words beside them, and how many requests of what length there were: often that is
-    all that tells two lines of a table or two blocks of a log apart."""
+    """Of another tool's rows also the words beside them, and how many requests of what length there were: often only
+    that distinguishes two lines of a table or two blocks of a log."""
     each = input_each(row)
     named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
     settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if not passes(n))
@@ -82,14 +82,14 @@ def _identity(row: Row) -> tuple[object, ...]:
 
 
 def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
-    """In workload and load. What a file doesn't tell conflicts with nothing; a run of dyno's own tells all."""
+    """In workload and load. What a file lacks conflicts with nothing; a run of dyno's own has all."""
     one, other = key_of(a), key_of(b)
     sure = a.form == b.form == "run"
     for name in (*COMPARED, "num_prompts"):
         if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
             continue
         x, y = one.get(name), other.get(name)
-        if name == "rate":  # one that is told to be unlimited is told
+        if name == "rate":  # an unlimited rate is a known one
             x, y = x or (_unlimited(a) if y else None), y or (_unlimited(b) if x else None)
         if x != y and (sure or (x is not None and y is not None)):
             yield name, x, y

@@ -24,7 +24,7 @@ Point = tuple[tuple[str, Scalar], ...]
 
 
 def point(row: Row) -> Point:
-    """The load, as far as it is told. Of a serving benchmark that tells none, the requests that it completed."""
+    """The load, as far as it is known. Of a serving benchmark without one, the requests that it completed."""
     load = {name: v for name in LOAD if (v := row.setting(name)) is not None and (name != "rate" or finite_rate(row))}
     if row.kind == "serve" and not load.keys() & {*LEVELS, "num_prompts"} and (done := row.get("completed")):
         load["completed"] = done
@@ -32,7 +32,7 @@ def point(row: Row) -> Point:
 
 
 def finite_rate(row: Row) -> float | None:
-    """Requests offered each second; None where all were sent at once, or it isn't told."""
+    """Requests offered each second; None where all were sent at once, or it is unknown."""
     rate = row.number("rate")
     return rate if rate is not None and 0 < rate < AT_ONCE else None
 
@@ -62,7 +62,7 @@ def settings(row: Row) -> dict[str, Scalar]:
 
 
 def key(row: Row) -> tuple[object, ...]:
-    """Rows with the same one differ by their load alone, as far as it is told."""
+    """Rows with the same one differ by their load alone, as far as it is known."""
     section = row.section if row.form == "block" else ""
     return (row.file, row.kind, row.tool, row.form, row.table, identity(settings(row)), section)
 
@@ -90,7 +90,7 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows under the same load, as far as it is told."""
+    """Rows under the same load, as far as it is known."""
     groups: dict[tuple[str, Point], list[Row]] = {}
     for row in rows:
         if load := point(row):
@@ -100,7 +100,7 @@ def together(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def unsaid(load: Point) -> bool:
-    """Nobody tells which prompts: those of other lengths are then another load, and not a mistake."""
+    """The dataset is unknown: prompts of other lengths are then another load, and not a mistake."""
     return not any(name in ("dataset", "input_len") for name, _ in load)
 
 
@@ -136,7 +136,7 @@ def duration(row: Row) -> Figure | None:
 
 
 def requests_per_s(row: Row) -> float | None:
-    """By count and duration where both are told: the printed figure is often rounded to one digit."""
+    """By count and duration where both are known: the printed figure is often rounded to one digit."""
     done, took = row.get("completed"), duration(row)
     return done / took.value if done and took else row.get("request_throughput")
 
@@ -162,8 +162,8 @@ def sent(row: Row) -> tuple[float, str] | None:
         return done + failed, ""
     if (asked := row.number("num_prompts")) is None:
         return None
-    tellers = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
-    return asked, tellers.get(row.settings["num_prompts"].by, "the command")
+    sources = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
+    return asked, sources.get(row.settings["num_prompts"].by, "the command")
 
 
 def in_flight(row: Row, pace: str) -> float | None:

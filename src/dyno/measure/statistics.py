@@ -14,7 +14,7 @@ KNOWN_WITHIN, KNOWN_WITHIN_MS = 0.02, 0.1
 _NORMAL = 1e6  # degrees of freedom from which t is the normal distribution to six digits
 _ROWS = 200  # replicates at a time: a matrix of all would be large
 _FEWEST_BLOCKS = 4
-_MOST_BLOCKS = 500  # more tell no more: blocks may be longer than need be
+_MOST_BLOCKS = 500  # more say no more: blocks may be longer than need be
 # Of the length with the least mean error: blocks a little too long give an interval a little too wide, blocks too
 # short one that is too narrow (of 100 requests with a correlation of 0.5 a mean: 90 % for 95; without this, 86 %).
 _LONGER = 1.5
@@ -146,7 +146,7 @@ def _beta(a: float, b: float, x: float) -> float:
 # ---- the error of a figure of one run: its requests drawn again, in blocks ----
 #
 # Requests that are in flight together wait for the same steps of the engine, so neighbours are alike, and drawn one by
-# one they would seem to tell more than they do. They are drawn in blocks of consecutive ones instead, as long as their
+# one they would seem to say more than they do. They are drawn in blocks of consecutive ones instead, as long as their
 # likeness reaches. The seed is fixed: the same data give the same interval.
 
 
@@ -171,7 +171,7 @@ def errors_of_requests(
     values: np.ndarray, statistics: Sequence[str], blocks: int | None = None, effort: Effort = WHOLE
 ) -> dict[str, Error]:
     """`values` in the order of sending, all above zero; `statistics`: mean, median, p99. Those that the data can't
-    answer for are absent. `blocks`: how many, where something else than the values tells."""
+    answer for are absent. `blocks`: how many, where something else than the values decides."""
     n = len(values)
     if n < 2 * _FEWEST_BLOCKS:
         return {}

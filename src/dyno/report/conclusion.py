@@ -120,7 +120,7 @@ def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[s
     """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
     b, a = contest.ranked[:2]
     sides = [_sampled(e.rows, detail) for e in (a, b)]
-    # Each at its own best load, they are held together all the same: that is what the answer does.
+    # Each at its own best load, they are compared all the same: that is what the answer does.
     loads_differ = level(a) != level(b)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
@@ -295,7 +295,7 @@ def _costs(
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
-    """Of a million tokens, by which tokens and in what money: these are never held against each other."""
+    """Of a million tokens, by which tokens and in what money: these are never compared with each other."""
     out: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
     for e in entries:
         if e.cost is not None and e.cost.hour:

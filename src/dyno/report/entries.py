@@ -234,7 +234,7 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     first, single = figures[0], len(figures) == 1
     value = first.value if single else mean(f.value for f in figures)
     if metric(name).sums and len(rows) > 1:
-        value *= len(rows)  # also where one of them doesn't tell it: else it wouldn't fit what the others sum up to
+        value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
     low = high = None
     if known is not None and known.error is not None and known.error > _TIED and value > 0:
         reach = quantile(0.975, known.df) * known.error

@@ -1,7 +1,7 @@
 """Under which load each result of a report was measured, and the name of its series: made of what differs among all
 results but for the load.
 
-Two results with one name and one load are repeats of each other. What can't be told to be that gets a name of its own.
+Two results with one name and one load are repeats of each other. Any other result gets a name of its own.
 """
 
 import re
@@ -30,21 +30,21 @@ _LOAD_WORD = re.compile(
 
 
 class Loads:
-    """The loads of all results together: where a file tells neither dataset nor lengths, only the others say whether
+    """The loads of all results together: where a file has neither dataset nor lengths, only the others say whether
     79.5 and 82.1 tokens a prompt are one workload."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
         asked = sorted({n for row in rows if (n := row.number("input_len")) is not None and row.form != "run"})
         means = {length for row in rows if (length := _mean_length(row)) is not None}
-        # A mean near a length that another result tells is of that workload.
+        # A mean near a length that another result has is of that workload.
         self._asked = {m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)}
         self._lengths = _alike(means - self._asked.keys())
 
     def load(self, row: Row) -> dict[str, Scalar]:
         """As points.point has it, and the length of prompts where that is all that is known of them."""
         load = dict(point(row))
-        if row.form == "run":  # which tells all of it
+        if row.form == "run":  # which has all of it
             load |= {name: short(value) for name in OWN if (value := row.setting(name)) is not None}
         if (asked := self._asked.get(_mean_length(row) or -1.0)) is not None:
             return load | {"input_len": int(asked) if asked.is_integer() else asked}
@@ -86,7 +86,7 @@ class Loads:
 
 
 def _mean_length(row: Row) -> float | None:
-    """The mean length of prompts, where nobody tells which they were."""
+    """The mean length of prompts, where the dataset is unknown."""
     silent = row.form != "run" and row.kind in ("serve", "throughput") and row.setting("dataset") is None
     each = input_each(row) if silent and row.number("input_len") is None else None
     return each if each is not None and each > 0 else None
@@ -172,7 +172,7 @@ def _is_load(word: str, numbers: set[str]) -> bool:
     return match is not None and any(f"{float(match[1]) * t:g}" in numbers for t in times)
 
 
-# ---- what tells apart those that have one name ----
+# ---- how results with the same name are distinguished ----
 
 
 def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
@@ -181,7 +181,7 @@ def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
     keys_of_loads = [loads.key(row) for row in rows]
 
     def distinct(keys: Sequence[str]) -> int:
-        """How many can be told from all others under their load."""
+        """How many differ from all others under their load."""
         each = zip(keys_of_loads, besides, strict=True)
         return len({(*load, *(str(b.get(k, "")) for k in keys)) for load, b in each})
 
@@ -256,13 +256,13 @@ def _settings(row: Row) -> dict[str, Scalar]:
 
 
 def _besides(row: Row) -> dict[str, Scalar]:
-    """Whatever else is told that is neither the load nor of one run alone."""
+    """All settings that are neither the load nor of one run alone."""
     rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k)}
     return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
 
 
 def _telling(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """Where some don't tell, nothing is known to differ; but who says nothing of a quantization has none."""
+    """Keys that differ. A missing value is no difference, except that no quantization given means none."""
     return [
         key
         for key in _differing(facts)

@@ -84,7 +84,7 @@ def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
     """And why that one."""
     each = [{_one_name(m[0]) for name in e.figures if (m := parts(name)) and m[1] == stem and m[0] not in _NO_LIMIT}
             for e in entries]  # fmt: skip
-    each = [names for names in each if names]  # who doesn't tell this latency at all can't meet a limit of it
+    each = [names for names in each if names]  # a result without this latency can't meet a limit of it
     if not each:
         return _PREFERRED, "no result tells one"
     shared = set.intersection(*each)
@@ -178,7 +178,7 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
 
 
 def failed_share(entry: Entry) -> float:
-    """Of the requests that were sent; by what was asked for where failures aren't told."""
+    """Of the requests that were sent; by what was asked for where failures are unknown."""
     done, failed = entry.completed, entry.failed
     asked = entry.load.get("num_prompts", entry.settings.get("num_prompts"))
     if failed is None and done is not None and isinstance(asked, int | float) and not isinstance(asked, bool):
@@ -188,7 +188,7 @@ def failed_share(entry: Entry) -> float:
 
 
 def _fastest(entries: Sequence[Entry]) -> Entry | None:
-    """By output tokens; by all tokens where some tell no other speed."""
+    """By output tokens; by all tokens where some have no other speed."""
     speeds = [[entry.value(name) for entry in entries] for name in TOKEN_THROUGHPUTS]
     shared = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
     known = [(speed, entry) for speed, entry in zip(shared, entries, strict=False) if speed is not None]
@@ -196,7 +196,7 @@ def _fastest(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
-    """What came nearest, and what was left out of account; where one was chosen, only who doesn't tell."""
+    """What came nearest, and what was left out of account; where one was chosen, only results without the latency."""
     out = []
     slow = [c for c in candidates if c.why == "slow"]
     if slow and not chosen:
@@ -322,7 +322,7 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
         contest = Contest(speed, kind, about, [_leader(some, speed) for some in able.values()])
         if axis != "rate" or contest.lead() >= ALIKE:
             return contest
-    # Where all serve what is offered, or tell no speed, who answers sooner leads: at the highest load that all have.
+    # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
     wait = shared(WAITS)
     levels = set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
     if wait is None or not levels:

@@ -52,7 +52,7 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
 
 
 def bars_of_samples(s: Samples) -> list[Bar]:
-    """Of another tool's file, where it tells when each request was sent."""
+    """Bars of another tool's file, where it has the time at which each request was sent."""
     if not s.starts_s or not len(s.starts_s) == len(s.ttfts_ms) == len(s.e2els_ms):
         return []
     zero = min(s.starts_s)

@@ -7,7 +7,7 @@ failed) stands NaN, which no comparison is true of.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import stdev
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 _TOOL = "dyno"
-_KINDS: dict[str, RowKind] = {"serve": "serve", "throughput": "throughput", "latency": "latency", "micro": "micro"}
 # Engine settings that rows call the same.
 _ENGINE = (
     "quantization", "kv_cache_dtype", "dtype", "tensor_parallel", "pipeline_parallel", "replicas", "max_num_seqs",
@@ -97,7 +96,7 @@ def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
 
 def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, **more: Any) -> Row:
     return Row(
-        kind=_KINDS.get(trial.kind, "serve"),
+        kind=cast("RowKind", trial.kind),  # a trial's kinds are a row's
         tool=_TOOL,
         form="run",
         file=file,
@@ -204,44 +203,49 @@ def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
     }
 
 
-def _of_serving(s: Summary) -> dict[str, Figure]:
+def _figures(s: Summary | OfflineSummary, inputs: int, outputs: int, **more: float | None) -> dict[str, Figure]:
     values: dict[str, float | None] = {
         "completed": s.completed,
         "failed": s.failed,
         "duration_s": s.duration_s,
-        "total_input_tokens": s.total_input_tokens,
-        "total_output_tokens": s.total_output_tokens,
-        "total_tokens": s.total_input_tokens + s.total_output_tokens,
-        "peak_concurrency": s.client.streams_peak,
-        "concurrency_mean": s.client.streams_mean,
-        "cached_input_tokens": s.cached_input_tokens,
-        "request_throughput": s.request_throughput,
-        "request_goodput": s.goodput,
-        "input_throughput": s.total_input_tokens / s.duration_s if s.duration_s else None,
-        "output_throughput": s.output_throughput,
-        "total_token_throughput": s.total_token_throughput,
-        "peak_output_throughput": s.peak_output_tokens_per_s,
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "total_tokens": inputs + outputs,
+        **more,
     }
-    figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+
+
+def _of_serving(s: Summary) -> dict[str, Figure]:
+    figures = _figures(
+        s,
+        s.total_input_tokens,
+        s.total_output_tokens,
+        peak_concurrency=s.client.streams_peak,
+        concurrency_mean=s.client.streams_mean,
+        cached_input_tokens=s.cached_input_tokens,
+        request_throughput=s.request_throughput,
+        request_goodput=s.goodput,
+        input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
+        output_throughput=s.output_throughput,
+        total_token_throughput=s.total_token_throughput,
+        peak_output_throughput=s.peak_output_tokens_per_s,
+    )
     for stem in ("ttft", "tpot", "itl", "e2el", "queue"):
         figures |= _distribution(stem, getattr(s, stem), definition(_TOOL, stem))
     return figures
 
 
 def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:
-    values: dict[str, float | None] = {
-        "completed": s.completed,
-        "failed": s.failed,
-        "duration_s": s.duration_s,
-        "total_input_tokens": s.input_tokens,
-        "total_output_tokens": s.output_tokens,
-        "total_tokens": s.input_tokens + s.output_tokens,
-        "concurrency_mean": s.in_flight_mean,
-        "cached_input_tokens": s.cached_input_tokens,
-        "acceptance_rate": s.speculation.acceptance if s.speculation else None,
-        "acceptance_length": s.speculation.tokens_per_step if s.speculation else None,
-    }
-    figures = {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    figures = _figures(
+        s,
+        s.input_tokens,
+        s.output_tokens,
+        concurrency_mean=s.in_flight_mean,
+        cached_input_tokens=s.cached_input_tokens,
+        acceptance_rate=s.speculation.acceptance if s.speculation else None,
+        acceptance_length=s.speculation.tokens_per_step if s.speculation else None,
+    )
     if s.kind == "micro":
         # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
         tool = "llama-bench" if any(i.reported for i in measured) else _TOOL
@@ -275,30 +279,22 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
     rows = sorted(records, key=lambda r: r.sent_ns)
     if not rows:
         return None
-    completed = [r if r.error is None else None for r in rows]
-    itls: list[float] = []
-    if not s.itl.bounds:
-        for r in rows:
-            if r.error is None:
-                itls.extend((np.diff(np.array(timing.likely_ns(r), dtype=np.int64)) / NS_PER_MS).tolist())
+    completed = [] if s.itl.bounds else [r for r in rows if r.error is None]
 
     def each(known: Latency, latency: Callable[[Record], Span | None]) -> list[float]:
-        return [] if known.bounds else [_ms(latency(r)) if r is not None else math.nan for r in completed]
+        spans = [] if known.bounds else [latency(r) if r.error is None else None for r in rows]
+        return [math.nan if span is None else span.middle / NS_PER_MS for span in spans]
 
     return Samples(
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
-        output_lens=[(r.output_tokens or 0) if r is not None else 0 for r in completed],
+        output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
         tpots_ms=each(s.tpot, timing.tpot_ns),
         e2els_ms=each(s.e2el, timing.e2el_ns),
-        itls_ms=itls,
+        itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],
         starts_s=[seconds(r.sent_ns) for r in rows],
         errors=[r.error or "" for r in rows],
     )
-
-
-def _ms(span: Span | None) -> float:
-    return math.nan if span is None else span.middle / NS_PER_MS
 
 
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:
