@@ -9,7 +9,7 @@ from dyno.facts.chart import Chart
 from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Cost, Entry, Memory, Number
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
-from dyno.facts.imported import Cell, Table
+from dyno.facts.imported import DocumentCell, DocumentTable
 from dyno.facts.report import AuthorsTable, Best, CommandText, Report, Sheet, Words
 
 ENGINES = {"vLLM 0.11.0": 1.0, "SGLang 0.5.2": 1.08, "TGI 3.3.4": 0.74}
@@ -112,8 +112,9 @@ def of(entries: list[Entry], **fields: Any) -> Report:
         "best": [Best(first, "512 in, 128 out", entries[1].id if len(entries) > 1 else None),
                  Best(first, "4096 in, 512 out", None, "lowest p99 TTFT was 588 ms, at 1 stream")],
         "prices": ["NVIDIA H100: $2.50 an accelerator-hour (list price of 2025-11)", "electricity: $0.12 a kWh"],
-        "tables": [AuthorsTable("README.md", Table(41, ["engine", "TTFT (ms)", "tok/s"], [
-            [Cell("vLLM"), Cell("123.40"), Cell("2,310.0", True)], [Cell("TGI"), Cell("98.05", True), Cell("1790")]],
+        "tables": [AuthorsTable("README.md", DocumentTable(41, ["engine", "TTFT (ms)", "tok/s"], [
+            [DocumentCell("vLLM"), DocumentCell("123.40"), DocumentCell("2,310.0", True)],
+            [DocumentCell("TGI"), DocumentCell("98.05", True), DocumentCell("1790")]],
             [43, 44], "Results"))],
         "rigs": [Sheet("h100-a", [("accelerators", "8 × NVIDIA H100 80GB HBM3"), ("driver", "570.86.15"),
                                   ("processor", "2 × Xeon 8480C, 112 cores"), ("memory", "2.0 TiB")],

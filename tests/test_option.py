@@ -17,7 +17,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Field, Option, fields
 from dyno.study.cells import CELLS, converted
-from dyno.study.document import Document
+from dyno.study.document import TomlDocument
 from dyno.transport import Transport
 
 STRUCTS = (EngineSpec, ContainerSpec, LoadSpec, OfflineSpec, TrialSpec, WorkloadSpec, Transport)
@@ -43,7 +43,7 @@ def test_a_flag_and_a_study_key_refuse_the_same_values(field: Field, capsys: pyt
     assert main(["bench", command, f"{flag}={value:g}"]) == UsageError.exit_code
     assert f"dyno: {flag} " in capsys.readouterr().err
     hint = next(keys[field.name] for keys in CELLS.values() if field.name in keys)
-    document = Document("", "a study")
+    document = TomlDocument("", "a study")
     whole = int(value) if value == int(value) else value
     converted(document, (field.name,), hint, whole)
     with pytest.raises(UsageError, match=f"{field.name}: .*, and is "):

@@ -17,7 +17,7 @@ import pytest
 import reports
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Cell, Table
+from dyno.facts.imported import DocumentCell, DocumentTable
 from dyno.facts.report import AuthorsTable, CommandText, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
@@ -52,7 +52,8 @@ def hostile() -> Report:
         entries, title=bad, created=bad, dyno=bad, about=bad, sources=list(HOSTILE), prices=list(HOSTILE), again=bad,
         words=Words(bad, bad, [bad], [bad], [bad]), rigs=[sheet], engines=[sheet], commands=[CommandText(bad, bad)],
         definitions={bad: bad}, target={"p99_ttft_ms": 1.0},
-        tables=[AuthorsTable(bad, Table(1, [bad, bad], [[Cell(bad, True), Cell(bad)]], [2], bad))],
+        tables=[AuthorsTable(
+            bad, DocumentTable(1, [bad, bad], [[DocumentCell(bad, True), DocumentCell(bad)]], [2], bad))],
     )  # fmt: skip
 
 

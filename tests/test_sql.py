@@ -28,7 +28,7 @@ from dyno.measure import timing
 from dyno.report.result_json import build
 from dyno.store import sql
 from dyno.store.run import Run
-from dyno.store.sql import TABLES, Tables
+from dyno.store.sql import TABLES, RunTables
 from dyno.store.study import Failure, StudyFolder, write_failure
 from dyno.units import NS_PER_MS
 
@@ -236,7 +236,7 @@ def test_without_a_query_tables_and_columns_are_told(home: Path, capsys: pytest.
     out = capsys.readouterr().out
     for words in (*TABLES, "p99_ttft_ms", "chunk_ns", 'dyno sql "select'):
         assert words in out
-    assert not [row for row in Tables(home / "runs").columns() if not row[3]], "a column without a word about it"
+    assert not [row for row in RunTables(home / "runs").columns() if not row[3]], "a column without a word about it"
 
 
 # ---- how it is printed ----
@@ -332,7 +332,7 @@ def test_hundreds_of_trials_are_asked_within_seconds(home: Path, measured: Path)
         (folder / "trial.json").write_bytes(manifest)
         (folder / "summary.json").write_bytes(result)
     before = time.process_time()
-    assert list(Tables(home / "many").ask("select count(*) from trials").rows) == [(300,)]
+    assert list(RunTables(home / "many").ask("select count(*) from trials").rows) == [(300,)]
     assert time.process_time() - before < 3
 
 
@@ -351,7 +351,7 @@ def ten(tmp_path: Path) -> Path:
 
 def test_requests_of_small_runs_fit_into_a_small_memory_whatever_the_threads(ten: Path) -> None:
     for threads, memory in ((8, "1GB"), (64, "1GB"), (64, "200MB")):
-        tables = Tables(ten)
+        tables = RunTables(ten)
         tables._db.execute(f"SET threads = {threads}")
         tables._db.execute(f"SET memory_limit = '{memory}'")
         assert list(tables.ask("select count(*), max(ttft_ms) from requests").rows) == [(200, 3e-6)]
@@ -361,7 +361,7 @@ def test_a_record_of_many_megabytes_is_read(ten: Path) -> None:
     long = Record(0, 1, 2, 9, 3, 4, text="x" * (40 << 20))
     with (ten / "r3/records.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(long) + b"\n")
-    assert list(Tables(ten).ask("select max(length(text)) from requests").rows) == [(40 << 20,)]
+    assert list(RunTables(ten).ask("select max(length(text)) from requests").rows) == [(40 << 20,)]
 
 
 @pytest.mark.parametrize("sizes", [[1], [1, 5, 1, 1, 9, 2], [9, 1, 1, 1], [1] * 50, [3, 3, 3, 8]])
@@ -382,13 +382,13 @@ def test_a_file_that_is_damaged_is_left_out_and_the_others_answer(ten: Path) -> 
     (ten / "r3/records.jsonl").unlink()
     (ten / "r3/records.jsonl").mkdir()
     (ten / "r4/telemetry.jsonl").write_text('{"at_ns": 1, "source": "host", "values": {"a": 1}}\n{"at_ns": 2, "val')
-    tables = Tables(ten)
+    tables = RunTables(ten)
     assert list(tables.ask("select count(*) from requests").rows) == [(140,)]
     assert [str(ten / name / "records.jsonl") in " ".join(tables.unreadable) for name in ("r1", "r2", "r3")] == [
         True
     ] * 3
     assert len(tables.unreadable) == 3
-    assert list(Tables(ten).ask("select count(*) from telemetry").rows) == [(1,)]
+    assert list(RunTables(ten).ask("select count(*) from telemetry").rows) == [(1,)]
 
 
 @pytest.mark.parametrize("how", [[], ["--csv"], ["--json"], ["--markdown"]])

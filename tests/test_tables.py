@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dyno.facts.imported import Cell, Row, Table
+from dyno.facts import setting
+from dyno.facts.imported import DocumentCell, DocumentTable, Row
 from dyno.facts.metric import better
 from dyno.results.columns import Meaning, meaning, statistic
 from dyno.results.printed import Printed, printed
@@ -15,11 +16,11 @@ from dyno.results.tables import rows_of
 FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def table(text: str, line: int = 1) -> Table:
+def table(text: str, line: int = 1) -> DocumentTable:
     """Of Markdown, as an author writes it."""
     lines = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in text.strip().splitlines()]
-    body = [[Cell(cell.strip("*"), cell.startswith("**")) for cell in row] for row in lines[2:]]
-    return Table(line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results")
+    body = [[DocumentCell(cell.strip("*"), cell.startswith("**")) for cell in row] for row in lines[2:]]
+    return DocumentTable(line, lines[0], body, list(range(line + 2, line + len(lines))), section="Results")
 
 
 def rows(text: str, form: Literal["table", "csv"] = "table") -> list[Row]:
@@ -539,8 +540,8 @@ CELLS = st.text(max_size=12) | st.sampled_from(["1.5", "12 ± 3", "8xH100", "Req
 @FUZZ
 @given(st.lists(TITLES, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=5))
 def test_any_table_is_answered(header: list[str], body: list[list[str]]) -> None:
-    cells = [[Cell(text) for text in row] for row in body]
-    for row in rows_of(Table(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
+    cells = [[DocumentCell(text) for text in row] for row in body]
+    for row in rows_of(DocumentTable(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
         assert row.figures
 
 
@@ -550,3 +551,19 @@ def test_any_title_is_answered(title: str) -> None:
     meaning(title)
     statistic(title)
     printed(title)
+
+
+@pytest.mark.parametrize("fields", [("both", "titles"), ("both", "flags"), ("labels",)])
+def test_a_name_that_others_have_for_a_setting_means_one(fields: tuple[str, ...]) -> None:
+    words = [
+        word for alias in setting.ALIASES for field in fields for word in getattr(alias, field).split(", ") if word
+    ]
+    assert len(words) == len(set(words))
+
+
+def test_a_flag_means_the_same_setting_however_it_is_written() -> None:
+    assert {setting.of_flag(f) for f in ("--tensor-parallel-size", "tensor_parallel_size", "--tp")} == {
+        "tensor_parallel"
+    }
+    assert setting.of_flag("--no-enable-prefix-caching") == "-prefix_caching"
+    assert setting.of_flag("--device") == "" and meaning("Device") == Meaning("accelerator", figure=False)

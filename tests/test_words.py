@@ -8,7 +8,7 @@ import pytest
 from dyno.audit import claims, numbers, wording
 from dyno.audit.audit import REPORTS
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Cell, Document, Figure, Heading, Passage, Row, Setting, Table
+from dyno.facts.imported import Document, DocumentCell, DocumentTable, Figure, Heading, Passage, Row, Setting
 from dyno.facts.metric import better, leads
 
 
@@ -263,20 +263,30 @@ def test_an_empty_section_is_a_note_where_nothing_is_measured_or_the_next_one_ha
 
 
 def test_a_figure_multiplied_in_a_table_was_not_run() -> None:
-    cells = [[Cell("Long prompts"), Cell("Total TPS: 8424.86"), Cell("Total TPS: 7787.17x2 (+84.9%)")]]
-    table = Table(3, ["Case", "Baseline", "Optimized"], cells, [5])
+    cells = [
+        [
+            DocumentCell("Long prompts"),
+            DocumentCell("Total TPS: 8424.86"),
+            DocumentCell("Total TPS: 7787.17x2 (+84.9%)"),
+        ]
+    ]
+    table = DocumentTable(3, ["Case", "Baseline", "Optimized"], cells, [5])
     (finding,) = said(numbers.extrapolated, Document("r.md", "markdown", tables=[table]))
     assert (
         finding.code == "comparability.extrapolated"
         and finding.locations == ["r.md:5"]
         and "7787.17 is multiplied by 2" in finding.text
     )
-    shapes = Table(3, ["GPU", "Size"], [[Cell("8x7B"), Cell("2 x 80 GB, 1.5x faster, v1.2x")]], [5])
+    shapes = DocumentTable(
+        3, ["GPU", "Size"], [[DocumentCell("8x7B"), DocumentCell("2 x 80 GB, 1.5x faster, v1.2x")]], [5]
+    )
     assert said(numbers.extrapolated, Document("r.md", "markdown", tables=[shapes])) == []
 
 
 def percentages(*rows: tuple[str, str, str]) -> list[str]:
-    table = Table(1, ["Case", "Before", "After"], [[Cell(c) for c in r] for r in rows], list(range(3, 3 + len(rows))))
+    table = DocumentTable(
+        1, ["Case", "Before", "After"], [[DocumentCell(c) for c in r] for r in rows], list(range(3, 3 + len(rows)))
+    )
     return [f.locations[0] for f in said(numbers.percentages, Document("r.md", "markdown", tables=[table]))]
 
 
@@ -314,9 +324,15 @@ def test_a_text_with_figures_or_without_a_promise_keeps_its_title() -> None:
     assert said(wording.no_figures, doc("Fine.", title=title, rows=[row(output_throughput=1.0)])) == []
     assert said(wording.no_figures, doc("Install it.", title="An engine for everybody")) == []
     assert said(wording.no_figures, doc("Judges agree.", title="What makes good LLM benchmarks")) == []
-    cells = [[Cell("4090 24GB"), Cell("127.74"), Cell("OOM")], [Cell("H100"), Cell("144.49 ± 0.3"), Cell("67.79")]]
+    cells = [
+        [DocumentCell("4090 24GB"), DocumentCell("127.74"), DocumentCell("OOM")],
+        [DocumentCell("H100"), DocumentCell("144.49 ± 0.3"), DocumentCell("67.79")],
+    ]
     unread = Document(
-        "r.md", "markdown", headings=[Heading(1, 1, title)], tables=[Table(3, ["GPU", "8B", "70B"], cells, [5, 6])]
+        "r.md",
+        "markdown",
+        headings=[Heading(1, 1, title)],
+        tables=[DocumentTable(3, ["GPU", "8B", "70B"], cells, [5, 6])],
     )
     assert said(wording.no_figures, unread) == []
 
@@ -335,7 +351,7 @@ def test_values_that_are_listed_below_and_are_not() -> None:
 def test_values_that_are_listed_below() -> None:
     promise = "Suggested values for various models are listed below."
     assert said(wording.dangling, doc(promise, "8B: 256", "70B: 512")) == []
-    below = Table(13, ["model", "value"], [], [])
+    below = DocumentTable(13, ["model", "value"], [], [])
     passages = [Passage(10, promise)]
     headings = [Heading(1, 1, "R"), Heading(30, 1, "S")]
     assert said(wording.dangling, Document("r.md", "markdown", [], headings, [below], passages)) == []

@@ -248,17 +248,13 @@ _VERB = re.compile(
     r"(?P<degree>higher|lower|better|greater|worse)\s(?P<noun>[\w()/ -]{3,50}?)\s(?:than|compared (?:to|with)))\s",
     re.I,
 )  # fmt: skip
+# Not a plain statement, or under a condition that rows don't have.
 _UNSURE = re.compile(
     r"\b(?:not|never|neither|nor|no longer|cannot|should|may|might|could|would|will|expect(?:ed|s)?|expectation|likely|"
     r"probably|possibly|perhaps|theor\w+|ideally|hypothe\w+|if|claims?|claimed|reported(?:ly)?|according to|seems?|"
     r"appears?|previous(?:ly)?|prior|earlier|official|whether|unless|assum\w+|estimat\w+|projected|goal|target|"
-    r"blog|paper|authors?|announce\w*|documentation|et al|why|how)\b|n[’']t\b|\?\s?$",
-    re.I,
-)
-# Conditions that rows don't hold.
-_CONDITION = re.compile(
-    r"\b(?:same (?:latency|cost|price|power|budget)|per (?:gpu|dollar|watt|device|user)|when|while|with(?:out)? \w+ "
-    r"(?:enabled|disabled|on|off)|in (?:theory|terms of (?:memory|power)))\b",
+    r"blog|paper|authors?|announce\w*|documentation|et al|why|how|when|while|per (?:gpu|dollar|watt|device|user)|"
+    r"same (?:latency|cost|price|power|budget)|with(?:out)? \w+ (?:enabled|disabled|on|off))\b|n[’']t\b|\?\s?$",
     re.I,
 )
 
@@ -283,12 +279,12 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
         clause, rest = sentence[start:end], sentence[verb.end() : end]
         one, others = names.before(sentence[start : verb.start()].split()), names.after(rest.split())
         at_loads = loads(clause)
-        if not one or not others or at_loads is None or _CONDITION.search(clause):
+        if not one or not others or at_loads is None:
             continue
         section_loads = [part for part in loads(section) or [] if part.variable not in {x.variable for x in at_loads}]
         universal = bool(at_loads) or bool(_ALL.search(clause))
         amount = (verb["a"] or verb["b"] or "").strip().lower()
-        for measure in _metrics(verb, rest, section):
+        for measure in dict.fromkeys(_metrics(verb, rest, section)):
             # 'exceeds in TTFT' may be said of the longer one.
             if measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass")):
                 continue
@@ -337,7 +333,7 @@ class Pair(NamedTuple):
         return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}"
 
 
-class Evidence(NamedTuple):
+class ClaimEvidence(NamedTuple):
     """One figure of the two sides in one table or file."""
 
     figure: str
@@ -354,7 +350,7 @@ class Evidence(NamedTuple):
         return pair, pair.describe(self.figure) + (f" ({count} of {len(self.pairs)} loads)" * (len(self.pairs) > 1))
 
 
-def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Evidence]:
+def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[ClaimEvidence]:
     ones, others = names.find(claim.one), names.find(claim.other)
     if set(ones) & set(others):  # the words don't distinguish the two
         return []
@@ -371,7 +367,7 @@ def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Evide
                     x, y = one.get(figure), other.get(figure)
                     if x is not None and y is not None and min(x, y) > 0:
                         places[key[0]].append(Pair(one, other, leads(figure, x, y)))
-                out += [Evidence(figure, pairs, claim.universal) for pairs in places.values()]
+                out += [ClaimEvidence(figure, pairs, claim.universal) for pairs in places.values()]
     return out
 
 
@@ -392,13 +388,9 @@ def claims(documents: Sequence[Document]) -> Iterator[Finding]:
         # The report's own rows first, then those of files given with it.
         pools = [Names(rows, by_author) for rows in (document.rows, data) for by_author in (True, False)]
         pools = [names for names in pools if 1 < len(names.rows) <= SIDES]
-        said: set[tuple[str, int]] = set()
         for passage in document.passages if pools else ():
-            for sentence in sentences(passage.text) if not passage.listing else ():
-                for finding in _judged(document, passage, sentence, pools):
-                    if (finding.text, passage.line) not in said:
-                        said.add((finding.text, passage.line))
-                        yield finding
+            for sentence in dict.fromkeys(sentences(passage.text)) if not passage.listing else ():
+                yield from _judged(document, passage, sentence, pools)
 
 
 def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
@@ -414,7 +406,7 @@ def _judged(document: Document, passage: Passage, sentence: str, pools: list[Nam
             return
 
 
-def _judge(claim: Claim, names: Names, readings: list[Evidence]) -> Iterator[Judgement]:
+def _judge(claim: Claim, names: Names, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     if all(reading.against() for reading in readings):
         worst = [reading.worst() for reading in readings[:4]]
         words = "; ".join(dict.fromkeys(words for _, words in worst))
@@ -427,7 +419,7 @@ def _judge(claim: Claim, names: Names, readings: list[Evidence]) -> Iterator[Jud
         yield from _mean_only(claim, names)
 
 
-def _amount(claim: Claim, readings: list[Evidence]) -> Iterator[Judgement]:
+def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     """'28 % higher', where no load of any reading has about that much."""
     number = float(re.findall(r"[\d.]+", claim.amount)[0])
     percent = "%" in claim.amount

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from html import unescape
 
 from dyno.audit.commands import without_secrets
-from dyno.facts.imported import Cell
+from dyno.facts.imported import DocumentCell
 from dyno.results.lines import TextLine
 
 LONGEST_ROW = 4_000  # characters of a table's row
@@ -64,24 +64,24 @@ def title(text: str) -> str:
     return bare.rstrip() if bare != whole and bare[-1:].isspace() else whole
 
 
-def cells(text: str) -> list[Cell]:
+def cells(text: str) -> list[DocumentCell]:
     inner = text.strip().removeprefix("|")
     inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
     return [cell(part.strip().replace("\\|", "|")) for part in re.split(r"(?<!\\)\|", inner, maxsplit=WIDEST)[:WIDEST]]
 
 
-def cell(text: str) -> Cell:
-    return Cell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))
+def cell(text: str) -> DocumentCell:
+    return DocumentCell(plain(text), bool(re.search(r"(\*\*|__)\S.{0,200}\1|<(?:b|strong)>", text)))
 
 
-def unwrapped(body: list[tuple[int, list[Cell]]]) -> list[tuple[int, list[Cell]]]:
+def unwrapped(body: list[tuple[int, list[DocumentCell]]]) -> list[tuple[int, list[DocumentCell]]]:
     """In a printed box, a line without a number goes on with the cells of the line above it."""
-    out: list[tuple[int, list[Cell]]] = []
+    out: list[tuple[int, list[DocumentCell]]] = []
     for number, cells in body:
         wrapped = any(not c.text for c in cells) and not any(re.match(r"\W{0,2}\d", c.text) for c in cells[1:])
         if out and wrapped and len(cells) == len(out[-1][1]):
             line, above = out[-1]
-            joined = [Cell(f"{a.text} {b.text}".strip(), a.bold) for a, b in zip(above, cells, strict=True)]
+            joined = [DocumentCell(f"{a.text} {b.text}".strip(), a.bold) for a, b in zip(above, cells, strict=True)]
             out[-1] = (line, joined)
         else:
             out.append((number, cells))
@@ -106,7 +106,7 @@ class _HtmlCell:
         return " ".join(unescape(_OTHER_TAG.sub(" ", "".join(self.parts))).split())
 
 
-def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[Cell]]]:
+def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[DocumentCell]]]:
     """Each row's line and its cells; a cell that spans several is repeated."""
     rows: list[tuple[int, list[_HtmlCell]]] = []
     current: _HtmlCell | None = None

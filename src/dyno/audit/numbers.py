@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Document, Figure, Passage, Row, Table
+from dyno.facts.imported import Document, DocumentTable, Figure, Passage, Row
 from dyno.facts.metric import THROUGHPUTS, better
 
 # ---- sums in words and listings ----
@@ -298,7 +298,7 @@ def percentages(d: Document) -> Iterator[Finding]:
         yield from _in_table(d.file, table)
 
 
-def _in_table(file: str, table: Table) -> Iterator[Finding]:
+def _in_table(file: str, table: DocumentTable) -> Iterator[Finding]:
     # The first column names the row: '2×q4k' is not a figure.
     rows = [(line, _numbers([c.text for c in cells[1:]])) for cells, line in zip(table.rows, table.lines, strict=False)]
     width = max((len(numbers) for _, numbers in rows), default=0)

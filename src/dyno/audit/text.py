@@ -12,7 +12,18 @@ import msgspec
 
 from dyno.audit import blocks, commands, markup
 from dyno.audit.markup import plain
-from dyno.facts.imported import Cell, Command, Document, Figure, Heading, Passage, Row, Setting, Table, Unread
+from dyno.facts.imported import (
+    Command,
+    Document,
+    DocumentCell,
+    DocumentTable,
+    Figure,
+    Heading,
+    Passage,
+    Row,
+    Setting,
+    Unread,
+)
 from dyno.facts.setting import LABELS
 from dyno.results import tables
 from dyno.results.lines import TextLine
@@ -59,7 +70,7 @@ class Walk:
         self.file, self.markdown = file, markdown
         self.rows: list[Row] = []
         self.headings: list[Heading] = []
-        self.tables: list[Table] = []
+        self.tables: list[DocumentTable] = []
         self.passages: list[Passage] = []
         self.commands: list[Command] = []
         self.environments = commands.Environments()
@@ -566,20 +577,24 @@ class Walk:
             return True
         self._aligned = None
         if table.body:
-            self._put_table(table.line, list(map(Cell, table.header)), [(n, list(map(Cell, r))) for n, r in table.body])
+            self._put_table(
+                table.line,
+                list(map(DocumentCell, table.header)),
+                [(n, list(map(DocumentCell, r))) for n, r in table.body],
+            )
         if table.misses(line.text):
             what = commands.without_secrets(", ".join(table.header))
             self._miss(line.number, "not below the titles", "lines" if table.body else "block", what)
         return False
 
-    def _put_table(self, line: int, header: list[Cell], body: list[tuple[int, list[Cell]]]) -> None:
+    def _put_table(self, line: int, header: list[DocumentCell], body: list[tuple[int, list[DocumentCell]]]) -> None:
         self._cells += sum(len(cells) for _, cells in body)
         if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
             self._tables_full = True
             self._miss(line, "More tables than are read of one file: those from here on are left out.", "lines")
             return
         titles = [cell.text for cell in header]
-        table = Table(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
+        table = DocumentTable(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())
         self.tables.append(table)
         words = self._recent_words
         if words is not None and not self._listing and (self._label is None or self._label[0] < words[0]):

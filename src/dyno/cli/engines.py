@@ -165,7 +165,7 @@ def show(options: argparse.Namespace) -> int:
         lines = [f"comes with dyno: {has['comes_with_dyno']}"] if has["comes_with_dyno"] else []
         for env in has["installed"]:
             state = human_bytes(env.size_bytes) if env.whole else "broken: its Python or binary is gone; install anew"
-            lines.append(f"{env.name}  {env.made[:10]}, Python {env.python_version}, {state}")
+            lines.append(f"{env.name}  {env.created[:10]}, Python {env.python_version}, {state}")
         if has["on_path"]:
             lines.append(f"on PATH: {has['on_path']}")
         for first, line in enumerate(lines or ["–"]):

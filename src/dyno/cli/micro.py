@@ -278,14 +278,14 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return dry_run(wanted)
 
-    from dyno.cli.progress import Line
+    from dyno.cli.progress import ProgressLine
     from dyno.conduct import offline
 
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
     printers = [Printer(form, wanted, file) for form, file in outputs]
     done, failed, cut = 0, 0, False
     try:
-        for outcome in offline.conduct(wanted, runs=options.runs, watcher=Line()):
+        for outcome in offline.conduct(wanted, runs=options.runs, watcher=ProgressLine()):
             row = result_row(outcome)
             done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
             if options.progress:

@@ -134,9 +134,9 @@ def run(options: argparse.Namespace) -> int:
     if options.output_json:
         _check_writable(options.output_json)
 
-    from dyno.cli.progress import Line
+    from dyno.cli.progress import ProgressLine
 
-    outcomes = list(offline.conduct([trial], runs=options.runs, watcher=Line()))
+    outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted before the first iteration was over. Nothing was measured.")
     [outcome] = outcomes

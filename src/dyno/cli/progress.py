@@ -81,7 +81,7 @@ def writable() -> bool:
     return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
-class Line(Watcher):
+class ProgressLine(Watcher):
     """One line that a load or an iteration draws over and over."""
 
     def __init__(self, bar: bool = True) -> None:

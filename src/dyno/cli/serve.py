@@ -132,14 +132,14 @@ def run(options: argparse.Namespace) -> int:
     if options.result_dir:
         _check_writable(Path(options.result_dir))
 
-    from dyno.cli.progress import Line
+    from dyno.cli.progress import ProgressLine
     from dyno.conduct.trial import serve
 
     outcome = serve(
         trial,
         runs=options.runs,
         headers=headers,
-        watcher=Line(bar=not options.disable_tqdm),
+        watcher=ProgressLine(bar=not options.disable_tqdm),
         keep_raw=options.keep_raw,
     )
     result = outcome.result

@@ -18,7 +18,7 @@ from dyno.errors import StoreError, UsageError
 from dyno.report.table import markdown, terminal, text_table, write_csv
 
 if TYPE_CHECKING:
-    from dyno.store.sql import Answer, Tables
+    from dyno.store.sql import QueryResult, RunTables
 
 _WIDEST = 100  # of a cell in the terminal; other forms have it whole
 _EXAMPLES = """examples:
@@ -47,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.runs.is_dir():
         print(f"dyno: no folder {options.runs}, so the tables are empty. --runs DIR looks elsewhere.", file=sys.stderr)
 
-    from dyno.store.sql import Tables
+    from dyno.store.sql import RunTables
 
-    tables = Tables(options.runs)
+    tables = RunTables(options.runs)
     # Python hears of a Ctrl-C when DuckDB is done. Nothing is written, so the process may end on the spot.
     with lent((signal.SIGINT,), signal.SIG_DFL):
         answer = tables.ask(query) if query is not None else None
@@ -75,7 +75,7 @@ def _query(options: argparse.Namespace) -> str | None:
     return sys.stdin.read(files.TEXT) if options.query == "-" else options.query
 
 
-def _tables(tables: "Tables") -> str:
+def _tables(tables: "RunTables") -> str:
     from dyno.store.sql import TABLES
 
     parts = []
@@ -85,7 +85,7 @@ def _tables(tables: "Tables") -> str:
     return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
 
 
-def _print(answer: "Answer", how: str | None) -> None:
+def _print(answer: "QueryResult", how: str | None) -> None:
     if how == "csv":
         write_csv(for_programs(), itertools.chain([answer.columns], answer.rows))
     elif how == "json":

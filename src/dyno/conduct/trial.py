@@ -5,7 +5,9 @@ serve: prepare → measure (warm up, drive) → finish (decode, summarize, check
 
 import contextlib
 import datetime
+import re
 import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,22 +19,26 @@ from dyno.checks.evidence import Evidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
-from dyno.conduct.records import check_warmup, key_came_back, keyed, records
 from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
 from dyno.engines.kinds import kind_of
-from dyno.errors import DynoError, Interrupted, NotSummedUp, UsageError
+from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
 from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Iteration
+from dyno.facts.record import Record
+from dyno.facts.request import Request
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url
+from dyno.load import decode
 from dyno.load.progress import Stop
-from dyno.load.spool import Spool
+from dyno.load.protocols import PROTOCOLS
+from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
+from dyno.measure.counting import Counting, length_is_known
 from dyno.measure.summary import Tally
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
@@ -40,6 +46,8 @@ from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer
+
+_CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -122,7 +130,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
                 Wire(warmup(trial, session, work.warmups), spool, stop=stop, core=session.core).drive()
-            check_warmup(run, trial, work.warmups, stop)
+            _check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
@@ -196,11 +204,11 @@ def finish(
 def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool) -> Outcome:
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
-    wordless = not keys_known and keyed(trial)
+    wordless = not keys_known and _keyed(trial)
     tally = Tally(trial)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
-    for record in run.write_records(records(run, manifest, client, tokenizer, wordless)):
+    for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
@@ -239,7 +247,7 @@ def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: b
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
     if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
         run.write_result(result)
-    if run.whole and (not keep_raw or wordless or key_came_back(run)):
+    if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
 
@@ -261,3 +269,86 @@ def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Un
     for record in run.records():
         tally.add(cuts.record(record))
     return freeze.unfrozen(tally.summary(cuts.client(client)))
+
+
+# ---- records: decoded, with settled token counts, without a key that a server sent back ----
+
+
+def _records(
+    run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None, wordless: bool
+) -> Iterator[Record]:
+    """Yield the run's records, decoded while its spool exists. `wordless`: without what a server may have repeated."""
+    if not run.spool_path.exists():
+        yield from run.records()
+        return
+    protocol = PROTOCOLS[manifest.trial.target.backend]
+    start, unasked = (client.start_ns, client.unasked) if client else (None, ())
+    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
+    settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
+    lengths = run.lengths()
+    if not lengths:
+        raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    for record in decode.records(run.spool_path, lengths, protocol, start, unasked):
+        settling.settle(record)
+        if wordless:
+            record.text, record.error_detail = "", ""
+            record.model = manifest.target.model if record.model == manifest.target.model else None
+            record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
+        yield _cleaned(record)
+
+
+def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
+    """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
+    failures."""
+    protocol = PROTOCOLS[trial.target.backend]
+    errors = [r for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol)) if r.error]
+    run.warmup_path.unlink()
+    if len(errors) == len(requests) and not stop.requested:
+        raise TargetError(
+            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
+            "was measured. Check --backend, --endpoint and --model."
+        )
+
+
+def _cleaned(record: Record) -> Record:
+    """Remove a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
+    for name in ("text", "model", "finish_reason", "error", "error_detail"):
+        setattr(record, name, secrets.clean(getattr(record, name)))
+    record.error_detail = record.error_detail[:300]  # after that: half a key is a leak too
+    return record
+
+
+def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
+    """Return a function that counts the tokens of an answer, as long as the tokenizer's server can be asked."""
+    if tokenizer is None:
+        return None
+    gone = False
+
+    def count(text: str) -> int | None:
+        nonlocal gone
+        if not gone:
+            try:
+                return max(tokenizer.count(text) - tokenizer.count(""), 0)
+            except TargetError:  # the server's own, and it has ended
+                gone = True
+        return None
+
+    return count
+
+
+def _keyed(trial: TrialSpec) -> bool:
+    """Whether its requests carried secrets, which are in no file."""
+    return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
+
+
+def _key_came_back(run: Run) -> bool:
+    """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    The spool has stars only over what came in one piece."""
+    if any(secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}" for r in run.records()):
+        return True
+    for raw in responses(run.spool_path) if run.spool_path.exists() else []:
+        for data in (raw, _CHUNK.sub(b"", raw)):
+            text = data.decode("utf-8", "replace")
+            if secrets.clean(text) != text:
+                return True
+    return False

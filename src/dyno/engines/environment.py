@@ -32,7 +32,7 @@ class Environment(msgspec.Struct, frozen=True):
     source: str | None  # as given with --from; a password in it is left out
     python: str  # its interpreter
     python_version: str
-    made: str  # UTC, ISO 8601
+    created: str = msgspec.field(name="made")  # UTC, ISO 8601
     packages: list[str]  # as `pip freeze` lists them
     size_bytes: int
     binary: str | None = None  # an engine that isn't a Python program, ready to run
@@ -60,7 +60,7 @@ def engines_folder() -> Path:
 def installed(kind: str | None = None) -> list[Environment]:
     """Return the environments by kind, the newest version first."""
     envs = [env for path in engines_folder().glob(f"*/{_MANIFEST}") if (env := read(path.parent))]
-    envs.sort(key=lambda env: (_order(env.version), env.made), reverse=True)
+    envs.sort(key=lambda env: (_order(env.version), env.created), reverse=True)
     envs.sort(key=lambda env: env.kind)
     return [env for env in envs if kind in (None, env.kind)]
 

@@ -182,7 +182,7 @@ class _Installation:
             source=_without_password(self._source) if self._source else None,
             python=str(python),
             python_version=facts["python_version"],
-            made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             packages=[_without_password(line) for line in frozen.stdout.splitlines()],
             size_bytes=sum(path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()),
             binary=str(Path(facts["packages"]) / self._recipe.binary) if self._recipe.binary else None,
@@ -268,7 +268,7 @@ def _as_wanted(env: Environment, python: str | None, say: Say) -> Environment:
                 f"{env.name} is there already, with Python {env.python_version} and not {version}. "
                 f"Run `dyno engines remove {env.name}` first."
             )
-    say(f"{env.name}: is there already, made {env.made}")
+    say(f"{env.name}: is there already, made {env.created}")
     return env
 
 

@@ -120,15 +120,15 @@ class Heading(msgspec.Struct, frozen=True, omit_defaults=True):
     empty: bool = False  # nothing follows before the next one of its level or above
 
 
-class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
+class DocumentCell(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str  # without marks of emphasis
     bold: bool = False
 
 
-class Table(msgspec.Struct, frozen=True, omit_defaults=True):
+class DocumentTable(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int  # of its header
     header: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[DocumentCell]]
     lines: list[int]  # of each row
     section: str = ""
 
@@ -177,7 +177,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str  # as it was recognized: 'markdown', 'vllm serve json', …
     rows: list[Row] = []
     headings: list[Heading] = []
-    tables: list[Table] = []
+    tables: list[DocumentTable] = []
     passages: list[Passage] = []
     commands: list[Command] = []
     environments: list[dict[str, Setting]] = []  # dumps of versions and devices

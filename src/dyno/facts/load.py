@@ -141,9 +141,9 @@ def words(load: Iterable[tuple[str, Scalar]]) -> str:
 
 def whole(load: Load) -> str:
     """All of a load, its dataset first: two that differ read differently."""
-    told = {k: v for k, v in load.items() if k != "dataset"}
-    rest = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in told.items() if not words([(k, v)])]
-    return ", ".join(filter(None, [str(load.get("dataset", "")), words(told.items()), *rest]))
+    named = {k: v for k, v in load.items() if k != "dataset"}
+    rest = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in named.items() if not words([(k, v)])]
+    return ", ".join(filter(None, [str(load.get("dataset", "")), words(named.items()), *rest]))
 
 
 def compared_words(load: Load) -> str:

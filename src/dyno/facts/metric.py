@@ -131,8 +131,8 @@ _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
 @lru_cache(4096)
 def latency(name: str) -> tuple[str, str] | None:
     """p99_ttft_ms → (p99, ttft)."""
-    found = _LATENCY.fullmatch(name)
-    return (found[1], found[2]) if found else None
+    match = _LATENCY.fullmatch(name)
+    return (match[1], match[2]) if match else None
 
 
 def stem_named(title: str) -> str | None:

@@ -4,7 +4,7 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import Table
+from dyno.facts.imported import DocumentTable
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class AuthorsTable(msgspec.Struct, frozen=True):
     """A table of somebody's report, to the letter."""
 
     file: str
-    table: Table
+    table: DocumentTable
 
 
 class Report(msgspec.Struct, frozen=True):

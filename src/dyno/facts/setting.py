@@ -18,7 +18,7 @@ class Alias(msgspec.Struct, frozen=True):
     labels: str = ""  # in printed lines above or in a block of results
 
 
-_TABLE = (
+ALIASES = (
     Alias("concurrency", "concurrency, max concurrency",
           "maximum concurrency, conc, concurrent requests, users, clients, concurrent users, concurrency level, c, "
           "maximum request concurrency, num concurrent requests, concurrencies, num concurrency, request concurrency, "
@@ -74,12 +74,12 @@ _TABLE = (
           titles="usd per hr, usd per hour, price per hour, cost per hour, usd hr, usd hour, usd/h"),
     Alias("date", titles="date"),
 )  # fmt: skip
-SETTINGS = tuple(alias.name for alias in _TABLE)
+SETTINGS = tuple(alias.name for alias in ALIASES)
 
 
 def _names(*fields: str) -> dict[str, str]:
     """From each name that others write in one of the fields to the setting."""
-    return {word: a.name for a in _TABLE for field in fields for word in getattr(a, field).split(", ") if word}
+    return {word: a.name for a in ALIASES for field in fields for word in getattr(a, field).split(", ") if word}
 
 
 TITLES = _names("both", "titles")

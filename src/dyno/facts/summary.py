@@ -162,13 +162,11 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def completed(self) -> int:
         """Requests."""
-        of = self.offline or self.served
-        return of.completed
+        return (self.offline or self.served).completed
 
     @property
     def duration_s(self) -> float:
-        of = self.offline or self.served
-        return of.duration_s
+        return (self.offline or self.served).duration_s
 
     @property
     def served(self) -> Summary:

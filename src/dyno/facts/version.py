@@ -5,8 +5,8 @@ import re
 
 def numbers(version: str) -> tuple[int, ...]:
     """0.6.3.post2.dev308 → (0, 6, 3); b6123 → (6123,). What can't be read sorts first."""
-    found = re.match(r"\D*(\d+(?:\.\d+)*)", version)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    match = re.match(r"\D*(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def before(version: str, other: str) -> bool:

@@ -76,8 +76,8 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
 
 def _latency(lengths: Sequence[int]) -> Distribution:
     """Its deviation is that of a sample, as of every other figure."""
-    found = distribution_ms(lengths, _PERCENTILES)
-    return msgspec.structs.replace(found, std=spread(n / NS_PER_MS for n in lengths).std)
+    known = distribution_ms(lengths, _PERCENTILES)
+    return msgspec.structs.replace(known, std=spread(n / NS_PER_MS for n in lengths).std)
 
 
 def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
@@ -111,9 +111,9 @@ def overall(parts: Sequence[tuple[int, int]]) -> Spread:
 
 def others_cpu(iterations: Sequence[Iteration]) -> float | None:
     """Cores kept busy by others, over the time of all."""
-    told = [(it.others_cpu, it.end_ns - it.start_ns) for it in iterations if it.others_cpu is not None]
-    whole = sum(length for _, length in told)
-    return sum(cores * length for cores, length in told) / whole if whole else None
+    speeds = [(it.others_cpu, it.end_ns - it.start_ns) for it in iterations if it.others_cpu is not None]
+    whole = sum(length for _, length in speeds)
+    return sum(cores * length for cores, length in speeds) / whole if whole else None
 
 
 def processed(a: Answer) -> int:
@@ -144,9 +144,9 @@ def _of_requests(
     """The mean over the requests of an iteration, and how that lies over the iterations."""
     means = []
     for it in iterations:
-        told = [v / unit(a) for a in it.answers if a.error is None and (v := value(a)) is not None and v > 0]
-        if told:
-            means.append(sum(told) / len(told))
+        known = [v / unit(a) for a in it.answers if a.error is None and (v := value(a)) is not None and v > 0]
+        if known:
+            means.append(sum(known) / len(known))
     return spread(means) if means else None
 
 
@@ -168,10 +168,10 @@ def _speed(
     """Tokens by the time in which at least one request was at it."""
     parts = []
     for it in iterations:
-        told = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
-        busy = union_ns([interval for _, interval in told])
+        known = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
+        busy = union_ns([interval for _, interval in known])
         if busy > 0:
-            parts.append((sum(count for count, _ in told), busy))
+            parts.append((sum(count for count, _ in known), busy))
     return overall(parts) if parts else None
 
 

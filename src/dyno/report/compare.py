@@ -159,28 +159,30 @@ def _digits(share: float) -> int:
 def sentences(p: Pairing) -> Iterator[str]:
     """Which is better where and by how much, or what it would take to tell."""
     for word in ("better", "worse", "higher", "lower"):
-        differences = [d for d in p.differences if d.word == word]
-        if differences:
-            speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in differences)
-            said = {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
+        if differences := [d for d in p.differences if d.word == word]:
             # Of single runs it is known that they differ, and not yet that their settings do.
             where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
-            yield f"{where} is {said}: {', '.join(map(_said, differences))}, {_how(differences)}."
-    perhaps = [d for d in p.differences if d.word.startswith("perhaps")]
-    if perhaps:
-        listed = ", ".join(f"{_said(d)} {d.word.removeprefix('perhaps ')}" for d in perhaps)
-        yield f"Perhaps: {listed}. Of {len(p.differences)} figures one may lie so by chance alone."
-    same = [d for d in p.differences if d.word == "no difference seen" and d.smallest is not None]
-    if same:
-        listed = ", ".join(f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)" for d in same)
-        yield f"No difference seen: {listed}."
-    open_ones = [d for d in p.differences if d.word == "can't tell" and d.smallest is not None]
-    if open_ones:
-        listed = ", ".join(
-            f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
-            for d in open_ones
-        )
-        yield f"Can't tell: {listed}."
+            listed = ", ".join(map(_said, differences))
+            yield f"{where} is {_in_words(word, differences)}: {listed}, {_how(differences)}."
+    if perhaps := [f"{_said(d)} {d.word[8:]}" for d in p.differences if d.word.startswith("perhaps ")]:
+        yield f"Perhaps: {', '.join(perhaps)}. Of {len(p.differences)} figures one may lie so by chance alone."
+    measured = [d for d in p.differences if d.smallest is not None]
+    same = [f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)"
+            for d in measured if d.word == "no difference seen"]  # fmt: skip
+    yield from [f"No difference seen: {', '.join(same)}."] if same else []
+    unclear = [f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
+               for d in measured if d.word == "can't tell"]  # fmt: skip
+    yield from [f"Can't tell: {', '.join(unclear)}."] if unclear else []
+    yield from _unknown(p)
+
+
+def _in_words(word: str, differences: Sequence[Difference]) -> str:
+    """better → faster, where all of them are speeds."""
+    speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in differences)
+    return {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
+
+
+def _unknown(p: Pairing) -> Iterator[str]:
     unknown: dict[str, list[Difference]] = {}
     for d in p.differences:
         if d.word == "not known how sure":

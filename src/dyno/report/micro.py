@@ -97,27 +97,25 @@ def row(
         "model_type": model,
         "model_size": size,
         "model_n_params": parameters,
-        **(_FIXED if llama else {}),
-        **(_knobs(spec, engine) if llama else {}),
+        **({**_FIXED, **_knobs(spec, engine)} if llama else {}),
         "n_prompt": work.input_len,
         "n_gen": work.output_len or 0,
         "n_depth": how.depth or 0,
         # llama-bench says itself what it ran with.
         **{k: v for k, v in next((i.reported for i in iterations if i.reported), {}).items() if k in FIELDS},
         "test_time": _utc(manifest.started),
-        "avg_ns": int(statistics.fmean(ns)) if ns else None,
-        "stddev_ns": int(_deviation(ns)) if ns else None,
-        "avg_ts": statistics.fmean(rates) if rates else None,
-        "stddev_ts": _deviation(rates) if rates else None,
     }
+    if ns:
+        values |= {"avg_ns": int(statistics.fmean(ns)), "stddev_ns": int(_deviation(ns))}
+        values |= {"avg_ts": statistics.fmean(rates), "stddev_ts": _deviation(rates)}
     return {
         **{name: values.get(name) for name in FIELDS},
         "samples_ns": ns,
         "samples_ts": rates,
         "engine": spec.kind,
         "engine_version": version,
-        "bandwidth_share": share.bandwidth if share else None,
-        "flops_share": share.arithmetic if share else None,
+        "bandwidth_share": getattr(share, "bandwidth", None),
+        "flops_share": getattr(share, "arithmetic", None),
         "peaks": _peaks(result),
         "verdict": result.verdict,
         "findings": msgspec.to_builtins(result.findings),

@@ -40,12 +40,13 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     """One kind: what serving reports and what an offline benchmark reports are not columns of one table."""
     titles = columns(planned)
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
-    figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for row in rows for r in row.results])
-    drawn = [(title, [value(row.results) for row in rows]) for title, value in figures]
+    groups = [row.results for row in rows]
+    figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for group in groups for r in group])
+    drawn = [(title, [*map(value, groups)]) for title, value in figures]
     # A figure that no trial has, such as drafted tokens without a draft, has no column.
-    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or any(cell != "-" for cell in cells)]
-    if repeats := max(len(row.results) for row in rows) > 1:
-        drawn.insert(0, ("n", [str(len(row.results)) for row in rows]))
+    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or {*cells} != {"-"}]
+    if repeats := max(map(len, groups)) > 1:
+        drawn.insert(0, ("n", [str(len(group)) for group in groups]))
     drawn.append(("verdict", [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]))
     names = [_SHORT.get(word, word) for title in titles if (word := title.rpartition(".")[2])]
     body = [[*row.cells, *(cells[i] for _, cells in drawn)] for i, row in enumerate(rows)]

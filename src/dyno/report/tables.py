@@ -263,10 +263,7 @@ def best(report: Report) -> Table | None:
         _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
         _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]),
     ]
-    moneys = {e.cost.currency for e in known if e.cost}
-    sign = currency(moneys.pop()) if len(moneys) == 1 else ""  # two don't share a column
-    money = [d for d in _costs(known, sign) if d.known and sign and d.column.unit.startswith(sign)]
-    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *money] if known else []:
+    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *_prices(known)] if known else []:
         left = iter(cells)
         drawn.append(_Drawn(column, [_UNKNOWN if e is None else next(left) for e in chosen]))
     lines = [
@@ -276,6 +273,13 @@ def best(report: Report) -> Table | None:
     title = f"Best load with {limit_words(report.target)}" if report.target else "Best load"
     about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
     return Table([d.column for d in drawn], lines, "best", title, about)
+
+
+def _prices(entries: Sequence[Entry]) -> list[_Drawn]:
+    """Two currencies don't share a column."""
+    names = {e.cost.currency for e in entries if e.cost}
+    sign = currency(names.pop()) if len(names) == 1 else ""
+    return [d for d in _costs(entries, sign) if d.known and sign and d.column.unit.startswith(sign)]
 
 
 _BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."

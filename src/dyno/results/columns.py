@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from dyno.facts.definition import definition
-from dyno.facts.imported import Cell, Figure, Scalar, Setting
+from dyno.facts.imported import DocumentCell, Figure, Scalar, Setting
 from dyno.facts.metric import METRICS, SPEEDS, latency, stem_named
 from dyno.facts.setting import ENGINE, ENGINES, TITLES
 from dyno.results.printed import Printed, printed
@@ -270,7 +270,7 @@ _MOST_DEVICES: Final = 64
 _WIDEST_SETTING: Final = 200  # characters of a cell that may still be a setting
 
 
-def figure(cell: Cell, column: Meaning, line: int, tool: str) -> Figure | None:
+def figure(cell: DocumentCell, column: Meaning, line: int, tool: str) -> Figure | None:
     number = printed(cell.text.strip().removesuffix(column.behind))
     scale = None if number is None else _scale(column, number)
     if number is None or scale is None:

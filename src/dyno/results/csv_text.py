@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import Cell, Document, Table, Unread
+from dyno.facts.imported import Document, DocumentCell, DocumentTable, Unread
 from dyno.results import columns, tables
 from dyno.results.printed import printed
 from dyno.results.tools import llama_bench
@@ -38,8 +38,8 @@ def read(file: str, data: bytes) -> Document | None:
         results, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", results, unread=unread + wrong)
     hidden = [is_secret(title) for title in header]
-    cells = [[Cell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
-    table = Table(lines[0], header, cells, lines[1:])
+    cells = [[DocumentCell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
+    table = DocumentTable(lines[0], header, cells, lines[1:])
     if tables.of_requests(table):
         return Document(
             file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself", "table")]

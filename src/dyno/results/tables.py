@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dyno.facts.imported import Cell, Figure, Row, RowKind, Setting, Table, Unread
+from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, RowKind, Setting, Unread
 from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import SPEEDS
 from dyno.results import columns
@@ -79,7 +79,7 @@ _LONGEST: Final = 40  # characters of a cell with a number; more is a sentence
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
 
 
-def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
+def rows_of(table: DocumentTable, index: int, file: str, form: Form) -> list[Row]:
     """Return the results of a table; none of one without figures."""
     for read in (llama_bench.table_rows, lm_eval.table_rows):
         if (rows := read(table, index, file, form)) is not None:
@@ -94,7 +94,7 @@ def rows_of(table: Table, index: int, file: str, form: Form) -> list[Row]:
     return list(_by_column(table, blank))
 
 
-def _meanings(table: Table) -> tuple[list[Meaning | None], list[str]]:
+def _meanings(table: DocumentTable) -> tuple[list[Meaning | None], list[str]]:
     """The meaning of each column, and its configuration, where several stand side by side."""
     meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
     meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
@@ -103,7 +103,7 @@ def _meanings(table: Table) -> tuple[list[Meaning | None], list[str]]:
     return meanings, [beside[i][0] if i in beside else "" for i in range(len(meanings))]
 
 
-def unread(table: Table, results: Sequence[Row]) -> Unread | None:
+def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     """A table with figures that no result came of, or the columns that were left out of one with results."""
     if results and results[0].tool in _FORMS:
         return None
@@ -127,12 +127,12 @@ def unread(table: Table, results: Sequence[Row]) -> Unread | None:
     return Unread(table.line, why, "table", _titles(table.header))
 
 
-def _has_figures(table: Table) -> bool:
+def _has_figures(table: DocumentTable) -> bool:
     cells = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
     return len(list(islice(cells, _FIGURES))) == _FIGURES
 
 
-def _is_lost(title: str, cells: list[Cell], column: Meaning | None) -> bool:
+def _is_lost(title: str, cells: list[DocumentCell], column: Meaning | None) -> bool:
     """Numbers that were measured, not compared and not given, and none of them was read."""
     title = title.strip()
     if not title or _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
@@ -145,7 +145,7 @@ def _titles(titles: Iterable[str]) -> str:
     return shown("", ", ".join(named[:_NAMED])) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
 
 
-def _counts_as_figure(table: Table, row: list[Cell], i: int) -> bool:
+def _counts_as_figure(table: DocumentTable, row: list[DocumentCell], i: int) -> bool:
     """A number that may be a result: neither a date nor a version, and not a setting by its column or its row."""
     if len(row[i].text) > _LONGEST or not _NUMERIC.match(row[i].text):
         return False
@@ -158,7 +158,7 @@ def _is_setting(title: str) -> bool:
     return column is not None and not column.figure
 
 
-def of_requests(table: Table) -> bool:
+def of_requests(table: DocumentTable) -> bool:
     """A line for each request: one request is not a result."""
     for i, title in enumerate(table.header):
         cells = [cell.text.strip() for cell in _down(table, i)]
@@ -167,11 +167,11 @@ def of_requests(table: Table) -> bool:
     return False
 
 
-def _down(table: Table, i: int) -> list[Cell]:
+def _down(table: DocumentTable, i: int) -> list[DocumentCell]:
     return [row[i] for row in table.rows if i < len(row)]
 
 
-def _column(title: str, header: list[str], cells: list[Cell]) -> Meaning | None:
+def _column(title: str, header: list[str], cells: list[DocumentCell]) -> Meaning | None:
     # pp512, tg128: the same figure in several columns, one per test.
     if test := llama_bench.titled(title):
         return Meaning("speed", test=test)
@@ -196,7 +196,7 @@ def _is_of_all_devices(header: list[str]) -> bool:
     return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
 
 
-def _of_cells(title: str, cells: list[Cell]) -> Meaning | None:
+def _of_cells(title: str, cells: list[DocumentCell]) -> Meaning | None:
     """'Throughput' means something where all of its cells have one and the same unit, as if it stood in the title."""
     column = columns.meaning(title)
     if column is not None:
@@ -212,7 +212,7 @@ def _of_cells(title: str, cells: list[Cell]) -> Meaning | None:
     return column if column is not None and (column.name in SPEEDS or stem_of(column.name)) else None
 
 
-def _behind(cells: list[Cell]) -> Meaning | None:
+def _behind(cells: list[DocumentCell]) -> Meaning | None:
     """'256.1 output tok/s': the meaning of the column is behind each of its numbers."""
     words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
     column = columns.meaning(next(iter(words))) if len(words) == 1 else None
@@ -221,7 +221,7 @@ def _behind(cells: list[Cell]) -> Meaning | None:
     return msgspec.structs.replace(column, behind=words.pop())
 
 
-def _beside(table: Table, meanings: list[Meaning | None]) -> dict[int, tuple[str, Meaning]]:
+def _beside(table: DocumentTable, meanings: list[Meaning | None]) -> dict[int, tuple[str, Meaning]]:
     """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
     beside: dict[int, tuple[str, Meaning]] = {}
     for i, title in enumerate(table.header):
@@ -249,7 +249,7 @@ def _named(title: str) -> tuple[str, Meaning] | None:
     return None
 
 
-def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Meaning] | None:
+def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | None:
     """'Vulkan' beside 'ROCm', where every cell says that it is tokens each second."""
     name = title.strip()
     if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
@@ -258,14 +258,14 @@ def _by_unit(title: str, cells: list[Cell]) -> tuple[str, Meaning] | None:
     return (shown("", name), Meaning("speed")) if units == {"tok/s"} else None
 
 
-def _served(table: Table, i: int) -> bool:
+def _served(table: DocumentTable, i: int) -> bool:
     """A column of requests each second that was measured and not asked for: 0.719 is no rate that anybody sets."""
     if table.header[i].strip().lower() not in ("qps", "rps"):
         return False
     return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
 
 
-def _figures_in(table: Table, meanings: list[Meaning | None]) -> bool:
+def _figures_in(table: DocumentTable, meanings: list[Meaning | None]) -> bool:
     """Some column is a figure's by its title, and some cell of it is a number."""
     return any(
         column is not None and column.figure and any(figure(cell, column, 1, "") for cell in _down(table, i))
@@ -277,7 +277,7 @@ def _figures_in(table: Table, meanings: list[Meaning | None]) -> bool:
 _Group = tuple[str, tuple[tuple[str, int], ...], str]
 
 
-def _by_line(table: Table, meanings: list[Meaning | None], names: list[str], blank: Row) -> Iterator[Row]:
+def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[str], blank: Row) -> Iterator[Row]:
     tool = _tool(table.header)
     words = _word_columns(table, meanings)
     called = _called(table, words)
@@ -339,7 +339,7 @@ def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
     return {"test": Setting(test, line, "column")}
 
 
-def _called(table: Table, columns_of_words: set[int]) -> set[int]:
+def _called(table: DocumentTable, columns_of_words: set[int]) -> set[int]:
     """Columns of unknown titles whose words name what was measured: the first, and those that distinguish lines."""
     out = set()
     for i in columns_of_words:
@@ -369,7 +369,7 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
     return {}
 
 
-def _by_column(table: Table, blank: Row) -> Iterator[Row]:
+def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
     titles = [row[0].text.strip() for row in table.rows if row]
     meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
@@ -388,7 +388,7 @@ def _by_column(table: Table, blank: Row) -> Iterator[Row]:
             yield from _configuration(table, meanings, i, blank)
 
 
-def _configuration(table: Table, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
+def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
     """The results of one column, where metrics are rows."""
     figures: dict[str, Figure] = {}
     speeds: list[tuple[str, Figure]] = []
@@ -419,7 +419,7 @@ def _configuration(table: Table, meanings: list[Meaning | None], i: int, blank: 
 
 
 def _by_statistic(
-    table: Table, meanings: list[Meaning | None], statistics: list[str | None], blank: Row
+    table: DocumentTable, meanings: list[Meaning | None], statistics: list[str | None], blank: Row
 ) -> Iterator[Row]:
     figures: dict[str, Figure] = {}
     tool = "aiperf" if table.header[:2] == AIPERF else ""
@@ -448,7 +448,7 @@ def _compares(title: str) -> bool:
     return _COMPARED.search(title) is not None
 
 
-def _word_columns(table: Table, meanings: list[Meaning | None]) -> set[int]:
+def _word_columns(table: DocumentTable, meanings: list[Meaning | None]) -> set[int]:
     """Columns of unknown titles that become settings: words and whole numbers. A fraction was measured."""
     out = set()
     for i, column in enumerate(meanings):

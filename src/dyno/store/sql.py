@@ -182,13 +182,13 @@ _FAMILIES = {
 _FILES = ("trial", "client", "engine", "summary", "failed")
 
 
-class Answer(msgspec.Struct):
+class QueryResult(msgspec.Struct):
     columns: list[str]
     numbers: set[int]  # which of them hold numbers
     rows: Iterator[Sequence[Any]]
 
 
-class Tables:
+class RunTables:
     """`unreadable`: sentences about runs that are left out."""
 
     def __init__(self, runs: Path) -> None:
@@ -213,7 +213,7 @@ class Tables:
         self._db.execute("SET allowed_paths = $paths", {"paths": every})
         self._db.execute("SET enable_external_access = false")
 
-    def ask(self, query: str) -> Answer:
+    def ask(self, query: str) -> QueryResult:
         """Answer a query. A damaged file is left out, and the query runs again."""
         named = [table for table in self._long if table in query.lower()]
         try:
@@ -228,7 +228,7 @@ class Tables:
         except duckdb.Error as e:
             raise UsageError(f"The query can't be answered. {e}") from None
 
-    def _answer(self, query: str) -> Answer:
+    def _answer(self, query: str) -> QueryResult:
         statements = self._db.extract_statements(query)
         if len(statements) != 1:
             raise UsageError(f"One query at a time, please: this is {len(statements)}.")
@@ -246,7 +246,7 @@ class Tables:
             inner = statements[0].query.strip().rstrip(";")
             result = self._db.execute(f"SELECT {cells} FROM ({inner}\n) AS t({names})")
         numbers = {i for i, kind in enumerate(kinds) if kind.startswith(_NUMBERS)}
-        return Answer(columns, numbers, _rows(result))
+        return QueryResult(columns, numbers, _rows(result))
 
     def _files(self, folders: list[Path], name: str) -> list[Path]:
         readable = []

@@ -12,7 +12,7 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option, declared
-from dyno.study.document import Document, Path
+from dyno.study.document import Path, TomlDocument
 from dyno.transport import Transport
 
 Hints = dict[str, Any]
@@ -67,7 +67,7 @@ def _takes_list(hint: Any) -> bool:
     return get_origin(hint) is list
 
 
-def converted(document: Document, path: Path, hint: Any, value: Any) -> Any:
+def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
     """Convert a value to its key's type. A wrong one is a mistake at the path."""
     name, (hint, option) = str(path[-1]), declared(hint)
     if _too_large(value):

@@ -19,7 +19,7 @@ _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 
-class Document:
+class TomlDocument:
     def __init__(self, text: str, name: str, so: str = ", and nothing was started") -> None:
         """`so`: what follows from a mistake, for the message."""
         self.text, self.name, self._so = text, name, so

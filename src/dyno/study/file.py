@@ -20,8 +20,8 @@ from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, St
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields
 from dyno.study.cells import CELLS, converted, hints
-from dyno.study.document import Document, Path
-from dyno.study.grid import Cell, Room, Section, expand, used
+from dyno.study.document import Path, TomlDocument
+from dyno.study.grid import GridCell, Room, Section, expand, used
 from dyno.study.trials import Known, Trials
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,7 +38,7 @@ _DEEPEST = 20  # variables that name one another
 
 def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
     """`given`: variables set from outside, as text."""
-    document = Document(text, str(path))
+    document = TomlDocument(text, str(path))
     return _Reader(document, known, path.absolute().parent).study(path.stem, given or {})
 
 
@@ -57,8 +57,8 @@ class Parts(NamedTuple):
         return {"engine": self.engines, "workload": self.workloads, "load": self.loads}
 
 
-class Tables:
-    def __init__(self, document: Document) -> None:
+class StudyTables:
+    def __init__(self, document: TomlDocument) -> None:
         self.doc = document
 
     def named(self, name: str) -> dict[str, Any]:
@@ -171,8 +171,8 @@ class Tables:
 
 
 class _Reader:
-    def __init__(self, document: Document, known: Known, folder: FilePath) -> None:
-        self.doc, self.tables, self.trials = document, Tables(document), Trials(document, known, folder)
+    def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
+        self.doc, self.tables, self.trials = document, StudyTables(document), Trials(document, known, folder)
 
     def study(self, stem: str, given: Mapping[str, str]) -> Study:
         tree = self.doc.tree
@@ -268,7 +268,7 @@ class _Reader:
 
     def _trials(
         self, names: Trio, rig: str | None, extra: dict[str, Section] | None = None
-    ) -> Iterator[tuple[Place, Cell, TrialSpec, str | None]]:
+    ) -> Iterator[tuple[Place, GridCell, TrialSpec, str | None]]:
         engine, workload, load = names
         parts = self.parts
         own = parts.engines[engine]
@@ -338,7 +338,7 @@ def _merged(section: Section, over: Section) -> Section:
     return Section(section.part, cells, paths, zipped)
 
 
-def _matches(rule: Rule, names: Trio, cell: Cell) -> bool:
+def _matches(rule: Rule, names: Trio, cell: GridCell) -> bool:
     for part, name in zip(PARTS, names, strict=True):
         for key, wanted in rule.get(part, {}).items():
             actual = name if key == "name" else cell.sections[part].get(key)

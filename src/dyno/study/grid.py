@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dyno.study.cells import CELLS, choices
-from dyno.study.document import Document, Path
+from dyno.study.document import Path, TomlDocument
 
 _MANY = 100_000  # trials: more is a slip of the pen
 _FILLED_MOST = 64 << 20  # characters that variables stand for, in all trials together
@@ -27,7 +27,7 @@ class Section(NamedTuple):
     zipped: list[list[str]]
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """All sections of one trial, each key with its single value."""
 
     sections: dict[str, dict[str, Any]]
@@ -38,7 +38,7 @@ class Room:
     """How large a study may grow. A line of lists spans millions of trials, and a few names may stand for gigabytes,
     each for others that stand for others: so both are counted before they are made."""
 
-    def __init__(self, document: Document, repeats: int) -> None:
+    def __init__(self, document: TomlDocument, repeats: int) -> None:
         self._doc, self._repeats, self._trials, self._filled = document, repeats, 0, 0
 
     def trials(self, count: int) -> None:
@@ -71,7 +71,9 @@ class Room:
         return text
 
 
-def expand(document: Document, sections: list[Section], variables: Mapping[str, Any], room: Room) -> Iterator[Cell]:
+def expand(
+    document: TomlDocument, sections: list[Section], variables: Mapping[str, Any], room: Room
+) -> Iterator[GridCell]:
     """Yield a cell for each point of the grid that these sections span."""
     axes: dict[str, int] = {}  # its name → how many choices
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
@@ -110,10 +112,10 @@ def expand(document: Document, sections: list[Section], variables: Mapping[str, 
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
                 if (picked_by and axes[picked_by] > 1 and not counts) or any(axes[f"${{{n}}}"] > 1 for n in names):
                     varying[f"{section.part}.{key}"] = cells[key]
-        yield Cell(out, varying)
+        yield GridCell(out, varying)
 
 
-def _add(document: Document, axes: dict[str, int], axis: str, count: int, path: Path) -> None:
+def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> None:
     if not count:
         axes[axis] = 0
         document.mistake(path, "is an empty list: there would be no trial.")

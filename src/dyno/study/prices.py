@@ -11,7 +11,7 @@ from dyno import files
 from dyno.errors import UsageError
 from dyno.facts.price import Price, PriceRule
 from dyno.study.cells import converted, hints
-from dyno.study.document import Document
+from dyno.study.document import TomlDocument
 
 ABOUT = "about.toml"
 _PATTERNS = ("accelerator", "series")
@@ -36,7 +36,7 @@ def text_of(path: FilePath) -> str:
 
 def prices(text: str, name: str) -> list[PriceRule]:
     """Read a file's prices. The first that matches a result is used."""
-    doc = Document(text, name, so="")
+    doc = TomlDocument(text, name, so="")
     for key in doc.tree:
         if key != "price":
             doc.unknown((key,), ["price"], "key")
@@ -55,7 +55,7 @@ def prices(text: str, name: str) -> list[PriceRule]:
     return read_rules
 
 
-def _rule(doc: Document, index: int, table: dict[str, Any]) -> PriceRule:
+def _rule(doc: TomlDocument, index: int, table: dict[str, Any]) -> PriceRule:
     values: dict[str, Any] = {}
     for key, value in table.items():
         path = ("price", index, key)
@@ -128,7 +128,7 @@ def about(path: FilePath) -> About:
     file = path / ABOUT if path.is_dir() else path
     if path.is_dir() and not file.exists():
         return About()
-    doc = Document(text_of(file), str(file), so="")
+    doc = TomlDocument(text_of(file), str(file), so="")
     known = hints(About)
     values = {}
     for key, value in doc.tree.items():

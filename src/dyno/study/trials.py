@@ -15,8 +15,8 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import MOST_PROMPTS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, OFFLINE, SERVING, TRANSPORT, converted
-from dyno.study.document import Document, Path
-from dyno.study.grid import Cell, Section
+from dyno.study.document import Path, TomlDocument
+from dyno.study.grid import GridCell, Section
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
@@ -37,10 +37,10 @@ class Known(NamedTuple):
 
 
 class Trials:
-    def __init__(self, document: Document, known: Known, folder: FilePath) -> None:
+    def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
         self.doc, self.known, self.folder = document, known, folder
 
-    def trial(self, sections: dict[str, Section], cell: Cell) -> TrialSpec | None:
+    def trial(self, sections: dict[str, Section], cell: GridCell) -> TrialSpec | None:
         values: dict[str, dict[str, Any]] = {}
         for part, section in sections.items():
             cells = {k: self._relative(k, v) for k, v in cell.sections[part].items()}

@@ -18,7 +18,7 @@ _BY = {
 }  # fmt: skip
 
 
-class Figure(msgspec.Struct, frozen=True):
+class ShownFigure(msgspec.Struct, frozen=True):
     text: str
     interval: str = ""
 
@@ -33,7 +33,7 @@ class Trial(msgspec.Struct, frozen=True):
     label: str
     lines: list[tuple[str, str]]
     stats: list[str]  # columns of the latencies
-    latencies: list[tuple[str, list[Figure]]]
+    latencies: list[tuple[str, list[ShownFigure]]]
     by: str  # whence the intervals, in words
     findings: list[Finding]
     locations: list[str]
@@ -64,16 +64,18 @@ def _gathered(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[Figure]]]]:
-    held: dict[str, dict[str, Figure]] = {}
+def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigure]]]]:
+    held: dict[str, dict[str, ShownFigure]] = {}
     for name, number in entry.figures.items():
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
-            held.setdefault(stem, {})["p50" if stat == "median" else stat] = Figure(printed(number), interval(number))
+            held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
+                printed(number), interval(number)
+            )
     known = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
     lines = [
-        (latency.words, [held[stem].get(s, Figure("")) for s in stats])
+        (latency.words, [held[stem].get(s, ShownFigure("")) for s in stats])
         for stem, latency in STEMS.items()
         if stem in held
     ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from dyno.facts.definition import definition
-from dyno.facts.imported import Figure, Row, Samples, Scalar, Setting, Table, Unread
+from dyno.facts.imported import DocumentTable, Figure, Row, Samples, Scalar, Setting, Unread
 from dyno.results.columns import TO_BYTES, TO_ONE
 from dyno.results.draft import Draft, Read
 from dyno.results.json_text import Value
@@ -157,7 +157,7 @@ def _fill(draft: Draft, fields: Fields, digits: str) -> None:
 # ---- its Markdown table: a test on each line, with the settings that differ from their defaults ----
 
 
-def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
     titles = [title.strip().lower() for title in table.header]
     if "s_pp t/s" in titles and "s_tg t/s" in titles:
         return _batched_rows(table, titles, index, file, form)
@@ -192,7 +192,7 @@ def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"
 
 
 def _batched_rows(
-    table: Table, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
+    table: DocumentTable, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
 ) -> list[Row]:  # fmt: skip
     """llama-batched-bench's: prompts of B sequences, then their tokens, on one line."""
     rows = []

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from dyno.facts.imported import Cell, Figure, Row, Setting, Table
+from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Setting
 from dyno.results.draft import Draft
 from dyno.results.json_text import Value
 from dyno.results.printed import printed
@@ -96,7 +96,7 @@ def _args(draft: Draft, args: Value) -> None:
 # ---- its Markdown table: a task's name stands on its first line only ----
 
 
-def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
     titles = [title.strip().lower() for title in table.header]
     task_column = next((i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None)
     if task_column is None or "metric" not in titles or "value" not in titles:
@@ -104,7 +104,7 @@ def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"
     value_column = titles.index("value")
     task, group = "", titles[task_column] == "groups"
     rows = []
-    carried: dict[str, Cell] = {}
+    carried: dict[str, DocumentCell] = {}
     for cells, line in zip(table.rows, table.lines, strict=False):
         if len(cells) <= max(value_column, task_column):
             continue
@@ -130,7 +130,7 @@ def table_rows(table: Table, index: int, file: str, form: Literal["table", "csv"
 
 
 def _settings(
-    task: str, by_title: dict[str, Cell], carried: dict[str, Cell], group: bool, line: int
+    task: str, by_title: dict[str, DocumentCell], carried: dict[str, DocumentCell], group: bool, line: int
 ) -> dict[str, Setting]:
     out = {"task": Setting(shown("task", task), line, "column")} if task else {}
     if group:

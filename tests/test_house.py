@@ -1,0 +1,114 @@
+"""The structure of the source: one name for one class, plain names, no circles, and a true ARCHITECTURE.md."""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import dyno
+from test_imports_point_down import imported
+
+SOURCE = Path(dyno.__file__).parent
+PAGE = Path(__file__).parent.parent / "ARCHITECTURE.md"
+# Participles and prepositions say nothing as names.
+VAGUE = {"told", "found", "kept", "made", "of", "at", "there", "apart"}
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Module name → file."""
+    names = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        names[".".join(["dyno", *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+    return names
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every variable, argument, attribute, function and class that is defined."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def vague(root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}:{line} {name}"
+        for path in modules(root).values()
+        for line, name in names(ast.parse(path.read_text()))
+        if name.strip("_").lower() in VAGUE
+    ]
+
+
+def test_names_say_what_they_hold() -> None:
+    assert vague(SOURCE) == []
+
+
+def test_a_vague_name_is_found(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(
+        "class Told: ...\ndef f(of: int) -> int:\n    self.found = made = of\n    return made"
+    )
+    assert sorted(vague(tmp_path)) == ["x.py:1 Told", "x.py:2 of", "x.py:3 found", "x.py:3 made"]
+
+
+def test_one_name_is_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in modules(SOURCE).items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def circle(root: Path) -> list[str]:
+    """Modules that import one another, also inside functions."""
+    known = modules(root)
+    graph = {}
+    for module, path in known.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        tree = ast.parse(path.read_text())
+        needs = set(imported(tree, package))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("dyno"):
+                needs |= {f"{node.module}.{alias.name}" for alias in node.names}
+        graph[module] = {
+            name for name in needs if name in known and name != module and not module.startswith(f"{name}.")
+        }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as e:
+        return list(e.args[1])
+    return []
+
+
+def test_no_modules_import_one_another() -> None:
+    assert circle(SOURCE) == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from dyno import b")
+    (tmp_path / "b.py").write_text("def f():\n    from dyno.a import x")
+    assert set(circle(tmp_path)) == {"dyno.a", "dyno.b"}
+
+
+def test_architecture_describes_every_folder() -> None:
+    rows = re.findall(r"^\| `([\w/]+)/` \|", PAGE.read_text(), flags=re.MULTILINE)
+    folders = [p.parent.relative_to(SOURCE).as_posix() for p in SOURCE.glob("*/__init__.py")]
+    assert sorted(rows) == sorted(folders)
+
+
+def test_architecture_is_short() -> None:
+    assert len(PAGE.read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(\w+/[\w/]+(?:\.py)?)`", PAGE.read_text()))
+def test_architecture_names_files_that_exist(name: str) -> None:
+    assert any(path.exists() for path in (SOURCE / name, SOURCE / f"{name}.py", PAGE.parent / name))
