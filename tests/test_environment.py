@@ -466,12 +466,12 @@ def test_a_home_that_cannot_be_written_says_what_to_do(home: Path) -> None:
 # Finding and removing
 
 
-def fixed(home: Path, kind: str, version: str, variant: str = "cpu", made: str = "2026-01-01T00:00:00Z") -> Environment:
+def fixed(home: Path, kind: str, version: str, variant: str = "cpu", created: str = "2026-01-01T00:00:00Z") -> Environment:
     folder = home / "engines" / f"{kind}-{version}-{variant}"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
     env = Environment(
-        *(folder.name, kind, version, variant, None, str(folder / "bin" / "python"), "3.11.7", made, [], 1)
+        *(folder.name, kind, version, variant, None, str(folder / "bin" / "python"), "3.11.7", created, [], 1)
     )
     (folder / "dyno.json").write_bytes(environment.msgspec.json.encode(env))
     return env

@@ -6,7 +6,6 @@ import json
 import msgspec
 
 from dyno.cli import settings
-from dyno.compare.gate import check_metric, parse, stops
 from dyno.facts.comparison import Comparison
 from dyno.report.compare import as_markdown, text
 
@@ -45,6 +44,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     import dyno
+    from dyno.compare.gate import check_metric, parse, stops
     from dyno.conduct.read import compare_words
 
     gates = [parse(gate) for gate in options.gate]

@@ -17,7 +17,6 @@ from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
 from dyno.option import Option
-from dyno.report.study import lines
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
 
@@ -131,6 +130,8 @@ def _conclude(
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
+    from dyno.report.study import lines
+
     done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     print("\n".join(lines(wanted, done)))
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]

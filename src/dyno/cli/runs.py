@@ -12,7 +12,6 @@ from dyno.cli import audit, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 from dyno.report.block import block
-from dyno.report.study import lines
 from dyno.report.table import terminal, text_table
 from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
@@ -280,6 +279,8 @@ def _file(outcome: Any) -> dict[str, Any]:
 
 
 def _show_study(path: Path, as_json: bool) -> int:
+    from dyno.report.study import lines
+
     study = look_at_study(path)
     if study.why:
         raise StoreError(study.why)
