@@ -111,8 +111,8 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
     shown = [] if refused else [m for m in wanted if anyway or m not in against]
     differences = differ(a, b, shown)
     left = [LeftOut(m, against[m]) for m in wanted if m in against and not anyway and not refused]
-    missing = set(shown) - {d.metric for d in differences}
-    left += [LeftOut(m, "not told on both sides") for m in shown if m in missing and (m in metrics or m in gated)]
+    missing = {*metrics, *gated} - {d.metric for d in differences}
+    left += [LeftOut(m, "not told on both sides") for m in shown if m in missing]
     if not differences and not refused:
         findings.append(_nothing_left(left))
     findings = worst_first(findings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__, secrets
-from dyno.audit.audit import audit, coverage
+from dyno.audit.audit import Audit, audit, coverage
 from dyno.checks.consistency import reported_twice
 from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
@@ -182,13 +182,9 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
     warnings += _unused(request.rules, shown)
     aim = target(shown, request.limits)
     chosen = best(shown, aim.limits)
-    known = {f.text for f in judged.each}
-    besides = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
-    besides += reported_twice([(row, copy) for e in shown for row in e.rows for copy in row.also])
-    besides = [*{f.text: f for f in besides}.values(), *_lost(reading), *about_failures(shown)]
-    findings = worst_first([*judged.findings, *besides])
+    findings = worst_first([*judged.findings, *_besides(judged, shown), *_lost(reading), *about_failures(shown)])
     studies = _studies(sources)
-    definitions = sorted({n.definition for e in shown for n in e.figures.values() if n.definition})
+    definitions = sorted({n.definition for e in shown for n in e.figures.values()})
     report = Report(
         title=secrets.clean(secrets.without_looks(request.title or folder.title or _title(sources))),
         created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -211,6 +207,14 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         again=request.again,
     )
     return report, list(dict.fromkeys(warnings))
+
+
+def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
+    """Findings that only repeats or copies of a result make."""
+    known = {f.text for f in judged.each}
+    findings = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
+    findings += reported_twice([(row, copy) for e in shown for row in e.rows for copy in row.also])
+    return list({f.text: f for f in findings}.values())
 
 
 def _lost(reading: Sources) -> list[Finding]:

@@ -31,6 +31,7 @@ from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
+NEVER_NS = 1 << 62
 TICK_NS = 100 * NS_PER_MS
 SENDS_A_TURN = 32  # then look at the sockets again
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
@@ -110,7 +111,7 @@ class Wire:
         with self._connected():
             poll = self._pool.poller.poll
             tick = self._start_ns + TICK_NS
-            stop_sending = None if plan.stop_sending_ns is None else self._start_ns + plan.stop_sending_ns
+            stop_sending = NEVER_NS if plan.stop_sending_ns is None else self._start_ns + plan.stop_sending_ns
             while True:
                 now = now_ns()
                 if now >= tick:
@@ -120,7 +121,7 @@ class Wire:
                     tick = max(tick + TICK_NS, now)
                     self._tick(now)
                     napping = self._stamped and thick and not self._starved
-                if stop_sending is not None and now >= stop_sending:
+                if now >= stop_sending:
                     if plan.due_ns is not None:
                         self._send_due(stop_sending)  # the last one is due at that very moment
                     self._stop_sending("complete")

@@ -125,10 +125,14 @@ def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
     used_a, used_b = {i for i, _ in chosen}, {j for _, j in chosen}
     return Pairs(
         [(a[i], b[j]) for i, j in chosen],
-        [g for i, g in enumerate(a) if i not in used_a],
-        [g for j, g in enumerate(b) if j not in used_b],
+        _rest(a, used_a),
+        _rest(b, used_b),
         torn,
     )
+
+
+def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
+    return [group for i, group in enumerate(groups) if i not in used]
 
 
 def _likeness(a: Row, b: Row) -> int | None:

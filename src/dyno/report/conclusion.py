@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dyno.compare.compare import default_metrics, pairing
 from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
-from dyno.facts.finding import Finding
+from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, levels_words, whole
 from dyno.facts.metric import THROUGHPUTS, better, metric
@@ -316,10 +316,7 @@ def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished:
     if failed := [e for e in entries if e.failure]:
         trials = sum(e.repeats for e in failed)
         out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
-    if verdicts["void"] or verdicts["doubtful"]:
-        texts = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
-                 for v in ("void", "doubtful") if verdicts[v]]  # fmt: skip
-        out.append(f"{' and '.join(texts)}{'; void ones are in no answer above' if verdicts['void'] else ''}.")
+    out += _unsound(verdicts, total)
     serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
     out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
@@ -332,6 +329,16 @@ def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished:
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: what differs from run to run is not known.")
     return out or ["Nothing doubtful was found by dyno's checks."]
+
+
+def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:
+    texts = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
+             for v in _UNSOUND if verdicts[v]]  # fmt: skip
+    void = "; void ones are in no answer above" if verdicts["void"] else ""
+    return [f"{' and '.join(texts)}{void}."] if texts else []
+
+
+_UNSOUND: tuple[Verdict, ...] = ("void", "doubtful")
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
