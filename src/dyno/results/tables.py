@@ -110,10 +110,8 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
     if not results and not _has_figures(table):
         return None
-    if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
-        left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
-        left = [title for title in left if _column(title, [], []) is None]
-        return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
+    if results and results[0].line == table.line:
+        return _unread_metrics(table)
     meanings, _ = _meanings(table)
     words = _word_columns(table, meanings) if results else set()
     lost = [i for i, t in enumerate(table.header) if i not in words and _is_lost(t, _down(table, i), meanings[i])]
@@ -125,6 +123,13 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     why = f"unknown columns: {_titles(left)}" if left else "no known figure"
     why = f"no unit: {_titles(unitless)}" if unitless else why
     return Unread(table.line, why, "table", _titles(table.header))
+
+
+def _unread_metrics(table: DocumentTable) -> Unread | None:
+    """Lines that were left out of a table whose lines are metrics, and whose columns are configurations."""
+    left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
+    left = [title for title in left if _column(title, [], []) is None]
+    return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
 
 
 def _has_figures(table: DocumentTable) -> bool:
@@ -296,8 +301,7 @@ def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[s
                 if (name in _WHO or i in called) and plain(cell.text):
                     number = i in called and printed(cell.text) is not None
                     who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
-        first = meanings[0] if meanings else None
-        label = ", ".join(who)
+        first, label = meanings[0], ", ".join(who)
         if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in words:
             label = shown(table.header[0], plain(cells[0].text))
         for (name, load, test), figures in _together(groups):
@@ -306,12 +310,17 @@ def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[s
                 settings=settings | {k: Setting(v, line, "column") for k, v in load},
                 label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
             )  # fmt: skip
-            if test:
-                yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, line))
-            elif _is_result(figures, row.settings):
-                kind, figures = _kind(figures, row.settings, table.header)
-                tested = row.settings | _tested(figures, row.settings)
-                yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
+            yield from _result(row, test, table.header)
+
+
+def _result(row: Row, test: str, header: list[str]) -> Iterator[Row]:
+    """A speed of its test, or a result of the kind that its figures make it; none where nothing was measured."""
+    if test:
+        yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, row.line))
+    elif _is_result(row.figures, row.settings):
+        kind, figures = _kind(row.figures, row.settings, header)
+        tested = row.settings | _tested(figures, row.settings)
+        yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
 
 
 def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
