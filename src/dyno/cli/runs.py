@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,13 +96,10 @@ def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
 
 
 def list_(options: argparse.Namespace) -> int:
-    shelf, opened = Shelf(), set()
-    for path in options.paths or [options.runs]:
-        path = Path(path)
-        if options.paths and kind_of(path) is None and not path.is_dir():
-            path = find(str(path), options.runs)
-        if options.paths and kind_of(path) == "study":
-            opened.add(path)
+    paths = [p if p.is_dir() else find(str(p), options.runs) for p in map(Path, options.paths)]
+    opened = {path for path in paths if kind_of(path) == "study"}
+    shelf = Shelf()
+    for path in paths or [Path(options.runs)]:
         seen = look_around(path)
         for name in Shelf.__struct_fields__:
             getattr(shelf, name).extend(getattr(seen, name))
@@ -112,19 +110,11 @@ def list_(options: argparse.Namespace) -> int:
     opened |= {Path(s.study) for s in studies} if options.all else set()
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
-    imported = []
-    for path in shelf.imports if not options.tag else []:
-        try:
-            imported.append(look_at_import(path))
-        except StoreError as e:
-            print(f"dyno: {e}", file=sys.stderr)
+    imported = list(_look_at_imports(shelf.imports)) if not options.tag else []
     if options.json:
         print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0
-    _print_list(runs, studies, opened)
-    for line in imported:
-        count = f"{line.results} result{'s' if line.results != 1 else ''}"
-        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
+    _print_list(runs, studies, opened, imported)
     if not runs and not studies and not imported:
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
@@ -133,6 +123,14 @@ def list_(options: argparse.Namespace) -> int:
         some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
     return 0
+
+
+def _look_at_imports(paths: list[Path]) -> Iterator[ImportLine]:
+    for path in paths:
+        try:
+            yield look_at_import(path)
+        except StoreError as e:
+            print(f"dyno: {e}", file=sys.stderr)
 
 
 def _tagged(studies: list[StudyLine], tag: str) -> list[StudyLine]:
@@ -161,7 +159,7 @@ def _as_json(
     })  # fmt: skip
 
 
-def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]) -> None:
+def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path], imported: list[ImportLine]) -> None:
     closed = [s for s in studies if Path(s.study) not in opened]
     parts = []
     if closed:
@@ -174,6 +172,9 @@ def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]
     if runs:
         parts.append(_run_lines(runs))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
+    for line in imported:
+        count = f"{line.results} result{'s' if line.results != 1 else ''}"
+        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
 
 
 def _study_row(s: StudyLine) -> list[str]:

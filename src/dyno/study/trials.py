@@ -186,36 +186,15 @@ class Trials:
         if dataset not in self.known.datasets:
             self.doc.unknown((*section.paths["dataset"], dataset), self.known.datasets, "dataset")
             return None
-        if dataset in ("sharegpt", "custom") and "path" not in section.cells:
-            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
-        if dataset == "random":
-            for key in ("input_len", "output_len"):
-                if key not in section.cells:
-                    self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
-                elif key in cells and cells[key] < 1 and not (offline and offline.kind == "micro"):
-                    self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
-        if offline and offline.kind == "micro" and cells.get("prefix_len"):
-            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
-        streams = load.max_concurrency
-        count = how.get("num_prompts")
-        if offline and offline.kind == "latency":
-            if count is not None:
-                self.doc.mistake(
-                    sections["load"].paths["num_prompts"], "how many requests a latency load has is its batch_size."
-                )
-            count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
-        if count is None and (each := how.get("requests_per_stream")):
-            if streams is None:
-                where = sections["load"].paths["requests_per_stream"]
-                self.doc.mistake(where, "needs max_concurrency: it counts requests for each of its streams.")
-            count = max(1, round(each * (streams or 1)))
+        self._check_prompts(cells, section, offline)
+        count = self._asked_count(how, sections["load"], load, offline)
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load)
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(_beside(section, ("workloads",)), f"would be of {count:,} requests.")
             return None
         if count is None and load.duration_s:
-            count = max(_DURATION_PROMPTS, 20 * (streams or 1))
+            count = max(_DURATION_PROMPTS, 20 * (load.max_concurrency or 1))
         if count is None and offline:
             count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
         if count is None:
@@ -224,8 +203,39 @@ class Trials:
                 "load, or the load's requests_per_stream or duration_s.",
             )  # fmt: skip
             return None
-        warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
+        warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count)
+        warmups = how.get("num_warmups", cells.get("num_warmups", warmups))
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
+
+    def _check_prompts(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> None:
+        dataset, micro = cells["dataset"], offline is not None and offline.kind == "micro"
+        if dataset in ("sharegpt", "custom") and "path" not in section.cells:
+            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
+        for key in ("input_len", "output_len") if dataset == "random" else ():
+            if key not in section.cells:
+                self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
+            elif key in cells and cells[key] < 1 and not micro:
+                self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
+        if micro and cells.get("prefix_len"):
+            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
+
+    def _asked_count(
+        self, how: dict[str, Any], section: Section, load: LoadSpec, offline: OfflineSpec | None
+    ) -> int | None:
+        """How many requests the load asks for."""
+        count: int | None = how.get("num_prompts")
+        if offline and offline.kind == "latency":
+            if count is not None:
+                self.doc.mistake(
+                    section.paths["num_prompts"], "how many requests a latency load has is its batch_size."
+                )
+            return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
+        if count is None and (each := how.get("requests_per_stream")):
+            if load.max_concurrency is None:
+                where = section.paths["requests_per_stream"]
+                self.doc.mistake(where, "needs max_concurrency: it counts requests for each of its streams.")
+            count = max(1, round(each * (load.max_concurrency or 1)))
+        return count
 
 
 def _beside(section: Section, default: Path) -> Path:
