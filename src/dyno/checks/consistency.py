@@ -109,7 +109,7 @@ def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure
     if not mean:
         return
     count = row.get("total_output_tokens" if stem == "itl" else "completed")
-    for place, name, figure in ladder if count else ():
+    for place, name, figure in ladder:
         if name in ("min", "max") or place < 50 or not count:
             continue
         # Samples above a percentile are part of the mean; above the highest, itself.
@@ -380,12 +380,10 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _unlike(
-    names: Sequence[str], a: Callable[[str], Scalar | None], b: Callable[[str], Scalar | None]
-) -> dict[str, str]:
+def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
     """Return the settings that both have with different values, as '4 / 8'."""
-    both = ((name, a(name), b(name)) for name in names)
-    return {name: f"{x} / {y}" for name, x, y in both if None not in (x, y) and x != y}
+    both = {name: [value(name) for value in values] for name in names}
+    return {name: f"{x} / {y}" for name, (x, y) in both.items() if None not in (x, y) and x != y}
 
 
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:

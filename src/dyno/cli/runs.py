@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,12 +109,17 @@ def list_(options: argparse.Namespace) -> int:
     opened |= {Path(s.study) for s in studies} if options.all else set()
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
-    imported = list(_look_at_imports(shelf.imports)) if not options.tag else []
+    imported = []
+    for path in shelf.imports if not options.tag else []:
+        try:
+            imported.append(look_at_import(path))
+        except StoreError as e:
+            print(f"dyno: {e}", file=sys.stderr)
     if options.json:
         print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0
     _print_list(runs, studies, opened, imported)
-    if not runs and not studies and not imported:
+    if not any((runs, studies, imported)):
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
         print(f"No runs{which} in {where}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
@@ -123,14 +127,6 @@ def list_(options: argparse.Namespace) -> int:
         some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
     return 0
-
-
-def _look_at_imports(paths: list[Path]) -> Iterator[ImportLine]:
-    for path in paths:
-        try:
-            yield look_at_import(path)
-        except StoreError as e:
-            print(f"dyno: {e}", file=sys.stderr)
 
 
 def _tagged(studies: list[StudyLine], tag: str) -> list[StudyLine]:

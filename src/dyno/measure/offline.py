@@ -32,15 +32,15 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     produced = rate(lambda a: a.output_tokens)
     speed: Spread | None = produced
     prefills = True
-    if trial.offline.kind == "micro":  # the mean of its repetitions' speeds, as llama-bench reckons
-        tests = _tests(trial, iterations)
-        speed = spread(count * NS_PER_S / took for count, took in tests) if tests else None
+    if trial.offline.kind == "micro":
+        speed = _micro_speed(trial, answers)
         # Token generation begins with a token of its own, which is no test of prompt processing.
         prefills = trial.workload.input_len > 0
         if not prefills:
             prompts, outputs = None, speed
         elif not trial.workload.output_len:
             prompts = speed
+    decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
         iterations=len(iterations),
@@ -64,11 +64,19 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         prefill_speed=prompts,
         decode_speed=outputs,
         in_flight_mean=_in_flight(iterations),
-        context_mean=_context(answers),
+        context_mean=sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoding
+        if decoding
+        else 0.0,
         speculation=_speculation(iterations),
-        decoded_tokens=sum(a.decoded_tokens for a in answers),
+        decoded_tokens=decoding,
         speed=speed.mean if speed else None,
     )
+
+
+def _micro_speed(trial: TrialSpec, answers: Sequence[Answer]) -> Spread | None:
+    """The mean of its repetitions' speeds, as llama-bench reckons."""
+    tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
+    return spread(count * NS_PER_S / took for count, took in tests) if tests else None
 
 
 def _latency(lengths: Sequence[int]) -> Distribution:
@@ -81,13 +89,9 @@ def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
     """What each iteration took; of a micro test, the part that is tested, where it is told."""
     times = [it.end_ns - it.start_ns for it in iterations]
     if trial.kind == "micro":
-        tests = _tests(trial, iterations)
+        tests = [t for it in iterations for a in it.answers if (t := micro_sample(trial, a)) is not None]
         times = [took for _, took in tests] if len(tests) == len(iterations) else times
     return [t / NS_PER_MS for t in times]
-
-
-def _tests(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
-    return [t for it in iterations for a in it.answers if (t := micro_sample(trial, a)) is not None]
 
 
 def micro_sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
@@ -183,12 +187,6 @@ def union_ns(intervals: Sequence[Interval]) -> int:
         covered += max(end - begin, 0)
         until = end if until is None else max(until, end)
     return covered
-
-
-def _context(answers: Sequence[Answer]) -> float:
-    decoded = sum(a.decoded_tokens for a in answers)
-    contexts = sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers)
-    return contexts / decoded if decoded else 0.0
 
 
 def _in_flight(iterations: Sequence[Iteration]) -> float | None:

@@ -110,8 +110,10 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
     if not results and not _has_figures(table):
         return None
-    if results and results[0].line == table.line:
-        return _unread_metrics(table)
+    if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
+        left = [row[0].text for row in filter(None, table.rows) if _is_lost(row[0].text, row[1:], None)]
+        left = [title for title in left if _column(title, [], []) is None]
+        return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
     meanings, _ = _meanings(table)
     words = _word_columns(table, meanings) if results else set()
     lost = [i for i, t in enumerate(table.header) if i not in words and _is_lost(t, _down(table, i), meanings[i])]
@@ -123,13 +125,6 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     why = f"unknown columns: {_titles(left)}" if left else "no known figure"
     why = f"no unit: {_titles(unitless)}" if unitless else why
     return Unread(table.line, why, "table", _titles(table.header))
-
-
-def _unread_metrics(table: DocumentTable) -> Unread | None:
-    """Lines that were left out of a table whose lines are metrics, and whose columns are configurations."""
-    left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
-    left = [title for title in left if _column(title, [], []) is None]
-    return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
 
 
 def _has_figures(table: DocumentTable) -> bool:

@@ -45,10 +45,9 @@ _REPORTED = {
 # What other kinds of trials than serving don't have, or call otherwise.
 _SERVING = ("concurrency", "rate", "backend", "endpoint")
 _ABSENT = {
-    "throughput": _SERVING,
-    "latency": (*_SERVING, "num_prompts"),
+    "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
     "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
-}
+}  # fmt: skip
 
 Settings = dict[str, Scalar | None]
 

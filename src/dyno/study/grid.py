@@ -74,13 +74,18 @@ class Room:
 def expand(
     document: TomlDocument, sections: list[Section], variables: Mapping[str, Any], room: Room
 ) -> Iterator[GridCell]:
-    """Yield a cell for each point of the grid that these sections span; none after a mistake, which is reported."""
+    """Yield a cell for each point of the grid that these sections span."""
     axes: dict[str, int] = {}  # its name → how many choices
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
     for section in sections:
         for key, value in section.cells.items():
-            if not _add_variables(document, axes, used(value), variables, section.paths[key]):
-                return
+            for name in dict.fromkeys(used(value)):
+                if name not in variables:
+                    known = f"There are: {', '.join(variables)}." if variables else "There are none."
+                    document.mistake(section.paths[key], f"there is no variable {name}. {known}")
+                    return
+                if isinstance(variables[name], list):
+                    _add(document, axes, f"${{{name}}}", len(variables[name]), section.paths[key])
             hint = CELLS[section.part].get(key)
             several = choices(hint, _plain(value, variables))
             if several is not None:
@@ -89,7 +94,7 @@ def expand(
                 on_axis[section.part, key] = axis
                 _add(document, axes, axis, len(several), section.paths[key])
     if 0 in axes.values():
-        return
+        return  # an empty list is reported
     room.trials(math.prod(axes.values()))
     for indices in itertools.product(*(range(n) for n in axes.values())):
         point = dict(zip(axes, indices, strict=True))
@@ -102,26 +107,12 @@ def expand(
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
                 cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
-                names = [name for name in used(value) if isinstance(variables[name], list)]
                 # How many are sent goes with how they are sent: it tells no trial from another.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
-                if (picked_by and axes[picked_by] > 1 and not counts) or any(axes[f"${{{n}}}"] > 1 for n in names):
+                by_variable = any(axes.get(f"${{{name}}}", 1) > 1 for name in used(value))
+                if by_variable or (picked_by and axes[picked_by] > 1 and not counts):
                     varying[f"{section.part}.{key}"] = cells[key]
         yield GridCell(out, varying)
-
-
-def _add_variables(
-    document: TomlDocument, axes: dict[str, int], names: Iterator[str], variables: Mapping[str, Any], path: Path
-) -> bool:
-    """Add the axes of variables that are lists. False: one of them is unknown."""
-    for name in dict.fromkeys(names):
-        if name not in variables:
-            known = f"There are: {', '.join(variables)}." if variables else "There are none."
-            document.mistake(path, f"there is no variable {name}. {known}")
-            return False
-        if isinstance(variables[name], list):
-            _add(document, axes, f"${{{name}}}", len(variables[name]), path)
-    return True
 
 
 def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> None:

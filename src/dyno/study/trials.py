@@ -186,15 +186,27 @@ class Trials:
         if dataset not in self.known.datasets:
             self.doc.unknown((*section.paths["dataset"], dataset), self.known.datasets, "dataset")
             return None
-        self._check_prompts(cells, section, offline)
-        count = self._asked_count(how, sections["load"], load, offline)
+        self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
+        streams = load.max_concurrency
+        count = how.get("num_prompts")
+        if offline and offline.kind == "latency":
+            if count is not None:
+                self.doc.mistake(
+                    sections["load"].paths["num_prompts"], "how many requests a latency load has is its batch_size."
+                )
+            count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
+        if count is None and (each := how.get("requests_per_stream")):
+            if streams is None:
+                where = sections["load"].paths["requests_per_stream"]
+                self.doc.mistake(where, "needs max_concurrency: it counts requests for each of its streams.")
+            count = max(1, round(each * (streams or 1)))
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load)
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(_beside(section, ("workloads",)), f"would be of {count:,} requests.")
             return None
         if count is None and load.duration_s:
-            count = max(_DURATION_PROMPTS, 20 * (load.max_concurrency or 1))
+            count = max(_DURATION_PROMPTS, 20 * (streams or 1))
         if count is None and offline:
             count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
         if count is None:
@@ -203,12 +215,11 @@ class Trials:
                 "load, or the load's requests_per_stream or duration_s.",
             )  # fmt: skip
             return None
-        warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count)
-        warmups = how.get("num_warmups", cells.get("num_warmups", warmups))
+        warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
 
-    def _check_prompts(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> None:
-        dataset, micro = cells["dataset"], offline is not None and offline.kind == "micro"
+    def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
+        dataset = cells["dataset"]
         if dataset in ("sharegpt", "custom") and "path" not in section.cells:
             self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
         for key in ("input_len", "output_len") if dataset == "random" else ():
@@ -218,24 +229,6 @@ class Trials:
                 self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
         if micro and cells.get("prefix_len"):
             self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
-
-    def _asked_count(
-        self, how: dict[str, Any], section: Section, load: LoadSpec, offline: OfflineSpec | None
-    ) -> int | None:
-        """How many requests the load asks for."""
-        count: int | None = how.get("num_prompts")
-        if offline and offline.kind == "latency":
-            if count is not None:
-                self.doc.mistake(
-                    section.paths["num_prompts"], "how many requests a latency load has is its batch_size."
-                )
-            return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
-        if count is None and (each := how.get("requests_per_stream")):
-            if load.max_concurrency is None:
-                where = section.paths["requests_per_stream"]
-                self.doc.mistake(where, "needs max_concurrency: it counts requests for each of its streams.")
-            count = max(1, round(each * (load.max_concurrency or 1)))
-        return count
 
 
 def _beside(section: Section, default: Path) -> Path:

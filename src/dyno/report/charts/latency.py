@@ -1,7 +1,7 @@
 """Latencies: against the load, and how they are distributed over requests."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -93,7 +93,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
     # Those that let series be compared come first, where not all fit.
     if len(entries) < 400:
-        compared = _series_by_load((loads[e.id], e.series) for e in entries)
+        compared = Counter(load for load, _ in {(loads[e.id], e.series) for e in entries})
         entries = sorted(entries, key=lambda e: -compared[loads[e.id]])
     lines = [(e, stem) for e in entries for stem in NAMES if e.quantiles.get(stem)]
     drawn = lines[: base.ROWS_MAX // LEAST]
@@ -102,7 +102,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
         row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
         rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
-    counts = _series_by_load((row["load"], row["series"]) for row in rows)
+    counts = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
     most = max(sorted(counts, reverse=True), key=counts.__getitem__)
     drawing = Drawing(look, rows, "distribution", "Latency", "Distribution of latencies")
     drawing.about = (
@@ -138,11 +138,6 @@ def _lines(drawing: Drawing) -> list[Any]:
         doubted = [when("datum.share == 1"), when("datum.verdict != 'sound' || datum.failed > 0"), let("sign", SIGN)]
         layers.append(unit(end, {**where, "text": alt.Text("sign:N")}, *doubted))
     return layers
-
-
-def _series_by_load(pairs: Iterable[tuple[int, str]]) -> Counter[int]:
-    """How many series each load has."""
-    return Counter(load for load, _ in set(pairs))
 
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
