@@ -209,31 +209,33 @@ def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
 
 def _table(rows: Sequence[Normal]) -> Table:
     """Only columns that aren't empty."""
-    columns: list[tuple[str, list[str]]] = [
-        ("line", _places(rows)),
-        ("what", [_short(r.subject, 36) for r in rows]),
-        ("load", [_short(r.load, 44) for r in rows]),
-        ("done", [_done(r) for r in rows]),
-        ("in", [_number(r.input_each, 0) for r in rows]),
-        ("out", [_number(r.output_each, 0) for r in rows]),
-        ("req/s", [_number(r.requests_per_s, 2) for r in rows]),
-        ("out tok/s", [_number(r.output_per_s, 1) for r in rows]),
-        ("total tok/s", [_number(r.total_per_s, 1) for r in rows]),
-        ("score" if rows[0].kind == "quality" else "tok/s", [r.speed for r in rows]),
-        ("devices", [_number(r.accelerators, 0) for r in rows]),
-        ("tok/s/device", [_number(r.per_accelerator, 1) for r in rows]),
-    ]
-    if _parts_of_nodes(rows):
-        nodes = [("≈" if r.per_node_estimated and r.per_node is not None else "", _number(r.per_node, 0)) for r in rows]
-        columns.append(("tok/s/8 devices", ["".join(node) for node in nodes]))
-    for name in (n for n in LATENCIES if n != "median_ttft_ms"):
-        title = words(name).removeprefix("mean ")
-        columns.append((title, [_number(r.latencies[name][0], 1) if name in r.latencies else "" for r in rows]))
-    columns.append(("$/M tok", [_number(r.cost_per_million, 2) for r in rows]))
-    filled = [(title, cells) for title, cells in columns if any(cells)]
-    titles = [title for title, _ in filled]
+    nodes = _parts_of_nodes(rows)
+    lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
+    titles = [title for title in lines[0] if any(line[title] for line in lines)]
     right = [i for i, title in enumerate(titles) if title not in ("line", "what", "load")]
-    return text_table(titles, ([cells[i] for _, cells in filled] for i in range(len(rows))), right)
+    return text_table(titles, ([line[title] for title in titles] for line in lines), right)
+
+
+def _cells(r: Normal, nodes: bool) -> dict[str, str]:
+    """By their columns' titles, which are the same for all rows of a kind."""
+    estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
+    latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
+    return {
+        "what": _short(r.subject, 36),
+        "load": _short(r.load, 44),
+        "done": _done(r),
+        "in": _number(r.input_each, 0),
+        "out": _number(r.output_each, 0),
+        "req/s": _number(r.requests_per_s, 2),
+        "out tok/s": _number(r.output_per_s, 1),
+        "total tok/s": _number(r.total_per_s, 1),
+        "score" if r.kind == "quality" else "tok/s": r.speed,
+        "devices": _number(r.accelerators, 0),
+        "tok/s/device": _number(r.per_accelerator, 1),
+        "tok/s/8 devices": estimated + _number(r.per_node, 0) if nodes else "",
+        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0], 1) for n in latencies},
+        "$/M tok": _number(r.cost_per_million, 2),
+    }
 
 
 def _parts_of_nodes(rows: Sequence[Normal]) -> bool:

@@ -113,13 +113,7 @@ class Walk:
 
     def take(self, line: TextLine) -> None:
         number, text = line
-        if self._block is not None and self._in_block(number, text):
-            return
-        if self._joined is not None and self._continue(number, text):
-            return
-        if self._html is not None and self._in_html(number, text):
-            return
-        if self._aligned is not None and self._in_aligned(line):
+        if self._goes_on(line):
             return
         plainer = markup.unboxed(text)
         if plainer is not text:
@@ -143,6 +137,15 @@ class Walk:
             self._table.append(line)
         elif not self._known(number, text, before):
             self._words(number, text)
+
+    def _goes_on(self, line: TextLine) -> bool:
+        """Whether the line belongs to what began above it."""
+        return (
+            (self._block is not None and self._in_block(*line))
+            or (self._joined is not None and self._continue(*line))
+            or (self._html is not None and self._in_html(*line))
+            or (self._aligned is not None and self._in_aligned(line))
+        )
 
     def _known(self, number: int, text: str, before: TextLine) -> bool:
         """A line that means something by itself."""

@@ -1,12 +1,12 @@
 """Can the figures of one result all be true, and are two results really one? Judged from the figures alone."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
 from operator import itemgetter
 
 from dyno.facts.finding import Finding, doubt, note, void
-from dyno.facts.imported import Figure, Row
+from dyno.facts.imported import Figure, Row, Scalar
 from dyno.facts.load import LOAD
 from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS, latency
 from dyno.measure import points
@@ -93,22 +93,7 @@ def percentiles(row: Row) -> Iterator[Finding]:
             for (_, a, x), (_, b, y) in pairwise(ladder)
             if bounds(x)[0] > bounds(y)[1] + SLACK * y.value
         ]
-        mean, least, highest = (row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max"))
-        count = row.get("total_output_tokens" if stem == "itl" else "completed")
-        for place, name, figure in ladder if mean and count else ():
-            if name in ("min", "max") or place < 50 or not mean or not count:
-                continue
-            # Samples above a percentile are part of the mean; above the highest, itself.
-            most = bounds(mean)[1] * count / max((1 - place / 100) * (count - 1), 1.0)
-            if most and bounds(figure)[0] > most * 1.01:
-                wrong.append(
-                    f"{name} {figure.value:,.2f} ms can't be: with a mean of {mean.value:,.2f} ms it is at most "
-                    f"{most:,.2f} ms"
-                )
-        if mean and least and bounds(mean)[1] < bounds(least)[0]:
-            wrong.append(f"the mean {mean.value:,.2f} ms lies below the minimum {least.value:,.2f} ms")
-        if mean and highest and bounds(mean)[0] > bounds(highest)[1]:
-            wrong.append(f"the mean {mean.value:,.2f} ms lies above the maximum {highest.value:,.2f} ms")
+        wrong += _against_mean(row, stem, ladder)
         if wrong:
             yield void(
                 "consistency.percentiles",
@@ -116,6 +101,26 @@ def percentiles(row: Row) -> Iterator[Finding]:
                 "Such figures aren't of one set of requests, or a unit is wrong. Look into the raw results.",
                 locations([row], f"mean_{stem}_ms", *names),
             )
+
+
+def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure]]) -> Iterator[str]:
+    """Say which of a latency's figures its mean rules out."""
+    mean, least, highest = (row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max"))
+    if not mean:
+        return
+    count = row.get("total_output_tokens" if stem == "itl" else "completed")
+    for place, name, figure in ladder:
+        if name in ("min", "max") or place < 50 or not count:
+            continue
+        # Samples above a percentile are part of the mean; above the highest, itself.
+        most = bounds(mean)[1] * count / max((1 - place / 100) * (count - 1), 1.0)
+        if most and bounds(figure)[0] > most * 1.01:
+            given = f"with a mean of {mean.value:,.2f} ms it is at most {most:,.2f} ms"
+            yield f"{name} {figure.value:,.2f} ms can't be: {given}"
+    if least and bounds(mean)[1] < bounds(least)[0]:
+        yield f"the mean {mean.value:,.2f} ms lies below the minimum {least.value:,.2f} ms"
+    if highest and bounds(mean)[0] > bounds(highest)[1]:
+        yield f"the mean {mean.value:,.2f} ms lies above the maximum {highest.value:,.2f} ms"
 
 
 def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
@@ -346,38 +351,43 @@ def twins(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
-    differs = [n for n in _SUBJECT if n in settings(a) and n in settings(b) and settings(a)[n] != settings(b)[n]]
-    load = [n for n in LOAD if a.setting(n) is not None and b.setting(n) is not None and a.setting(n) != b.setting(n)]
+    differs = _unlike(_SUBJECT, settings(a).get, settings(b).get)
+    load = _unlike(LOAD, a.setting, b.setting)
     if not (differs or load):
         return
     both = [n for n in _TELLING if a.get(n) and b.get(n)]
     if len(both) < 4 or (a.get("completed") or 0) < 10:
         return
-    equal = [n for n in both if a.get(n) == b.get(n)]
+    same = all(a.get(n) == b.get(n) for n in both)
     paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
-    same = len(equal) == len(both)
     distance = max((abs(a.figures[n].value / b.figures[n].value - 1) for n in paces), default=1.0)
     near = distance < NEARLY and not load and point(a) == point(b)
     if not (same or near):
         return
-    what = " and ".join(f"{n.replace('_', ' ')} {settings(a)[n]} / {settings(b)[n]}" for n in differs)
-    what = what or ", ".join(f"{n} {a.setting(n)} / {b.setting(n)}" for n in load)
+    what = " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())
+    what = what or ", ".join(f"{n} {values}" for n, values in load.items())
+    witness, speeds = _witness(a, b, generated) if not same else ("", [])
     text = f"Two results with {what} are the same in all {len(both)} figures."
     if not same:
         alike = ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
         text = f"Results with {what} took {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, with {alike}."
-    witness = _witness(a, b, generated) if not same else None
     yield Finding(
         "consistency.twins",
         "void" if witness or same else "doubt",
-        text + (f" {witness[0]}" if witness else ""),
+        f"{text} {witness}".rstrip(),
         "One server was measured twice: a client's --model doesn't choose what is served. Ask the server what it is.",
-        locations([a, b], "duration_s", "mean_itl_ms") + (witness[1] if witness else []),
+        locations([a, b], "duration_s", "mean_itl_ms") + speeds,
     )
 
 
-def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] | None:
-    """Return the generation speeds of both models that another tool measured, if they differ."""
+def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
+    """Return the settings that both have with different values, as '4 / 8'."""
+    both = {name: [value(name) for value in values] for name in names}
+    return {name: f"{x} / {y}" for name, (x, y) in both.items() if None not in (x, y) and x != y}
+
+
+def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
+    """Return the generation speeds of both models that another tool measured, and where, if they differ."""
     speeds = []
     for row in (a, b):
         name = str(row.setting("quantization") or row.setting("model") or "").lower()
@@ -386,11 +396,11 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]] 
             if _alike(name, f"{r.setting('model') or ''} {r.label} {r.setting('quantization') or ''}".lower())
         ]  # fmt: skip
         if not matching:
-            return None
+            return "", []
         speeds.append(max(matching, key=lambda r: r.figures["speed"].value))
     x, y = (r.figures["speed"].value for r in speeds)
     if min(x, y) > 0.9 * max(x, y):
-        return None
+        return "", []
     text = f"Alone they make {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label})."
     return text, locations(speeds, "speed")
 

@@ -94,13 +94,10 @@ def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
 
 
 def list_(options: argparse.Namespace) -> int:
-    shelf, opened = Shelf(), set()
-    for path in options.paths or [options.runs]:
-        path = Path(path)
-        if options.paths and kind_of(path) is None and not path.is_dir():
-            path = find(str(path), options.runs)
-        if options.paths and kind_of(path) == "study":
-            opened.add(path)
+    paths = [p if p.is_dir() else find(str(p), options.runs) for p in map(Path, options.paths)]
+    opened = {path for path in paths if kind_of(path) == "study"}
+    shelf = Shelf()
+    for path in paths or [Path(options.runs)]:
         seen = look_around(path)
         for name in Shelf.__struct_fields__:
             getattr(shelf, name).extend(getattr(seen, name))
@@ -120,11 +117,8 @@ def list_(options: argparse.Namespace) -> int:
     if options.json:
         print(_as_json(runs, studies, opened, shelf.foreign, imported))
         return 0
-    _print_list(runs, studies, opened)
-    for line in imported:
-        count = f"{line.results} result{'s' if line.results != 1 else ''}"
-        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
-    if not runs and not studies and not imported:
+    _print_list(runs, studies, opened, imported)
+    if not any((runs, studies, imported)):
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
         print(f"No runs{which} in {where}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
@@ -160,7 +154,7 @@ def _as_json(
     })  # fmt: skip
 
 
-def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]) -> None:
+def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path], imported: list[ImportLine]) -> None:
     closed = [s for s in studies if Path(s.study) not in opened]
     parts = []
     if closed:
@@ -173,6 +167,9 @@ def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]
     if runs:
         parts.append(_run_lines(runs))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
+    for line in imported:
+        count = f"{line.results} result{'s' if line.results != 1 else ''}"
+        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
 
 
 def _study_row(s: StudyLine) -> list[str]:

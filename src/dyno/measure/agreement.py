@@ -1,7 +1,9 @@
 """Differences between an engine setting and what the server reports that it serves."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import eq, le
+from typing import Any
 
 import msgspec
 
@@ -69,40 +71,35 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     """Yield a sentence for each thing that isn't as asked. What the server doesn't report is no difference."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed[:10]))}"
-    if spec.version and facts.version and not is_of(facts.version, spec.version):
-        yield f"version {spec.version} was asked for, and it is {facts.version}"
-    if spec.quantization and same_quantization(spec.quantization, facts.quantization, facts.dtype) is False:
-        serves = facts.quantization or facts.dtype or "none"
-        yield f"the quantization {spec.quantization} was asked for, and it serves {serves}"
-    elif (
-        not spec.quantization
-        and (files := model and model.quantization)
-        and facts.quantization
-        and same_quantization(files, facts.quantization, facts.dtype) is False
-    ):
-        yield f"the model's files are {files}, and it serves {facts.quantization}"
-    if spec.max_model_len and facts.max_model_len and facts.max_model_len < spec.max_model_len:
-        yield f"a context of {spec.max_model_len} tokens was asked for, and a request may have {facts.max_model_len}"
-    for name, asked, served in (
-        ("max_num_seqs", spec.max_num_seqs, facts.slots),
-        ("tensor_parallel", _tensor_parallel(spec), facts.tensor_parallel),
-        ("prefix_caching", spec.prefix_caching, facts.prefix_caching),
-    ):
-        if asked is not None and served is not None and asked != served:
-            yield f"{name} = {asked} was asked for, and it has {served}"
-    asked_dtype = spec.dtype if spec.dtype != "auto" else None
-    if asked_dtype and facts.dtype and plain(asked_dtype) != plain(facts.dtype):
-        yield f"the dtype {asked_dtype} was asked for, and it has {facts.dtype}"
-    if (
-        model
-        and facts.model_path
-        and facts.kind in ("vllm", "llamacpp")
-        and not _same_file(model.path, facts.model_path)
-    ):
-        yield f"the model at {model.path} was asked for, and it has loaded {facts.model_path}"
-    kv = spec.kv_cache_dtype
-    if kv and kv != "auto" and facts.kv_cache_dtype and _family(plain(kv)) != _family(plain(facts.kv_cache_dtype)):
-        yield f"a KV cache of {kv} was asked for, and it has {facts.kv_cache_dtype}"
+    files = model.quantization if model and not spec.quantization else None
+    path = model.path if model and facts.kind in ("vllm", "llamacpp") else None
+
+    def same_weights(quantization: str, _: str) -> bool:
+        return same_quantization(quantization, facts.quantization, facts.dtype) is not False
+
+    serves = facts.quantization or facts.dtype or "none"
+    compared: tuple[tuple[str, Any, Any, Callable[[Any, Any], bool]], ...] = (
+        ("version {} was asked for, and it is {}", spec.version, facts.version, lambda a, b: is_of(b, a)),
+        ("the quantization {} was asked for, and it serves {}", spec.quantization, serves, same_weights),
+        ("the model's files are {}, and it serves {}", files, facts.quantization, same_weights),
+        ("a context of {} tokens was asked for, and a request may have {}", spec.max_model_len,
+         facts.max_model_len or None, le),
+        ("max_num_seqs = {} was asked for, and it has {}", spec.max_num_seqs, facts.slots, eq),
+        ("tensor_parallel = {} was asked for, and it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
+        ("prefix_caching = {} was asked for, and it has {}", spec.prefix_caching, facts.prefix_caching, eq),
+        ("the dtype {} was asked for, and it has {}", _chosen(spec.dtype), facts.dtype,
+         lambda a, b: plain(a) == plain(b)),
+        ("the model at {} was asked for, and it has loaded {}", path, facts.model_path, _same_file),
+        ("a KV cache of {} was asked for, and it has {}", _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype,
+         lambda a, b: _family(plain(a)) == _family(plain(b))),
+    )  # fmt: skip
+    for sentence, asked, served, agree in compared:
+        if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
+            yield sentence.format(asked, served)
+
+
+def _chosen(dtype: str | None) -> str | None:
+    return dtype if dtype != "auto" else None
 
 
 def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:

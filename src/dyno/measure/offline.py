@@ -32,9 +32,8 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     produced = rate(lambda a: a.output_tokens)
     speed: Spread | None = produced
     prefills = True
-    if trial.offline.kind == "micro":  # the mean of its repetitions' speeds, as llama-bench reckons
-        tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
-        speed = spread(count * NS_PER_S / took for count, took in tests) if tests else None
+    if trial.offline.kind == "micro":
+        speed = _micro_speed(trial, answers)
         # Token generation begins with a token of its own, which is no test of prompt processing.
         prefills = trial.workload.input_len > 0
         if not prefills:
@@ -72,6 +71,12 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         decoded_tokens=decoding,
         speed=speed.mean if speed else None,
     )
+
+
+def _micro_speed(trial: TrialSpec, answers: Sequence[Answer]) -> Spread | None:
+    """The mean of its repetitions' speeds, as llama-bench reckons."""
+    tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
+    return spread(count * NS_PER_S / took for count, took in tests) if tests else None
 
 
 def _latency(lengths: Sequence[int]) -> Distribution:

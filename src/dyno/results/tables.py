@@ -111,7 +111,7 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     if not results and not _has_figures(table):
         return None
     if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
-        left = [row[0].text for row in table.rows if row and _is_lost(row[0].text, row[1:], None)]
+        left = [row[0].text for row in filter(None, table.rows) if _is_lost(row[0].text, row[1:], None)]
         left = [title for title in left if _column(title, [], []) is None]
         return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
     meanings, _ = _meanings(table)
@@ -296,8 +296,7 @@ def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[s
                 if (name in _WHO or i in called) and plain(cell.text):
                     number = i in called and printed(cell.text) is not None
                     who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
-        first = meanings[0] if meanings else None
-        label = ", ".join(who)
+        first, label = meanings[0], ", ".join(who)
         if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in words:
             label = shown(table.header[0], plain(cells[0].text))
         for (name, load, test), figures in _together(groups):
@@ -306,12 +305,17 @@ def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[s
                 settings=settings | {k: Setting(v, line, "column") for k, v in load},
                 label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
             )  # fmt: skip
-            if test:
-                yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, line))
-            elif _is_result(figures, row.settings):
-                kind, figures = _kind(figures, row.settings, table.header)
-                tested = row.settings | _tested(figures, row.settings)
-                yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
+            yield from _result(row, test, table.header)
+
+
+def _result(row: Row, test: str, header: list[str]) -> Iterator[Row]:
+    """A speed of its test, or a result of the kind that its figures make it; none where nothing was measured."""
+    if test:
+        yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, row.line))
+    elif _is_result(row.figures, row.settings):
+        kind, figures = _kind(row.figures, row.settings, header)
+        tested = row.settings | _tested(figures, row.settings)
+        yield msgspec.structs.replace(row, kind=kind, figures=figures, settings=tested)
 
 
 def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:

@@ -39,6 +39,12 @@ _REPORTED = {
     "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype", "dtype": "dtype", "max_num_seqs": "slots",
     "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
 }  # fmt: skip
+# What other kinds of trials than serving don't have, or call otherwise.
+_SERVING = ("concurrency", "rate", "backend", "endpoint")
+_ABSENT = {
+    "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
+    "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
+}  # fmt: skip
 
 Settings = dict[str, Scalar | None]
 
@@ -110,18 +116,17 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
 
 def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
-    offline, micro = how is not None, trial.kind == "micro"
     settings: Settings = {
-        "concurrency": None if offline else load.max_concurrency,
-        "rate": None if offline else load.request_rate_rps,
-        "num_prompts": None if trial.kind in ("latency", "micro") else work.num_prompts,
-        "dataset": None if micro else work.dataset,
-        "input_len": work.input_len if work.dataset.startswith("random") and not micro else None,
-        "output_len": None if micro else work.output_len,
+        "concurrency": load.max_concurrency,
+        "rate": load.request_rate_rps,
+        "num_prompts": work.num_prompts,
+        "dataset": work.dataset,
+        "input_len": work.input_len if work.dataset.startswith("random") else None,
+        "output_len": work.output_len,
         "seed": work.seed,
-        "ignore_eos": None if micro else trial.ignore_eos,
-        "backend": None if offline else trial.target.backend,
-        "endpoint": None if offline else trial.target.endpoint,
+        "ignore_eos": trial.ignore_eos,
+        "backend": trial.target.backend,
+        "endpoint": trial.target.endpoint,
         "percentiles": ",".join(f"{p:g}" for p in trial.percentiles),
         "--random-prefix-len": work.prefix_len or None,
         "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
@@ -134,6 +139,7 @@ def _load(trial: TrialSpec) -> Settings:
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
     }
+    settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
     if how is not None:
         settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
         if how.kind == "micro":

@@ -107,10 +107,10 @@ def expand(
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
                 cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
-                names = [name for name in used(value) if isinstance(variables[name], list)]
                 # How many are sent goes with how they are sent: it tells no trial from another.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
-                if (picked_by and axes[picked_by] > 1 and not counts) or any(axes[f"${{{n}}}"] > 1 for n in names):
+                by_variable = any(axes.get(f"${{{name}}}", 1) > 1 for name in used(value))
+                if by_variable or (picked_by and axes[picked_by] > 1 and not counts):
                     varying[f"{section.part}.{key}"] = cells[key]
         yield GridCell(out, varying)
 

@@ -186,16 +186,7 @@ class Trials:
         if dataset not in self.known.datasets:
             self.doc.unknown((*section.paths["dataset"], dataset), self.known.datasets, "dataset")
             return None
-        if dataset in ("sharegpt", "custom") and "path" not in section.cells:
-            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
-        if dataset == "random":
-            for key in ("input_len", "output_len"):
-                if key not in section.cells:
-                    self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
-                elif key in cells and cells[key] < 1 and not (offline and offline.kind == "micro"):
-                    self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
-        if offline and offline.kind == "micro" and cells.get("prefix_len"):
-            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
+        self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
         streams = load.max_concurrency
         count = how.get("num_prompts")
         if offline and offline.kind == "latency":
@@ -226,6 +217,18 @@ class Trials:
             return None
         warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
+
+    def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
+        dataset = cells["dataset"]
+        if dataset in ("sharegpt", "custom") and "path" not in section.cells:
+            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
+        for key in ("input_len", "output_len") if dataset == "random" else ():
+            if key not in section.cells:
+                self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
+            elif key in cells and cells[key] < 1 and not micro:
+                self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
+        if micro and cells.get("prefix_len"):
+            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
 
 
 def _beside(section: Section, default: Path) -> Path:

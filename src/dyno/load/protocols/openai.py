@@ -1,6 +1,7 @@
 """OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
 
 import json
+from operator import sub
 from typing import Any
 
 import msgspec
@@ -79,8 +80,8 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = _called(delta.tool_calls)
-            finish = choice.finish_reason or None  # TGI's completions say "" until the last token
-            if finish is not None:
+            finish = choice.finish_reason
+            if finish:  # TGI's completions say "" until the last token
                 reading.finish_reason = in_openais_words(finish)
                 if finish == "eos_token":
                     text = None  # TGI: the end token's own "</s>"
@@ -89,7 +90,7 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 say(text)
             elif not reading.chunk_ends:
                 reading.empty_chunks += 1  # a role, most often; never the first token
-            elif finish is None:
+            elif not finish:
                 place(end)
                 say("")
                 silent += 1
@@ -106,7 +107,7 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
             reading.model = chunk.model
     settle_silent(reading, silent, last_silent_end)
     if running and len(running) == len(reading.chunk_ends):
-        reading.chunk_tokens = [b - a for a, b in zip([0, *running], running, strict=False)]
+        reading.chunk_tokens = list(map(sub, running, [0, *running]))
     return reading
 
 

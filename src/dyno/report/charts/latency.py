@@ -1,6 +1,8 @@
 """Latencies: against the load, and how they are distributed over requests."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -79,7 +81,7 @@ SIGN = (
 
 
 def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    entries = [e for e in entries if any(stem in e.quantiles for stem in NAMES)]
+    entries = [e for e in entries if NAMES.keys() & e.quantiles.keys()]
     if not entries:
         return
     words, loads = _loads(entries)
@@ -91,7 +93,8 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
     # Those that let series be compared come first, where not all fit.
     if len(entries) < 400:
-        entries = sorted(entries, key=lambda e: -len({k.series for k in entries if loads[k.id] == loads[e.id]}))
+        compared = Counter(load for load, _ in {(loads[e.id], e.series) for e in entries})
+        entries = sorted(entries, key=lambda e: -compared[loads[e.id]])
     lines = [(e, stem) for e in entries for stem in NAMES if e.quantiles.get(stem)]
     drawn = lines[: base.ROWS_MAX // LEAST]
     rows: list[Row] = []
@@ -99,7 +102,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
         row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
         rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
-    counts = {i: len({row["series"] for row in rows if row["load"] == i}) for i in {row["load"] for row in rows}}
+    counts = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
     most = max(sorted(counts, reverse=True), key=counts.__getitem__)
     drawing = Drawing(look, rows, "distribution", "Latency", "Distribution of latencies")
     drawing.about = (
@@ -114,6 +117,12 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     ]
     share = let("told", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
     drawing.steps = [base.REQUESTS, vega.flatten("share", "ms"), share]
+    yield drawing.chart(_lines(drawing))
+
+
+def _lines(drawing: Drawing) -> list[Any]:
+    """Lines with words at their points, and a sign at the end of those that are doubted."""
+    rows = drawing.rows
     log = any(vega.wide([v for v in row["ms"] if v > 0], 50) for row in rows)
     log = log and all(v > 0 for row in rows for v in row["ms"])
     y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title="Share of requests", format="%"))
@@ -128,7 +137,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         end = {**vega.TEXT, "align": "right", "dx": -4, "dy": 12, "clip": True}
         doubted = [when("datum.share == 1"), when("datum.verdict != 'sound' || datum.failed > 0"), let("sign", SIGN)]
         layers.append(unit(end, {**where, "text": alt.Text("sign:N")}, *doubted))
-    yield drawing.chart(layers)
+    return layers
 
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
