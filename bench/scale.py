@@ -29,10 +29,9 @@ from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.load import LoadSpec
-from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
 

@@ -15,10 +15,9 @@ import msgspec
 import pytest
 
 from dyno.engines.fake import Fake, FakeSpec
-from dyno.facts.client import ClientFacts
 from dyno.facts.load import LoadSpec
-from dyno.facts.record import Record
-from dyno.facts.request import Request
+from dyno.facts.record import ClientFacts, Record
+from dyno.facts.workload import Request
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked

@@ -12,8 +12,7 @@ from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, OfflineSummary
-from dyno.facts.rig import Rig
-from dyno.facts.roofline import Peaks, Roofline, Share
+from dyno.facts.rig import Peaks, Rig, Roofline, Share
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec

@@ -5,12 +5,11 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.chart import Chart
-from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Cost, Entry, Memory, Number
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import DocumentCell, DocumentTable
-from dyno.facts.report import AuthorsTable, Best, CommandText, Report, Sheet, Words
+from dyno.facts.metric import DEFINITIONS
+from dyno.facts.report import AuthorsTable, Best, Chart, CommandText, Report, Sheet, Words
 
 ENGINES = {"vLLM 0.11.0": 1.0, "SGLang 0.5.2": 1.08, "TGI 3.3.4": 0.74}
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Samples, Setting
+from dyno.facts.metric import definition
 
 # 1,000 requests of 200 + 100 tokens in 100 s, 32 at once: each takes 3.2 s, of which 0.23 to its first token.
 SOUND = {

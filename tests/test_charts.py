@@ -9,11 +9,10 @@ import msgspec
 import pytest
 import vl_convert
 
-from dyno.facts.chart import DATA, PER, Chart
 from dyno.facts.entry import Bar, Cost, Entry, Memory, Moment, Number, Position
 from dyno.facts.finding import Verdict
-from dyno.facts.report import Report, Words
-from dyno.facts.roofline import Peaks
+from dyno.facts.report import DATA, PER, Chart, Report, Words
+from dyno.facts.rig import Peaks
 from dyno.report import picture
 from dyno.report.charts import charts
 from dyno.report.look import FAILURE, PALETTE

@@ -21,9 +21,9 @@ import psutil
 import pytest
 
 import dyno
-from dyno.engines import environment, install, recipe
+from dyno.engines import environment, install
 from dyno.engines.environment import Environment
-from dyno.engines.recipe import Recipe
+from dyno.engines.install import Recipe
 from dyno.errors import EngineError, UsageError
 
 # Wheels
@@ -313,7 +313,7 @@ def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
 
 
 def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
-    cuda = recipe.choose("llamacpp", "cuda")
+    cuda = install.choose("llamacpp", "cuda")
     assert cuda.options == ("--no-cache-dir",)
     env = install.installer_env({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
     assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
@@ -466,7 +466,9 @@ def test_a_home_that_cannot_be_written_says_what_to_do(home: Path) -> None:
 # Finding and removing
 
 
-def fixed(home: Path, kind: str, version: str, variant: str = "cpu", created: str = "2026-01-01T00:00:00Z") -> Environment:
+def fixed(
+    home: Path, kind: str, version: str, variant: str = "cpu", created: str = "2026-01-01T00:00:00Z"
+) -> Environment:
     folder = home / "engines" / f"{kind}-{version}-{variant}"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
@@ -576,9 +578,9 @@ def test_another_python_than_the_one_there_is_refused(pip: FakePip, tmp_path: Pa
 
 
 def test_the_variant_is_what_the_machine_has(pip: FakePip) -> None:
-    if recipe.variant_of_this_machine() == "cpu":
+    if install.variant_of_this_machine() == "cpu":
         (pip.folder / "nvidia-smi").symlink_to("/bin/true")
-        assert recipe.variant_of_this_machine() == "cuda"
+        assert install.variant_of_this_machine() == "cuda"
 
 
 def test_no_package_index_is_named_in_the_code() -> None:

@@ -16,8 +16,8 @@ from dyno.facts.entry import Number
 from dyno.facts.imported import Document, Figure
 from dyno.facts.report import Report
 from dyno.report.charts import charts
-from dyno.report.numbers import printed
 from dyno.report.page import page
+from dyno.report.table import printed
 from dyno.report.target import limits
 from dyno.study.prices import price_rules
 from test_published import NAMES, REPORTS, ROOT, published

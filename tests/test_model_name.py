@@ -5,8 +5,8 @@ import pytest
 
 from dyno.audit.audit import audit
 from dyno.facts.imported import Document, Row
-from dyno.measure.model_name import named, related
 from dyno.measure.pairs import once
+from dyno.measure.points import named, related
 from rows import row
 
 

@@ -13,8 +13,7 @@ import offlines
 from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Answer
-from dyno.facts.rig import Accelerator
-from dyno.facts.roofline import Share
+from dyno.facts.rig import Accelerator, Share
 from dyno.facts.trial import TrialSpec
 from dyno.measure.offline import micro_sample
 from dyno.report import micro

@@ -23,9 +23,8 @@ from dyno.report import page as pages
 from dyno.report import per, tables
 from dyno.report.csv_table import csv
 from dyno.report.markdown import escaped, escaped_line, markdown
-from dyno.report.numbers import interval, printed, significant
 from dyno.report.page import embedded, page
-from dyno.report.table import guarded
+from dyno.report.table import guarded, interval, printed, significant
 from dyno.visible import plain
 
 HOSTILE = (

@@ -12,8 +12,7 @@ from dyno.engines import model as own_model
 from dyno.facts.engine import EngineSpec
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import OfflineSummary, Speculation
-from dyno.facts.rig import Accelerator
-from dyno.facts.roofline import Peaks, Roofline, Share
+from dyno.facts.rig import Accelerator, Peaks, Roofline, Share
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.summary import ClientSummary, Steady, Summary
 from dyno.facts.target import TargetFacts

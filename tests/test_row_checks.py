@@ -9,7 +9,7 @@ from dyno.audit import audit
 from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
-from dyno.facts.roofline import Peaks
+from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
 from rows import micro, offline, row, score
 

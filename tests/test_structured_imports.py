@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dyno.facts.definition import DEFINITIONS
 from dyno.facts.imported import Document, Row
+from dyno.facts.metric import DEFINITIONS
 from dyno.results import json_text
 from dyno.results.structured import read
 

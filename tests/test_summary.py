@@ -14,13 +14,11 @@ from dyno.audit.document import read_bytes as imported
 from dyno.checks import CHECKS, Need, client, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
-from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
-from dyno.facts.record import Record
-from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.roofline import Peaks, Roofline, Share
+from dyno.facts.record import ClientFacts, Record
+from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline, Share
 from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary

@@ -14,7 +14,7 @@ import pytest
 
 from conftest import StartFake, drive, requests
 from dyno.engines.fake import Fake
-from dyno.facts.request import Request
+from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
 

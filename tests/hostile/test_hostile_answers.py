@@ -14,9 +14,8 @@ import pytest
 from mutants import mutant
 
 from conftest import requests
-from dyno.facts.client import ClientFacts
 from dyno.facts.load import LoadSpec
-from dyno.facts.record import Record
+from dyno.facts.record import ClientFacts, Record
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec

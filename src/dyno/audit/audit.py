@@ -9,7 +9,7 @@ from dyno.audit import claims, numbers, wording
 from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
-from dyno.facts.roofline import Peaks
+from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
 from dyno.units import many
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dyno.audit.commands import scalar
-from dyno.facts.definition import definition
 from dyno.facts.imported import Figure, Row, Setting
-from dyno.facts.metric import METRICS, latency, stem_named
+from dyno.facts.metric import METRICS, definition, latency, stem_named
 from dyno.facts.setting import LABELS
 from dyno.results import columns
 from dyno.results.lines import TextLine

@@ -8,10 +8,9 @@ import msgspec
 
 from dyno.audit.audit import Audit
 from dyno.facts import load
-from dyno.facts.definition import DEFINITIONS
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
-from dyno.facts.metric import words
+from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject

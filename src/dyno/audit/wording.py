@@ -6,8 +6,7 @@ from difflib import SequenceMatcher
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Command, Document, Heading, Passage, Row, Setting
-from dyno.measure.model_name import named
-from dyno.measure.points import ENGINE
+from dyno.measure.points import ENGINE, named
 
 # ---- headings, titles and sentences that promise figures: are there any? ----
 

@@ -8,22 +8,22 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from dyno.checks import machine
-from dyno.facts.definition import DEFINITIONS, one_meaning
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import COMPARED, plain
 from dyno.facts.load import words as load_words
-from dyno.facts.metric import words
+from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.model_name import named, related
 from dyno.measure.pairs import Group, conflicts, passes, requests_of
 from dyno.measure.points import (
     alike_prompts,
     input_each,
     level,
     locations,
+    named,
     output_each,
     point,
+    related,
     sent,
     subject,
     together,

@@ -4,8 +4,7 @@ import msgspec
 
 from dyno.facts.engine import EngineFacts
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.rig import Rig
-from dyno.facts.roofline import Roofline
+from dyno.facts.rig import Rig, Roofline
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary

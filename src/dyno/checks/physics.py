@@ -7,9 +7,8 @@ from typing import NamedTuple
 from dyno.checks.evidence import Circumstances
 from dyno.facts.finding import Finding, note, void
 from dyno.facts.imported import Row
-from dyno.facts.roofline import Peaks, Roofline
-from dyno.measure.model_name import LEAST, bytes_each, named
-from dyno.measure.points import input_each, locations, requests_per_s, subject
+from dyno.facts.rig import Peaks, Roofline
+from dyno.measure.points import LEAST, bytes_each, input_each, locations, named, requests_per_s, subject
 
 ROUNDING = 0.02  # of a data sheet's figures
 BOOST = 0.1  # clocks above those for which a sheet tells the arithmetic

@@ -8,8 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
-from dyno.measure.model_name import named
-from dyno.measure.points import ASIDE, input_each, locations, output_each, point, speed_tests, subject
+from dyno.measure.points import ASIDE, input_each, locations, named, output_each, point, speed_tests, subject
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step

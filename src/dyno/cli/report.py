@@ -11,8 +11,7 @@ from dyno import secrets
 from dyno.cli import settings
 from dyno.cli.flags import pairs
 from dyno.errors import DynoError, StoreError, UsageError
-from dyno.facts.chart import Chart
-from dyno.facts.report import Report
+from dyno.facts.report import Chart, Report
 from dyno.report.csv_table import csv
 from dyno.report.markdown import markdown
 from dyno.store.run import write

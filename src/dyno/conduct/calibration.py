@@ -17,10 +17,9 @@ from dyno.conduct.trial import Outcome, finish, measure
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import EngineProcess
 from dyno.facts.load import LoadSpec
-from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create

@@ -16,8 +16,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.rig import Rig
-from dyno.facts.roofline import Peaks
+from dyno.facts.rig import Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
 from dyno.probe import model as model_files
 from dyno.probe import peaks

@@ -15,8 +15,8 @@ from dyno.engines import port
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
 from dyno.errors import EngineError, TargetError
-from dyno.facts.request import Request
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.probe import server

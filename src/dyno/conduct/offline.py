@@ -23,12 +23,12 @@ from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Batch, Iteration, OfflineSpec
-from dyno.facts.request import Request
 from dyno.facts.rig import Rig
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Request
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry

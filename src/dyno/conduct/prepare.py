@@ -10,11 +10,10 @@ from dyno.conduct.session import Session, Watcher
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
 from dyno.facts.load import LoadSpec
-from dyno.facts.request import Request
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload
+from dyno.facts.workload import Request, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked

@@ -15,10 +15,10 @@ from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.comparison import Comparison
-from dyno.facts.definition import DEFINITIONS
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Document, Row, place
+from dyno.facts.metric import DEFINITIONS
 from dyno.facts.price import PriceRule
 from dyno.facts.report import AuthorsTable, Report
 from dyno.facts.study import Study

@@ -10,9 +10,9 @@ from dyno.conduct.fleet import Fleet
 from dyno.conduct.lifecycle import room
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError
-from dyno.facts.request import Request
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked

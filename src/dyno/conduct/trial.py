@@ -23,14 +23,13 @@ from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
 from dyno.engines.kinds import kind_of
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
-from dyno.facts.client import ClientFacts
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Iteration
-from dyno.facts.record import Record
-from dyno.facts.request import Request
+from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load import decode
 from dyno.load.progress import Stop

@@ -14,9 +14,8 @@ from dyno import secrets
 from dyno.engines import environment
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Launch
+from dyno.facts.engine import EngineSpec, Launch, is_of
 from dyno.facts.offline import Batch
-from dyno.facts.version import is_of
 
 WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}

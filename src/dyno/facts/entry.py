@@ -9,7 +9,7 @@ from dyno.facts.comparison import Basis
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import COUNTED, LEVELS, LOADS
-from dyno.facts.roofline import Peaks
+from dyno.facts.rig import Peaks
 
 
 class Number(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,7 +20,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     high: float | None = None
     by: Basis = ""  # whence the interval
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
-    definition: str = ""  # key in facts/definition.py
+    definition: str = ""  # key in facts/metric.py
     deviation: float | None = None  # standard deviation, as somebody printed it with ±
 
 

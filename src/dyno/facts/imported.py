@@ -2,7 +2,7 @@
 
 A row is one result, whoever wrote it: a printed block, an object of a JSON file, a line of a CSV file or of a table,
 and a run of dyno's own. Figures bear vLLM's result keys as names (facts/metric.py), each with
-the definition of the tool that calculated it (facts/definition.py): the same word means different numbers.
+the definition of the tool that calculated it (facts/metric.py): the same word means different numbers.
 """
 
 from typing import Literal, get_args
@@ -28,7 +28,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     line: int  # of the file, from 1
     half: float = 0.0  # half a unit of its last printed digit: it may be off by so much
-    definition: str = ""  # key in facts/definition.py; '' where the name says all (a count, a duration)
+    definition: str = ""  # key in facts/metric.py; '' where the name says all (a count, a duration)
     deviation: float | None = None  # printed with ±
     bold: bool = False
 

@@ -1,4 +1,4 @@
-"""A record: the facts of one request, decoded. Times are nanoseconds since the load began.
+"""A record: the facts of one request, decoded, and those of the client. Times are nanoseconds since the load began.
 
 Numbers are functions of records (measure/timing.py) and are not stored beside them.
 """
@@ -47,3 +47,25 @@ class Record(msgspec.Struct):
     model: Annotated[str | None, "the name that the answer bears"] = None
     error: Annotated[str | None, "the kind of failure; null: completed"] = None
     error_detail: Annotated[str, "in the server's words"] = ""
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    start_ns: int  # the zero of every record's times, on this machine's monotonic clock
+    end_ns: int
+    outcome: str  # 'complete', 'interrupted' or 'server gone'
+    planned: int
+    sent: int
+    cpu_s: float  # of the process on the wire, while the load ran
+    reads: int
+    ticks_late_ns: list[int]  # how late the loop came to each of its ticks, ten a second
+    kernel_stamps: bool  # times are the kernel's receive stamps, else those of the reads
+    priority: str = ""  # of the wire while the load ran: SCHED_RR 1, slice 0.1 ms, core 7; '': as any process
+    waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
+    others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
+
+    # Requests on connections on which the server said more than was asked: whose answers these are isn't known.
+    unasked: list[int] = []
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns

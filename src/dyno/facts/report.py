@@ -1,4 +1,7 @@
-"""A report: all that a page, a Markdown file or a picture is made of. Values only; nothing is calculated after this."""
+"""A report: all that a page, a Markdown file or a picture is made of, and its charts. Values only; nothing is
+calculated after this."""
+
+from typing import Any
 
 import msgspec
 
@@ -67,5 +70,21 @@ class Report(msgspec.Struct, frozen=True):
     rigs: list[Sheet] = []
     engines: list[Sheet] = []  # the same, of engines: version, settings, how it was started
     commands: list[CommandText] = []
-    definitions: dict[str, str] = {}  # facts/definition.py's key → words, those that are used
+    definitions: dict[str, str] = {}  # facts/metric.py's key → words, those that are used
     again: str = ""  # the command that makes this report
+
+
+DATA = "rows"
+# What throughput is told for. measured: what was measured, as it is. accelerator, machine: one of them; a machine of
+# which a part was measured is an estimate, as if nothing were lost, and drawn dashed. dollar: each that an hour costs.
+PER = ("measured", "accelerator", "machine", "dollar")
+
+
+class Chart(msgspec.Struct, frozen=True):
+    name: str  # 'throughput-concurrency': anchor in the page and name of the picture
+    group: str  # heading under which it stands: Throughput, Latency, Cost, …
+    title: str
+    about: str  # how to read it, in a sentence or two
+    spec: dict[str, Any]
+    rows: list[dict[str, Any]]
+    per: list[str] = []  # of PER, those that its data has; [] or ['measured']: no switch

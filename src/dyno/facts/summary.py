@@ -6,7 +6,7 @@ import msgspec
 
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.roofline import Roofline
+from dyno.facts.rig import Roofline
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.telemetry import TelemetrySummary
 

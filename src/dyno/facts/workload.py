@@ -1,11 +1,17 @@
-"""A workload: which prompts, how long, how many tokens wanted."""
+"""A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from dyno.facts.request import Request
 from dyno.option import Option
+
+
+class Request(msgspec.Struct, frozen=True):
+    prompt: str | list[int]  # text, or token ids where the server takes them
+    prompt_tokens: int  # by the workload's tokenizer, special tokens included
+    output_tokens: int  # asked for as the server's max_tokens
+
 
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]

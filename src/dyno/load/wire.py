@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dyno.clock import now_ns, wall_offset_ns
-from dyno.facts.client import ClientFacts
+from dyno.facts.record import ClientFacts
 from dyno.http import Route
 from dyno.load import http1
 from dyno.load.connection import ERROR, IN, OUT, READ_BYTES, Connection, Replica, failure

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.engine import EngineSpec
+from dyno.facts.engine import EngineSpec, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
-from dyno.facts.version import is_of
 
 _SAME = {
     "half": "fp16", "float16": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "f32": "fp32",

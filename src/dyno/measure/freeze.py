@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from dyno.facts.client import ClientFacts
-from dyno.facts.record import Record
+from dyno.facts.record import ClientFacts, Record
 from dyno.facts.spread import Latency
 from dyno.facts.summary import Freeze, Summary, Unfrozen
 from dyno.measure import timing

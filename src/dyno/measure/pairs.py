@@ -12,8 +12,7 @@ import msgspec
 from dyno.facts.imported import Figure, Row, Scalar
 from dyno.facts.load import COMPARED, LEVELS, ONE_TEXT, ONE_WORKLOAD, compared_words, near, plain
 from dyno.facts.metric import SPEEDS
-from dyno.measure.model_name import same_model
-from dyno.measure.points import input_each, point
+from dyno.measure.points import input_each, point, same_model
 
 # What differs between repeats of one setting, or follows from the figures' own place.
 _PASSING = {

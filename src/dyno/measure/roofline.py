@@ -8,7 +8,7 @@ import msgspec
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.roofline import Peaks, Roofline, Share
+from dyno.facts.rig import Peaks, Roofline, Share
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dyno.facts.client import ClientFacts
-from dyno.facts.record import Record
+from dyno.facts.record import ClientFacts, Record
 from dyno.facts.spread import Latency
 from dyno.facts.summary import ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec

@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 
-from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
+from dyno.facts.record import ClientFacts
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.summary import Steady
 from dyno.facts.telemetry import (

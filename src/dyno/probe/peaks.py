@@ -15,8 +15,7 @@ import msgspec
 
 from dyno import files
 from dyno.facts.engine import EngineSpec
-from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.roofline import Peaks
+from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.probe import accelerator_test, datasheets, host
 from dyno.probe.software import ask, last_json
 from dyno.units import human_bytes

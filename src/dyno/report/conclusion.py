@@ -11,7 +11,7 @@ from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, levels_words, whole
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
-from dyno.measure.model_name import named
+from dyno.measure.points import named
 from dyno.report.target import (
     FEW,
     SMALL,

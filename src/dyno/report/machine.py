@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.roofline import Peaks, Roofline
+from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.report.table import terminal, text_table
 from dyno.units import human_bytes

@@ -12,8 +12,7 @@ import msgspec
 from dyno.facts.engine import EngineFacts, EngineSpec, valued
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Iteration
-from dyno.facts.rig import Accelerator
-from dyno.facts.roofline import Share
+from dyno.facts.rig import Accelerator, Share
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.measure.offline import micro_sample

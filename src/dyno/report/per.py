@@ -2,9 +2,8 @@
 
 from collections.abc import Collection
 
-from dyno.facts.chart import PER
 from dyno.facts.entry import Entry
-from dyno.facts.report import Report
+from dyno.facts.report import PER, Report
 
 
 def per(entry: Entry, value: float, mode: str) -> float | None:

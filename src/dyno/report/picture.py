@@ -6,7 +6,7 @@ from typing import Any
 
 import vl_convert
 
-from dyno.facts.chart import DATA, Chart
+from dyno.facts.report import DATA, Chart
 from dyno.report.look import WIDTH, theme
 
 VEGA_LITE = "6.4"

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LEVELS, LOAD, ONE_WORKLOAD, OWN, identity, near
 from dyno.facts.study import short
-from dyno.measure.model_name import named
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, finite_rate, input_each, point, subject
+from dyno.measure.points import ASIDE, ENGINE, finite_rate, input_each, named, point, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}

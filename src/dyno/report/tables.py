@@ -3,17 +3,27 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from dyno.facts.chart import PER
-from dyno.facts.definition import meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
-from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, metric
-from dyno.facts.report import AuthorsTable, Report
+from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
+from dyno.facts.report import PER, AuthorsTable, Report
 from dyno.report import per
-from dyno.report.numbers import NONE, count, currency, interval, money, printed, scalar, significant
-from dyno.report.table import Cell, Column, Line, Table
+from dyno.report.table import (
+    NONE,
+    Cell,
+    Column,
+    Line,
+    Table,
+    count,
+    currency,
+    interval,
+    money,
+    printed,
+    scalar,
+    significant,
+)
 from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding

@@ -14,9 +14,8 @@ from typing import Final
 
 import msgspec
 
-from dyno.facts.definition import definition
 from dyno.facts.imported import DocumentCell, Figure, Scalar, Setting
-from dyno.facts.metric import METRICS, SPEEDS, latency, stem_named
+from dyno.facts.metric import METRICS, SPEEDS, definition, latency, stem_named
 from dyno.facts.setting import ENGINE, ENGINES, TITLES
 from dyno.results.printed import Printed, printed
 from dyno.secrets import shown

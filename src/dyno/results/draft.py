@@ -7,10 +7,9 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from dyno.facts.definition import definition
 from dyno.facts.finding import Finding
 from dyno.facts.imported import By, Figure, Row, RowKind, Samples, Scalar, Setting, Unread
-from dyno.facts.metric import stem_named
+from dyno.facts.metric import definition, stem_named
 from dyno.results.json_text import Value
 from dyno.results.printed import half
 from dyno.secrets import shown

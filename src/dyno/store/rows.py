@@ -12,9 +12,9 @@ from typing import Any, cast
 import numpy as np
 
 from dyno.errors import StoreError
-from dyno.facts.definition import definition
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
+from dyno.facts.metric import definition
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig

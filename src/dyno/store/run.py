@@ -14,19 +14,16 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import StoreError, UsageError
-from dyno.facts.client import ClientFacts
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration
-from dyno.facts.record import Record
-from dyno.facts.request import Request
-from dyno.facts.rig import Rig
-from dyno.facts.roofline import Peaks
+from dyno.facts.record import ClientFacts, Record
+from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import CountedBy
+from dyno.facts.workload import CountedBy, Request
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed

@@ -9,8 +9,7 @@ from random import Random
 import msgspec
 
 from dyno.errors import WorkloadError
-from dyno.facts.request import Request
-from dyno.facts.workload import Workload, WorkloadSpec
+from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer

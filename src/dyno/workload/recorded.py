@@ -9,8 +9,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.request import Request
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 
 MIN_TOKENS = 4

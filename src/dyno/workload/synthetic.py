@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
-from dyno.facts.request import Request
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 RANDOM_OUTPUT_LEN = 128  # vLLM's default

@@ -8,10 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits, valued
+from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.version import before
 from dyno.http import Client
 
 # The portable settings that become flags, in the order in which they are written.

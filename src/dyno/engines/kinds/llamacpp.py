@@ -23,10 +23,9 @@ from dyno.engines.kinds.base import (
     word,
 )
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits, valued
+from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.version import before
 
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",

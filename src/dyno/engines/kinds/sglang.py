@@ -1,8 +1,7 @@
 """SGLang. From its argument parser and documentation; not run by dyno's authors."""
 
 from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, switch, with_dtype
-from dyno.facts.engine import EngineSpec
-from dyno.facts.version import before
+from dyno.facts.engine import EngineSpec, before
 from dyno.http import Client
 
 _QUANTIZATIONS = {

@@ -6,10 +6,9 @@ import msgspec
 
 from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits
+from dyno.facts.engine import EngineSpec, Limits, before
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.version import before
 
 _FIRST = "5.6"
 # By a flag, or detected in the checkpoint.

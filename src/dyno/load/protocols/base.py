@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from dyno.facts.request import Request
+from dyno.facts.workload import Request
 
 # What decoding an event may raise: it is no JSON, not of the form expected, not text, or nested without end.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.request import Request
+from dyno.facts.workload import Request
 from dyno.load.protocols.base import Asked, StreamReading, decoded, settle_silent
 
 

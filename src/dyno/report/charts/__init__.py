@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from altair.utils.schemapi import debug_mode
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
-from dyno.facts.report import Report
+from dyno.facts.report import Chart, Report
 from dyno.report.charts.bars import micro, quality, side_by_side
 from dyno.report.charts.latency import distribution, latency
 from dyno.report.charts.requests import requests, timeline

@@ -7,10 +7,10 @@ from typing import Any
 import altair as alt
 import msgspec
 
-from dyno.facts.chart import PER, Chart
-from dyno.facts.definition import DEFINITIONS, meanings
 from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS
+from dyno.facts.metric import DEFINITIONS, meanings
+from dyno.facts.report import PER, Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import LINE, constant, expr, let, unit, when

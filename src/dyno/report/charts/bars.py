@@ -5,9 +5,9 @@ from typing import Any
 
 import altair as alt
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
 from dyno.facts.metric import THROUGHPUTS, metric
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.base import Drawing, LoadItems, Row, Select, tips
 from dyno.report.charts.latency import NAMES

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import altair as alt
 import msgspec
 
-from dyno.facts.chart import DATA, Chart
 from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import Scalar
 from dyno.facts.load import whole
+from dyno.facts.report import DATA, Chart
 from dyno.report.charts import vega
 from dyno.report.charts.vega import constant, expr, let, tip, when
 from dyno.report.look import PALETTE, Look, theme

@@ -6,12 +6,11 @@ from typing import Any
 
 import altair as alt
 
-from dyno.facts.chart import Chart
-from dyno.facts.definition import definition, meanings
 from dyno.facts.entry import Entry
 from dyno.facts.load import AXES, COUNTED
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import STEMS, definition, meanings
 from dyno.facts.metric import latency as parts
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.base import Drawing, Row, Select

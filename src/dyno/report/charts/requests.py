@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import altair as alt
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Bar, Entry
 from dyno.facts.load import KEYS, LOADS
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import constant, expr, let, tip, unit, when

@@ -5,9 +5,9 @@ from functools import partial
 
 import altair as alt
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS, LOADS
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.bars import bars

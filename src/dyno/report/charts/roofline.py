@@ -5,9 +5,9 @@ from typing import Any
 
 import altair as alt
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry, Position
 from dyno.facts.load import AXES
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import points
 from dyno.report.charts.base import Drawing, Row, short

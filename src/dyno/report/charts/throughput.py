@@ -7,10 +7,10 @@ from typing import Any
 import altair as alt
 import msgspec
 
-from dyno.facts.chart import Chart
 from dyno.facts.entry import Entry
 from dyno.facts.load import AXES, KEYS, LOADS
 from dyno.facts.metric import metric
+from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import Curve, LineChart, PerSwitch, against, curves, headroom, lift, no_result, points
 from dyno.report.charts.base import Drawing, Row, Select

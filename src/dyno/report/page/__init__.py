@@ -16,8 +16,7 @@ import msgspec
 import vl_convert
 from markupsafe import Markup
 
-from dyno.facts.chart import Chart
-from dyno.facts.report import Report
+from dyno.facts.report import Chart, Report
 from dyno.report import per, tables
 from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial

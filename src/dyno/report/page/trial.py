@@ -6,7 +6,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.load import whole
 from dyno.facts.metric import STEMS
-from dyno.report.numbers import count, currency, interval, money, printed, scalar, significant
+from dyno.report.table import count, currency, interval, money, printed, scalar, significant
 from dyno.report.tables import figure_unit, figure_words, verdict_words
 from dyno.units import human_bytes
 

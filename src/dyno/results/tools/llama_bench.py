@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
-from dyno.facts.definition import definition
 from dyno.facts.imported import DocumentTable, Figure, Row, Samples, Scalar, Setting, Unread
+from dyno.facts.metric import definition
 from dyno.results.columns import TO_BYTES, TO_ONE
 from dyno.results.draft import Draft, Read
 from dyno.results.json_text import Value
