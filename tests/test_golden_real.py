@@ -56,7 +56,8 @@ def _without_numbers(line: str) -> str:
 
 
 def written(dyno: Dyno, before: set[Path]) -> list[Path]:
-    return sorted(set((dyno.here / "runs").iterdir()) - before)
+    """By their subjects: two of one second would be in either order."""
+    return sorted(set((dyno.here / "runs").iterdir()) - before, key=lambda path: path.name.split("-", 2)[2])
 
 
 BENCHES = {
