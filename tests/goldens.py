@@ -187,7 +187,9 @@ def keys(value: Any, path: str = "") -> set[str]:
     return set().union(*(keys(v, f"{path}.{k}") for k, v in inner)) if inner else {path or "."}
 
 
-_AT_TIMES = (".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".telemetry.notes", ".absent")
+_AT_TIMES = (
+    ".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".bounds", ".telemetry", ".unseen", ".startup_s",
+)  # fmt: skip
 
 
 def shape(folder: Path) -> str:
@@ -195,7 +197,7 @@ def shape(folder: Path) -> str:
     out = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         out.append(str(path.relative_to(folder)))
-        if path.suffix in (".json", ".jsonl"):
+        if path.suffix in (".json", ".jsonl") and path.stem != "telemetry":  # perhaps no sample fell into the load
             text = path.read_text()
             values = [json.loads(text)] if path.suffix == ".json" else [json.loads(t) for t in text.splitlines()]
             out += [f"  {k}" for k in sorted(set().union(*(keys(v) for v in values)))]
