@@ -105,6 +105,13 @@ def test_architecture_describes_every_folder() -> None:
     assert sorted(rows) == sorted(folders)
 
 
+def test_architecture_names_modules_of_their_folder() -> None:
+    rows = re.findall(r"^\| `(\w+)/` \|(.*)", PAGE.read_text(), flags=re.MULTILINE)
+    names = [(folder, name.strip("/")) for folder, text in rows for name in re.findall(r"`([\w/]+)`", text)]
+    known = {m.removeprefix("dyno.").replace(".", "/") for m in modules(SOURCE)}
+    assert [(folder, name) for folder, name in names if not {f"{folder}/{name}", name} & known] == []
+
+
 def test_architecture_is_short() -> None:
     assert len(PAGE.read_text().splitlines()) < 100
 
