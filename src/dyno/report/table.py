@@ -70,11 +70,10 @@ def terminal(table: Table) -> list[str]:
     rows = [_visible(row) for row in (*heads, *([cell.text for cell in line.cells] for line in table.lines))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = [str.rjust if column.right else str.ljust for column in table.columns]
-    return ["  ".join(map(_pad, sides, row, widths)).rstrip() for row in rows]
-
-
-def _pad(side: Callable[[str, int], str], text: str, width: int) -> str:
-    return side(text, width)
+    return [
+        "  ".join(side(text, width) for side, text, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _visible(row: Iterable[str]) -> list[str]:
