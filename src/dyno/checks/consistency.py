@@ -194,7 +194,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
         by_gaps = f"; by the gaps (ITL) {itl:,.0f}" if itl else ""
         yield Finding(
             "consistency.mean_tpot",
-            # With no limit at all it is so with every set of chats, and nobody chose a level to compare.
+            # With no limit at all it is so with every set of chats, and no level was chosen to compare.
             "doubt" if streams > FAR_OVER * most and (most == asked or finite_rate(row)) else "note",
             f"By its mean TPOT of {tpot:,.1f} ms, {streams:,.0f} requests would be in flight, with {cap}{by_gaps}.",
             "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",

@@ -118,7 +118,7 @@ def cut_short_offline(e: OfflineEvidence) -> Iterator[Finding]:
 
 def failed_row(row: Row) -> Iterator[Finding]:
     done, asked = row.get("completed"), sent(row)
-    if row.kind == "serve" and done == 0 and asked is None:  # nobody tells how many failed
+    if row.kind == "serve" and done == 0 and asked is None:  # the number of failures is unknown
         text = "No request was completed."
         advice = "Nothing was measured. Look at the server's log."
         yield void("requests.none_completed", text, advice, locations([row], "completed"))

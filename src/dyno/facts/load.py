@@ -111,7 +111,7 @@ KEYS = {
 }  # fmt: skip
 _OTHER = Key()
 LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
-# How much was asked at once. requests: how many were sent, where nothing else is told of the load.
+# How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
 # What a chart may have on its horizontal axis. context: tokens of a prompt, and what is in the context before it.
 AXES = (*LEVELS, "context", "requests")
@@ -188,7 +188,7 @@ def near(length: float, other: float, share: float) -> bool:
 
 
 def identity(load: Load) -> tuple[tuple[str, str], ...]:
-    """The same for two that are told alike, in whatever order."""
+    """Equal for two loads with the same settings, in any order."""
     return tuple(sorted((name, str(value)) for name, value in load.items()))
 
 

@@ -80,7 +80,7 @@ _TABLE = (
            keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
     Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
            labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",)),
-    # Of a micro test, or of tokens of which nobody says whether prompts are among them.
+    # Of a micro test, or of tokens that may or may not include prompts.
     Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
 )  # fmt: skip
 METRICS = {m.name: _filled(m) for m in _TABLE}
@@ -147,7 +147,7 @@ def known(name: str) -> bool:
 
 @lru_cache(4096)
 def metric(name: str) -> Metric:
-    """Return the facts about a figure. One that nobody knows has its name alone."""
+    """Return the facts about a figure. An unknown one has its name alone."""
     if name in METRICS:
         return METRICS[name]
     if (parts := latency(name)) is None:
@@ -170,7 +170,7 @@ def words(name: str) -> str:
 
 
 def leads(name: str, one: float, other: float) -> float:
-    """By what share of the lesser `one` is better than `other`; negative where it is worse, 0.0 where nothing tells."""
+    """Return by what share of the lesser `one` is better than `other`: negative if worse, 0.0 if neither way is better."""
     way, least = better(name), min(abs(one), abs(other))
     if way is None or least == 0:
         return 0.0

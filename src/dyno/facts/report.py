@@ -75,7 +75,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 DATA = "rows"
-# What throughput is told for. measured: what was measured, as it is. accelerator, machine: one of them; a machine of
+# The base of a throughput. measured: what was measured, as it is. accelerator, machine: one of them; a machine of
 # which a part was measured is an estimate, as if nothing were lost, and drawn dashed. dollar: each that an hour costs.
 PER = ("measured", "accelerator", "machine", "dollar")
 

@@ -23,7 +23,7 @@ _ONE_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
 _MATCH, _MATCH_ACROSS_NAMES = 5e2, 5e4
 _ALIKE = 50  # results of one file at one speed that are looked at: where all are alike, it says nothing
-_EXACT = 1e-9  # of a figure of which nobody says how it was rounded
+_EXACT = 1e-9  # of a figure whose rounding is unknown
 
 Group = list[Row]  # repeats of one setting
 

@@ -75,7 +75,7 @@ def _name(facts: Facts) -> str:
 
 
 def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
-    """Machines as somebody's dump of an environment describes them."""
+    """Machines as a dump of an environment describes them."""
     for d in documents:
         for i, settings in enumerate(d.environments):
             line = min((s.line for s in settings.values()), default=0)

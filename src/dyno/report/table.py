@@ -77,7 +77,7 @@ def terminal(table: Table) -> list[str]:
 
 
 def _visible(row: Iterable[str]) -> list[str]:
-    """Each cell in one line, and as wide as it looks: names and messages may be somebody else's."""
+    """Each cell in one line, and as wide as it looks: names and messages may come from others."""
     return [visible(cell.translate(_ONE_LINE)) for cell in row]
 
 
@@ -112,7 +112,7 @@ def guarded(words: str) -> str:
     return f"'{words}" if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
 
 
-NONE = "–"  # not told
+NONE = "–"  # not known
 
 
 def printed(number: Number) -> str:
