@@ -130,9 +130,7 @@ def _judge(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None)
         text = f"{work[0]:,.0f} tokens/s with {parameters / 1e9:,.0f} B parameters are {share:.0%}"
         shares.append((share, f"{text} of the arithmetic", work[1]))
     for share, text, name in shares:
-        if (
-            share > ABOVE and dense and certain
-        ):  # of a model with experts, or an unknown one, the bytes read are unknown
+        if share > ABOVE and dense and certain:  # with experts, or of an unknown model, the bytes read are unknown
             yield void(
                 "physics.above_roofline",
                 f"More than {peaks.count} × {peaks.name} can do: {text} ({subject(row)}).",

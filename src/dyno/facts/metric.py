@@ -170,7 +170,7 @@ def words(name: str) -> str:
 
 
 def leads(name: str, one: float, other: float) -> float:
-    """Return by what share of the lesser `one` is better than `other`: negative if worse, 0.0 if neither way is better."""
+    """Return by what share of the lesser `one` is better than `other`: negative if worse, 0.0 if neither is better."""
     way, least = better(name), min(abs(one), abs(other))
     if way is None or least == 0:
         return 0.0
