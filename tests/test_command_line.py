@@ -1,11 +1,12 @@
 """The command line's own rules: help, mistakes in words and flags, completion, exit codes."""
 
+import argparse
 from argparse import Namespace
 
 import pytest
 
 from dyno.cli import exit_codes
-from dyno.cli.main import main, parse
+from dyno.cli.main import main, parse, parser
 from dyno.facts.finding import Verdict
 
 # ---- exit codes ----
@@ -85,3 +86,23 @@ def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[st
     parse(["bench", "serve", "--trust-remote-code", "--tokenizer-mode", "auto", "--no-stream", "--trust-remote-code"])
     line = "dyno: --trust-remote-code, --tokenizer-mode, --no-stream have no effect (accepted for compatibility).\n"
     assert capsys.readouterr().err == line
+
+
+# ---- every option has a help text and its default ----
+
+WITHOUT = {"--label"}  # nothing happens unless they are given
+ACTIONS = [(p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS]
+
+
+def test_every_option_has_a_help_text() -> None:
+    assert [f"{p.prog}: {_name(a)}" for p, a in ACTIONS if not a.help or a.help.startswith("default")] == []
+
+
+def test_every_option_that_takes_a_value_shows_its_default() -> None:
+    flags = [(p, a) for p, a in ACTIONS if a.option_strings and a.nargs != 0 and a.default not in ([], argparse.SUPPRESS)]
+    shown = {(p.prog, _name(a)): p._get_formatter()._get_help_string(a) for p, a in flags}
+    assert {name: text for name, text in shown.items() if "default: " not in text and name[1] not in WITHOUT} == {}
+
+
+def _name(action: argparse.Action) -> str:
+    return next(reversed(action.option_strings), str(action.metavar or action.dest))

@@ -28,7 +28,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
         """Name the arguments only: the flags follow below."""
         text = super()._format_usage(usage, [a for a in actions if not a.option_strings], [], prefix)
-        has_flags = usage is None and any(a.option_strings for a in actions)
+        has_flags = usage is None and any(a.option_strings and a.dest != "help" for a in actions)
         return text.replace(self._prog, f"{self._prog} [flags]", 1) if has_flags else text
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -49,12 +49,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def default_text(action: argparse.Action) -> str:
     """The default of a flag as a user would type it; '' where there is none, or the help has it."""
-    value = action.default
-    if (
-        value in (None, False, True, argparse.SUPPRESS, [])
-        or not action.option_strings
-        or "default: " in (action.help or "")
-    ):
+    value, text = action.default, action.help or ""
+    if value is None or isinstance(value, bool) or value in (argparse.SUPPRESS, []) or not action.option_strings:
+        return ""
+    if "default: " in text:
         return ""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
