@@ -64,8 +64,7 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
             skipped |= {id(part) for part in node.values}
             yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            if " " in node.value and r"\b" not in node.value:
-                yield node.lineno, node.value
+            yield from [(node.lineno, node.value)] if " " in node.value and r"\b" not in node.value else []
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
