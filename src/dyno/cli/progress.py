@@ -17,6 +17,7 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
+from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
@@ -42,11 +43,12 @@ class Rates:
         (t0, ended0, tokens0, firsts0, ns0), (t1, ended1, tokens1, firsts1, ns1) = self._seen[0], self._seen[-1]
         span = t1 - t0 or 1.0
         firsts, first_ns = (firsts1 - firsts0, ns1 - ns0) if firsts1 > firsts0 else (firsts1, ns1)
-        ttft = f", TTFT ~{first_ns / firsts / NS_PER_MS:,.0f} ms" if firsts else ""
+        ttft = f", TTFT ~{number(first_ns / firsts / NS_PER_MS)} ms" if firsts else ""
         total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
         return (
-            f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
-            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s{ttft}, {clock(_left_s(p)) if share_done(p) else '?'} left"
+            f"{total} done, {p.in_flight} open, {p.failed} failed, {number((ended1 - ended0) / span)} req/s, "
+            f"~{number(max(tokens1 - tokens0, 0) / span)} tok/s{ttft}, "
+            f"{clock(_left_s(p)) if share_done(p) else '?'} left"
         )
 
 
@@ -73,7 +75,7 @@ def clock(s: float) -> str:
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
     left = clock((warmups + measured - done) * took_s)
     which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
-    return f"{which}, the last took {took_s:.2f} s, about {left} left"
+    return f"{which}, the last took {duration(took_s)}, about {left} left"
 
 
 def writable() -> bool:
@@ -248,7 +250,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
         names = {"running_requests": "running", "waiting_requests": "waiting"}
         values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
         if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            values.append(f"KV cache {max(shares):.0%}")
+            values.append(f"KV cache {percent(max(shares))}")
         out.append("engine: " + ", ".join(values))
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
     cards = []
@@ -258,7 +260,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
     if cards:
         out.append("accelerators: " + ", ".join(cards))
     elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
-        out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+        out.append(f"host: {number(host['cpu_busy_cores'])} cores busy")
     return [line for line in out if not line.endswith(": ")]
 
 
@@ -267,16 +269,18 @@ def _in_words(result: Result) -> str:
         return f"{_offline_in_words(result.offline)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
-    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {s.ttft.median:.0f} ms"
-    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {s.tpot.median:.1f} ms"
-    return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
+    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"
+    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {number(s.tpot.median)} ms"
+    return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
 
 
 def _offline_in_words(o: OfflineSummary) -> str:
     failed = f", {o.failed} FAILED" if o.failed else ""
     if o.kind == "latency":
-        return f"{o.latency.mean:,.1f} ± {o.latency.std:,.1f} ms a batch, {o.output_throughput} tok/s{failed}"
+        return f"{deviating(o.latency.mean, o.latency.std)} ms a batch, {o.output_throughput} tok/s{failed}"
     if o.kind == "throughput":
-        return f"{o.completed} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        return (
+            f"{count(o.completed)} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        )
     speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
     return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed
