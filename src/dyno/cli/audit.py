@@ -63,8 +63,8 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="PRICE",
         help="of an accelerator-hour: 2.99, or by name H100=2.99; of a machine's: machine=12; may be repeated",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE", help="a price file, see studies/README.md")
-    settings.add_runs(p, "where dyno's own lie (default: runs)")
+    p.add_argument("--prices", type=Path, metavar="FILE", help="file of prices (default: none)")
+    settings.add_runs(p)
     p.set_defaults(command=audit)
 
 
@@ -74,9 +74,9 @@ def add_import(p: argparse.ArgumentParser) -> None:
         "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too."
     )
     p.epilog = _FORMATS + _IMPORTS
-    p.add_argument("files", nargs="+", metavar="FILE")
-    settings.add_runs(p, "default: runs")
-    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
+    p.add_argument("files", nargs="+", metavar="FILE", help="result files, reports, logs or folders of them")
+    settings.add_runs(p)
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to store them in (default: runs/imports)")
     p.add_argument(
         "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
     )

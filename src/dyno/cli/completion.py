@@ -28,11 +28,11 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.main import parser
 
-    print(SCRIPTS[options.shell](list(completions(parser()))))
+    print(SCRIPTS[options.shell](list(offers(parser()))))
     return 0
 
 
-class Completion(NamedTuple):
+class Offer(NamedTuple):
     """What can follow a command: a word, or a value."""
 
     command: str  # 'bench serve'; '': dyno itself
@@ -41,18 +41,18 @@ class Completion(NamedTuple):
     values: str  # choices with spaces between, or one of FILES, RUNS, ANY; '': none
 
 
-def completions(parser: Parser) -> Iterator[Completion]:
+def offers(parser: Parser) -> Iterator[Offer]:
     command = parser.prog.partition(" ")[2]
     abouts = {name: inner.description or "" for name, inner in parser.commands().items()}
     for name, about in abouts.items():
-        yield Completion(command, name, _short(about), "")
+        yield Offer(command, name, _short(about), "")
     for action in parser._actions:
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):
             continue
         for word in action.option_strings or [""]:
-            yield Completion(command, word, _short(action.help or ""), _values(action))
+            yield Offer(command, word, _short(action.help or ""), _values(action))
     for inner in parser.commands().values():
-        yield from completions(inner)
+        yield from offers(inner)
 
 
 def _values(action: argparse.Action) -> str:
@@ -77,11 +77,11 @@ def _case(name: str, rows: dict[str, list[str]]) -> str:
     return "\n".join([f"{name}() {{", '  case "$1" in', *lines, "  esac", "}"])
 
 
-def _tables(completions: list[Completion]) -> str:
+def _tables(offers: list[Offer]) -> str:
     """The functions that bash and zsh share."""
     words: dict[str, list[str]] = {}
     values: dict[str, list[str]] = {}
-    for e in completions:
+    for e in offers:
         words.setdefault(e.command, [])
         if e.word:
             words[e.command].append(f"{e.word}:{e.about}")
@@ -160,10 +160,10 @@ end
 complete -c dyno -f"""
 
 
-def _fish(completions: list[Completion]) -> str:
-    commands = " ".join(_quoted(c) for c in dict.fromkeys(e.command for e in completions) if c)
+def _fish(offers: list[Offer]) -> str:
+    commands = " ".join(_quoted(c) for c in dict.fromkeys(e.command for e in offers) if c)
     lines = [_FISH.replace("COMMANDS", commands)]
-    for e in completions:
+    for e in offers:
         words = ["complete -c dyno", f"-n {_quoted('__dyno_at ' + e.command)}", f"-d {_quoted(e.about)}"]
         if e.word.startswith("--"):
             words.append(f"-l {e.word[2:]}")
@@ -188,7 +188,7 @@ def _quoted(text: str) -> str:
 
 
 SCRIPTS = {
-    "bash": lambda completions: "# bash completion for dyno\n" + _tables(completions) + _BASH,
-    "zsh": lambda completions: "#compdef dyno\n" + _tables(completions) + _ZSH,
-    "fish": lambda completions: "# fish completion for dyno\n" + _fish(completions),
+    "bash": lambda offers: "# bash completion for dyno\n" + _tables(offers) + _BASH,
+    "zsh": lambda offers: "#compdef dyno\n" + _tables(offers) + _ZSH,
+    "fish": lambda offers: "# fish completion for dyno\n" + _fish(offers),
 }

@@ -31,9 +31,11 @@ def add(p: argparse.ArgumentParser) -> None:
         "leaves dyno more room than is found here."
     )
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
-    p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
+    p.add_argument(
+        "--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help="concurrency levels to calibrate at"
+    )
     p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--json", action="store_true", help="print JSON")
     p.set_defaults(command=run)
 
 

@@ -77,38 +77,47 @@ def add(p: argparse.ArgumentParser) -> None:
 
     g.add_argument(
         "-m", "--model", type=words, action="extend", metavar="M",
-        help="GGUF files; for the other engines folders or names (default: dyno's own small one)",
+        help="GGUF files; for other engines folders or names (default: a small model that comes with dyno)",
     )  # fmt: skip
-    several("-p", "--n-prompt", kind=numbers, default="512", help="tokens of a prompt; 0: no such test")
-    several("-n", "--n-gen", kind=numbers, default="128", help="tokens to be generated; 0: no such test")
-    g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="one after the other")
+    several("-p", "--n-prompt", kind=numbers, default="512", help="prompt lengths; 0 skips this test")
+    several("-n", "--n-gen", kind=numbers, default="128", help="numbers of tokens to generate; 0 skips this test")
+    g.add_argument(
+        "-pg",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="PP,TG",
+        help="prompt then generation, such as 512,128; repeatable",
+    )
     several("-d", "--n-depth", kind=numbers, default="0", help="tokens in the context before the test")
-    flags.number(g, int, Option("-r --repetitions", "N", "of each test (default: 5)", least=1), 5)
-    g.add_argument("--no-warmup", action="store_true", help="no unmeasured repetition first")
-    flags.number(g, float, Option("--delay", "S", "between the tests (default: 0)", least=0), 0)
+    flags.number(g, int, Option("-r --repetitions", "N", "repetitions of each test", least=1), 5)
+    g.add_argument("--no-warmup", action="store_true", help="skip the unmeasured first repetition")
+    flags.number(g, float, Option("--delay", "S", "seconds to wait between tests", least=0), 0)
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
-    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's")
-    several("-b", "--batch-size", kind=numbers, default="2048")
-    several("-ub", "--ubatch-size", kind=numbers, default="512")
-    several("-ctk", "--cache-type-k", kind=words, default="f16")
-    several("-ctv", "--cache-type-v", kind=words, default="f16")
-    several("-fa", "--flash-attn", kind=flash, default="auto", help="on, off, auto")
-    several("-t", "--threads", kind=numbers, default="the engine's")
+    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's", help="layers on the accelerator")
+    several("-b", "--batch-size", kind=numbers, default="2048", help="logical batch size")
+    several("-ub", "--ubatch-size", kind=numbers, default="512", help="physical batch size")
+    several("-ctk", "--cache-type-k", kind=words, default="f16", help="data type of keys in the KV cache")
+    several("-ctv", "--cache-type-v", kind=words, default="f16", help="data type of values in the KV cache")
+    several("-fa", "--flash-attn", kind=flash, default="auto", help="flash attention: on, off, auto")
+    several("-t", "--threads", kind=numbers, default="the engine's", help="threads")
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
-        help="measured by the program llama-bench, or by the server's own timers (default: the first, where it is)",
+        help="measure with the llama-bench program or with the server's timers (default: llama-bench if installed)",
     )  # fmt: skip
     g = p.add_argument_group("engine")
     g.add_argument(
         "--engine", type=words, action="extend", metavar="KINDS",
-        help="llamacpp, vllm, transformers; several: each takes the models that suit it (default: by the model)",
+        help="llamacpp, vllm, transformers; several: each runs the models that it can load (default: by model)",
     )  # fmt: skip
     settings.add_engine(p.add_argument_group("setting of the engine"))
     g = p.add_argument_group("result")
-    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
-    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
-    g.add_argument("--progress", action="store_true", help="tell each test on stderr")
+    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="format of the table")
+    g.add_argument(
+        "-oe", "--output-err", choices=OUTPUTS, help="print it to stderr too, in this format (default: none)"
+    )
+    g.add_argument("--progress", action="store_true", help="report each test on stderr")
     flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     flags.add(g, TrialSpec, "label")
@@ -124,7 +133,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def words(text: str) -> list[str]:
     out = [word.strip() for word in text.split(",") if word.strip()]
     if not out:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no value")
+        raise argparse.ArgumentTypeError(f"{text!r} has no value")
     return out
 
 
@@ -139,10 +148,12 @@ def _range(word: str) -> Iterator[int]:
         return
     match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
     if not match:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number and no range such as 1-4, 0-512+128 or 1-8*2")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number or a range such as 1-4, 0-512+128 or 1-8*2")
     n, last, how, by = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
     if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
-        raise argparse.ArgumentTypeError(f"{word!r} never comes to its end: it must rise from the first to the last")
+        raise argparse.ArgumentTypeError(
+            f"the range {word!r} never ends; it must rise from the first to the last value"
+        )
     while n <= last:
         yield n
         n = n + by if how == "+" else n * by
@@ -157,7 +168,7 @@ def pair(text: str) -> tuple[int, int]:
 
 def flash(text: str) -> list[str]:
     if unknown := [word for word in words(text) if word not in _FLASH]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of on, off, auto (or 1, 0, -1)")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of on, off, auto (or 1, 0, -1)")
     return [_FLASH[word] for word in words(text)]
 
 

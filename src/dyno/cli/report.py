@@ -39,9 +39,15 @@ def add(p: argparse.ArgumentParser) -> None:
         "what", nargs="+", metavar="RUNS", help="a run, a study, STUDY:WORDS, a folder of them, a result file"
     )
     p.add_argument(
-        "-o", "--output", action="append", type=Path, default=[], metavar="FILE", help="default: report.html"
+        "-o",
+        "--output",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="file to write; repeatable (default: report.html)",
     )
-    p.add_argument("--title", metavar="WORDS")
+    p.add_argument("--title", metavar="WORDS", help="title of the report (default: from the results)")
     p.add_argument(
         "--price",
         nargs="+",
@@ -49,8 +55,8 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="[NAME=]DOLLARS",
         help="of an accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; machine=12: of a machine-hour",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="a file of prices (studies/README.md)")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="of a kilowatt-hour")
+    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="file of prices (default: none)")
+    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price of a kilowatt-hour (default: none)")
     p.add_argument(
         "--target",
         nargs="+",
@@ -61,9 +67,9 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--chart", nargs="+", default=[], metavar="NAME", help="of pictures: only these")
     p.add_argument("--list-charts", action="store_true", help="the names of the charts, and what may be shown in each")
     p.add_argument("--show", nargs="+", default=[], metavar="WHAT=VALUE", help="of pictures: statistic=p99, …")
-    p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="of pictures (default: 720)")
+    p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="width of pictures")
     p.add_argument("--dark", action="store_true", help="pictures on a dark ground")
-    settings.add_runs(p, "where dyno's own lie (default: runs)")
+    settings.add_runs(p)
     exit_codes.add(p)
     p.set_defaults(command=run)
 

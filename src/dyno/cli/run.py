@@ -24,25 +24,27 @@ from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
     p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
-    p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
+    p.add_argument("--dry-run", action="store_true", help="show trials, commands and the estimated time; run nothing")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                   help="trials whose name holds this, or matches it with * and ?; repeatable")  # fmt: skip
-    flags.number(p, int, Option("--limit", "N", "at most so many trials now", least=1))
-    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a variable")
-    p.add_argument("--rig", metavar="NAME", help="which of the study's rigs this machine is")
-    p.add_argument("--any-rig", action="store_true", help="also on a machine that the study isn't meant for")
-    p.add_argument("--extend", action="store_true", help="the file has changed: go on in the same folder")
-    p.add_argument("--new", action="store_true", help="the file has changed: begin a new folder")
-    settings.add_runs(p, "default: runs")
+                   help="only trials whose name contains this, or matches it with * and ?; repeatable")  # fmt: skip
+    flags.number(p, int, Option("--limit", "N", "run at most N trials now (default: all)", least=1))
+    p.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study; repeatable"
+    )
+    p.add_argument("--rig", metavar="NAME", help="which of the study's rigs this machine is (default: detected)")
+    p.add_argument("--any-rig", action="store_true", help="run on a machine that the study isn't meant for")
+    p.add_argument("--extend", action="store_true", help="the file has changed: continue in the same folder")
+    p.add_argument("--new", action="store_true", help="the file has changed: start a new folder")
+    settings.add_runs(p)
     p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
-    p.add_argument("--no-report", action="store_true", help="no page of the results at the end")
-    p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    p.add_argument("--no-report", action="store_true", help="don't write a report page at the end")
+    p.add_argument("--plain", action="store_true", help="print plain lines, even in a terminal")
     exit_codes.add(p)
     p.set_defaults(command=run)
 
 
 def add_demo(p: argparse.ArgumentParser) -> None:
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     exit_codes.add(p)
     p.set_defaults(command=demo, study="demo", set=[], only=[], limit=None, rig=None, any_rig=False, plain=False,
                    keep_raw=False, no_report=False)  # fmt: skip

@@ -46,7 +46,7 @@ _EXAMPLES = """examples:
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = _EXAMPLES
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     _list_flags(p)
     p.set_defaults(command=list_, paths=[])
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
@@ -54,7 +54,9 @@ def add(p: argparse.ArgumentParser) -> None:
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
         v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
         # Said before or after the verb; unsaid here, it doesn't undo what was said before.
-        v.add_argument("--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="default: runs")
+        v.add_argument(
+            "--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="folder of runs (default: runs)"
+        )
         v.set_defaults(command=command)
         return v
 
@@ -63,34 +65,34 @@ def add(p: argparse.ArgumentParser) -> None:
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "a result again; decodes it first if dyno was killed while it ran", show)
     v.add_argument("run", metavar="RUN", help="a run or a study, or another tool's result file")
-    v.add_argument("--json", action="store_true")
-    v = verb("tag", "give words to runs, or take them away", tag)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("--add", nargs="+", default=[], metavar="WORD")
-    v.add_argument("--remove", nargs="+", default=[], metavar="WORD")
+    v.add_argument("--json", action="store_true", help="print JSON")
+    v = verb("tag", "add tags to runs, or remove them", tag)
+    v.add_argument("run", nargs="+", metavar="RUN", help="runs and studies, by path or name")
+    v.add_argument("--add", nargs="+", default=[], metavar="WORD", help="tags to add")
+    v.add_argument("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
     v = verb("delete", "remove runs, whole studies or single trials from the disk", delete)
-    v.add_argument("run", nargs="+", metavar="RUN")
+    v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies and imports, by path or name")
     v.add_argument("--yes", action="store_true", help="don't ask")
     v = verb("pack", "one archive of runs and studies, to be sent or kept", pack)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: NAME.tar.zst, here")
+    v.add_argument("run", nargs="+", metavar="RUN", help="runs and studies, by path or name")
+    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="archive to write (default: NAME.tar.zst)")
     v.add_argument(
         "--no-prompts", action="store_true",
         help="without prompts and answers: no requests.jsonl, engine logs or raw bytes, no text and no server's words "
         "in records.jsonl. Settings, addresses and paths in the facts stay",
     )  # fmt: skip
     v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
-    v.add_argument("file", type=Path, metavar="FILE")
+    v.add_argument("file", type=Path, metavar="FILE", help="an archive by `dyno runs pack`")
     v.add_argument(
         "--max-size", type=sized, metavar="SIZE",
-        help="bytes, or 20G, 500M: so much may come out, at any ratio. Default: 64G, and 500 times the archive",
+        help="most bytes to unpack, as 500M or 20G (default: 64G, and at most 500 times the archive)",
     )  # fmt: skip
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
     p.add_argument("--all", action="store_true", default=default, help="every trial of every study")
-    p.add_argument("--tag", metavar="WORD", default=default, help="only those that bear it")
-    p.add_argument("--json", action="store_true", default=default)
+    p.add_argument("--tag", metavar="WORD", default=default, help="only runs with this tag (default: all)")
+    p.add_argument("--json", action="store_true", default=default, help="print JSON")
 
 
 def list_(options: argparse.Namespace) -> int:

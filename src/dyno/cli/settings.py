@@ -19,14 +19,14 @@ from dyno.option import Option
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
     "vllm": "vLLM",
     "tgi": "Text Generation Inference",
-    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
+    "llamacpp": "llama.cpp: your llama-server, or the one that comes with dyno",
     "sglang": "SGLang",
     "transformers": "transformers serve",
-    "openai": "any server that runs",
-    "fake": "known times, and faults on demand",
+    "openai": "any running server",
+    "fake": "answers at given times, with faults on demand",
 }
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
-DRY_RUN = "print what would be run, and what is wrong with it"
+DRY_RUN = "print the commands and their problems, run nothing"
 
 
 # ---- an engine ----
@@ -89,16 +89,16 @@ def report_problems(problems: Collection[str]) -> int:
 def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
     """Add lengths. vLLM has several flags for one; each command has its own order of precedence."""
     helps = {
-        "--input-len": ("same as --random-input-len", None),
-        "--output-len": ("output length for any dataset", None),
-        "--random-input-len": ("default: 1024", default[0]),
-        "--random-output-len": ("default: 128", default[1]),
+        "--input-len": ("same as --random-input-len (default: none)", None),
+        "--output-len": ("tokens to generate, for any dataset (default: the dataset's)", None),
+        "--random-input-len": ("tokens of a random prompt (default: 1024)", default[0]),
+        "--random-output-len": ("tokens to generate for a random prompt (default: 128)", default[1]),
     }
     for flag, (help, value) in helps.items():
         flags.number(g, int, Option(flag, "N", help, least=1), value)
     g.add_argument(
         "--random-range-ratio", default="0.0", metavar="R",
-        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
+        help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, ou
     return WorkloadSpec(**fields)
 
 
-def add_runs(g: argparse._ActionsContainer, help: str = "where run folders go (default: runs)") -> None:
+def add_runs(g: argparse._ActionsContainer, help: str = "folder of runs") -> None:
     g.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=help)
 
 

@@ -35,11 +35,12 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLES
     p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
-    p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
-    settings.add_runs(p, "default: runs")
+    p.add_argument("--file", type=Path, metavar="FILE", help="read the query from this file (default: none)")
+    settings.add_runs(p)
     how = p.add_mutually_exclusive_group()
     for name in ("csv", "json", "markdown"):
-        how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
+        form = {"csv": "CSV", "json": "JSON", "markdown": "Markdown"}[name]
+        how.add_argument(f"--{name}", dest="how", action="store_const", const=name, help=f"print {form}")
     p.set_defaults(command=run)
 
 
