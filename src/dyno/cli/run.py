@@ -299,5 +299,4 @@ def _asked(planned: PlannedTrial) -> str:
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
-    how = load.words(", {:g}/s", ", {} at once", ", all at once", ", ramp")
-    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"
+    return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"

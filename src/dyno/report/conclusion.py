@@ -8,7 +8,7 @@ from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
-from dyno.facts.load import LOADS, levels_words, whole
+from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
 from dyno.measure.points import named
@@ -69,9 +69,9 @@ def conclude(
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
-    levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
+    levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = _unique(whole(e.workload) for e in entries)
+    workloads = _unique(e.load.workload.words for e in entries)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
@@ -242,7 +242,7 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
     families: dict[tuple[str, str], list[Entry]] = {}
     for e in entries:
         if e.kind not in SMALL and e.axis:
-            families.setdefault((e.kind, whole(e.workload)), []).append(e)
+            families.setdefault((e.kind, e.load.workload.words), []).append(e)
     for (kind, words), family in families.items():
         if len({e.series for e in family}) < 2 or any((c.kind, c.about) == (kind, words) for c in answered):
             continue
@@ -261,14 +261,14 @@ def _alone(entries: Sequence[Entry], limits: Limits) -> str:
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
         if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
-            lower = better(name, str(values[0][1].load.get("metric", ""))) == "lower"
+            lower = better(name, str(values[0][1].load.get("metric") or "")) == "lower"
             value, e = (min if lower else max)(values, key=lambda pair: pair[0])
             return _most(value, name, e, limits)
     return "No result could be used." if not limits else f"No result keeps {limit_words(limits)}."
 
 
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
-    where = f" in {whole(e.load)}" if e.kind in SMALL else _where(e)
+    where = f" in {e.load.words}" if e.kind in SMALL else _where(e)
     keeps = f" that keeps {limit_words(limits)}" if limits else ""
     if name == "score":
         return f"{e.series} scores {number(value)}{where}."

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
-from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
+from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Report
 from dyno.numbers import UNKNOWN, count, currency, money, number, setting
@@ -69,8 +69,8 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
-    """In LOAD's order. How many were completed has a column anyhow."""
-    names = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
+    """In LOAD's order."""
+    names = dict.fromkeys(name for e in entries for name in e.load.settings)
     return [*(n for n in LOAD if n in names), *(n for n in names if n not in LOAD)]
 
 
@@ -85,8 +85,8 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
-    shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
-    return f"All of them: {whole(shared)}." if shared else ""
+    shared = entries[0].load.without(*varying)
+    return f"All of them: {shared.words}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -289,8 +289,7 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
     """By what a sweep raises; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
-    raised = {name: value for name, value in entry.load.items() if name in LEVELS}
-    return Cell(whole(raised or entry.load))
+    return Cell(entry.load.level_words if entry.load.paced else entry.load.words)
 
 
 # ---- findings ----
