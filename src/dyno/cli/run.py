@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.cli import flags, settings
+from dyno.cli import exit_codes, flags, settings
 from dyno.errors import UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -38,11 +38,13 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     p.add_argument("--no-report", action="store_true", help="no page of the results at the end")
     p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    exit_codes.add(p)
     p.set_defaults(command=run)
 
 
 def add_demo(p: argparse.ArgumentParser) -> None:
     settings.add_runs(p, "default: runs")
+    exit_codes.add(p)
     p.set_defaults(command=demo, study="demo", set=[], only=[], limit=None, rig=None, any_rig=False, plain=False,
                    keep_raw=False, no_report=False)  # fmt: skip
 
@@ -149,7 +151,9 @@ def _conclude(
     if stopped:
         print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
         return 130
-    return 1 if failed or not done else 0
+    if failed or not done:
+        return exit_codes.FAILED
+    return exit_codes.from_verdicts([result.verdict for result in done.values()], options, "trial")
 
 
 def _given(words: list[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyno.cli import flags, settings
+from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
 from dyno.errors import StoreError, UsageError
 from dyno.facts.load import LoadSpec
@@ -37,8 +37,9 @@ _EXAMPLES = """examples:
       --goodput ttft:500 tpot:30 --metric-percentiles 50,90,99 --save-result
   dyno bench serve --base-url http://127.0.0.1:8000 http://127.0.0.1:8001 --max-concurrency 64
 
-A key is taken from OPENAI_API_KEY and reaches no file. Exit codes: 0 measured, 1 failed, 2 wrong usage,
-130 interrupted (what was measured is kept)."""
+The API key is read from OPENAI_API_KEY and written to no file.
+
+"""
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -46,7 +47,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
     )
-    p.epilog = _EXAMPLES
+    p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     _target_flags(p.add_argument_group("server"))
     settings.add_engine(p.add_argument_group("setting of an engine (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
@@ -115,6 +116,7 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
+    exit_codes.add(g)
     g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     g.add_argument("--json", action="store_true", help="print the result as JSON")
     # Said on many pages; nothing that dyno does depends on them.
@@ -161,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
     if options.keep_raw and not outcome.run.spool_path.exists():
         print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
-    return exit_code(outcome)
+    return exit_code(outcome, options)
 
 
 def _dry_run(trial: TrialSpec) -> int:
@@ -178,7 +180,7 @@ def _dry_run(trial: TrialSpec) -> int:
     return settings.report_problems(plan.problems([longest(trial)]))
 
 
-def exit_code(outcome: "Outcome") -> int:
+def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
     if outcome.result.served.outcome == "interrupted":
         return 130
     engine = outcome.run.engine()
@@ -192,7 +194,9 @@ def exit_code(outcome: "Outcome") -> int:
             file=sys.stderr,
         )
         return 1
-    return 0 if outcome.result.served.completed else 1
+    if not outcome.result.served.completed:
+        return exit_codes.FAILED
+    return exit_codes.from_verdicts([outcome.result.verdict], options)
 
 
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
