@@ -23,7 +23,6 @@ from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
-    p.formatter_class = argparse.HelpFormatter
     p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
     p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
