@@ -24,11 +24,12 @@ class TrialSpec(msgspec.Struct, frozen=True):
     extra_body: dict[str, Any] = {}
     percentiles: list[float] = msgspec.field(default_factory=lambda: [99.0])
     goodput_ms: dict[str, float] = {}  # ttft, tpot, e2el → at most so many milliseconds, counted from sent
-    ready_check_timeout_s: Annotated[
-        float,
+    ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
+        float | None,
         Option("--ready-check-timeout-sec", "S",
-               "wait so long for a completed generation before the benchmark (default: 0, don't)"),
-    ] = 0.0  # fmt: skip
+               "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
+               least=0),
+    ] = None  # fmt: skip
     label: Annotated[str | None, Option("--label")] = None
     metadata: Annotated[dict[str, str], Option("--metadata", "KEY=VALUE", nargs="*")] = {}
     kind: str = "serve"
