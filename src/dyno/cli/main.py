@@ -41,10 +41,11 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         top = parser()
-        options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
+        words = _dashed(sys.argv[1:] if argv is None else argv)
+        options, rest = top.parse_known_args(words)
         if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
             raise UsageError(_unrecognized(top, rest))
-        options.rest = rest
+        options.rest, options.words = rest, words
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
         command: Callable[[argparse.Namespace], int] = options.command

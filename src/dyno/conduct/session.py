@@ -43,6 +43,9 @@ class Watcher:
     def within(self, done: int, count: int) -> None:
         """`done` of `count` requests of the current iteration are done, where the engine reports that."""
 
+    def step(self, done: int, count: int) -> None:
+        """So much of the current phase is done."""
+
     def over(self) -> None: ...
 
 
