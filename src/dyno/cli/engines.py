@@ -13,7 +13,7 @@ import msgspec
 
 from dyno.cli import settings
 from dyno.errors import EngineError, UsageError
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,6 +20,7 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
+from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
@@ -48,9 +49,9 @@ class Rates:
         parts = [
             f"{total} done, {p.in_flight} open",
             f"{p.failed} failed",
-            f"{(ended1 - ended0) / span:.1f} req/s",
-            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s",
-            *([f"TTFT ~{median(p.recent_ns) / NS_PER_MS:,.0f} ms"] if p.recent_ns else []),
+            f"{number((ended1 - ended0) / span, digits=3)} req/s",
+            f"~{number(max(tokens1 - tokens0, 0) / span, digits=3)} tok/s",
+            *([f"TTFT ~{number(median(p.recent_ns) / NS_PER_MS, digits=3)} ms"] if p.recent_ns else []),
             f"{clock(_left_s(p)) if share_done(p) else '?'} left",
         ]
         return ", ".join(parts)
@@ -79,7 +80,7 @@ def clock(s: float) -> str:
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
     left = clock((warmups + measured - done) * took_s)
     which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
-    return f"{which}, the last took {took_s:.2f} s, about {left} left"
+    return f"{which}, the last took {duration(took_s)}, about {left} left"
 
 
 def writable() -> bool:
@@ -295,7 +296,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
         names = {"running_requests": "running", "waiting_requests": "waiting"}
         values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
         if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            values.append(f"KV cache {max(shares):.0%}")
+            values.append(f"KV cache {percent(max(shares))}")
         out.append("engine: " + ", ".join(values))
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
     cards = []
@@ -305,7 +306,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
     if cards:
         out.append("accelerators: " + ", ".join(cards))
     elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
-        out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+        out.append(f"host: {number(host['cpu_busy_cores'])} cores busy")
     return [line for line in out if not line.endswith(": ")]
 
 
@@ -314,16 +315,18 @@ def _in_words(result: Result) -> str:
         return f"{_offline_in_words(result.offline)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
-    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {s.ttft.median:.0f} ms"
-    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {s.tpot.median:.1f} ms"
-    return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
+    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"
+    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {number(s.tpot.median)} ms"
+    return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
 
 
 def _offline_in_words(o: OfflineSummary) -> str:
     failed = f", {o.failed} FAILED" if o.failed else ""
     if o.kind == "latency":
-        return f"{o.latency.mean:,.1f} ± {o.latency.std:,.1f} ms a batch, {o.output_throughput} tok/s{failed}"
+        return f"{deviating(o.latency.mean, o.latency.std)} ms a batch, {o.output_throughput} tok/s{failed}"
     if o.kind == "throughput":
-        return f"{o.completed} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        return (
+            f"{count(o.completed)} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        )
     speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
     return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed

@@ -15,6 +15,7 @@ from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
 from dyno.measure.statistics import quantile, two_sided, welch_df
+from dyno.numbers import setting
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -80,7 +81,7 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
 
     def text(value: Scalar | None) -> str:
-        return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return "unknown" if value is None else setting(value)
 
     pairs = conflicts(a[0][0], b[0][0]) if len(a) == len(b) == 1 else ()
     unlike = [f"{name.replace('_', ' ')} {text(x)} / {text(y)}" for name, x, y in pairs]

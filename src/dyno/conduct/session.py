@@ -17,6 +17,7 @@ from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.numbers import many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
 from dyno.probe.telemetry.sampler import Sampler
@@ -133,13 +134,13 @@ class Session(msgspec.Struct, frozen=True):
         """Describe what the engine works on; empty: nothing."""
         counts = [count for client in clients if (count := _requests(client)) is not None]
         if counts:
-            return f"it works on {sum(counts):g} requests" if sum(counts) else ""
+            return f"it works on {many(sum(counts), 'request')}" if sum(counts) else ""
         before = self.cpu_s()
         if before is None:
             return ""
         time.sleep(_LOOK_S)
         cores = ((self.cpu_s() or before) - before) / _LOOK_S
-        return f"its processes use {cores:.1f} cores" if cores > _IDLE_CORES else ""
+        return f"its processes use {number(cores)} cores" if cores > _IDLE_CORES else ""
 
 
 def _requests(client: Client) -> float | None:

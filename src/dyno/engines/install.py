@@ -25,7 +25,7 @@ from dyno.engines.environment import Environment, Say, engines_folder, home, loc
 from dyno.engines.log import tail
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.units import human_bytes
+from dyno.numbers import duration, human_bytes
 
 VARIANTS = ("cpu", "cuda", "rocm")
 
@@ -269,7 +269,7 @@ class _Installation:
         env = self._check(folder)
         self.log.replace(folder / "install.log")
         write(env)
-        self._say(f"{self._name}: done, {human_bytes(env.size_bytes)} in {time.monotonic() - began:.0f} s")
+        self._say(f"{self._name}: done, {human_bytes(env.size_bytes)} in {duration(time.monotonic() - began)}")
         return env
 
     def _make(self, folder: Path) -> None:

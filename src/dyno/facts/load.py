@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.numbers import count, setting
 from dyno.option import Option
 
 Scalar = str | int | float | bool  # value of a setting
@@ -163,12 +164,12 @@ def levels_words(axis: str, values: Iterable[float]) -> str:
     each = sorted(set(values))
     if not each:
         return ""
-    span = f"{each[0]:g}" if len(each) == 1 else f"{each[0]:g} to {each[-1]:g}"
+    span = count(each[0]) if len(each) == 1 else f"{count(each[0])} to {count(each[-1])}"
     return (KEYS[axis].levels or KEYS[axis].words).format(span)
 
 
 def _value(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return setting(value) if isinstance(value, str | bool) else count(value)
 
 
 def plain(value: Scalar | None) -> Scalar | None:
