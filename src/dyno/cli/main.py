@@ -90,7 +90,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options, rest = top.parse_known_args(words)
     if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
         raise UsageError(options.parser.unrecognized(rest, top))
-    options.rest = rest
+    options.rest, options.words = rest, words
     if ignored := list(dict.fromkeys(getattr(options, "ignored", []))):
         verb = "has" if len(ignored) == 1 else "have"
         print(f"dyno: {', '.join(ignored)} {verb} no effect (accepted for compatibility).", file=sys.stderr)

@@ -113,9 +113,8 @@ class Conductor:
         """Run as many trials of the queue as one start of the engine can serve."""
         first = queue[0]
         spec, headers = first.trial.engine, self.headers(first)
-        assert spec is not None
         try:
-            if not kind_of(spec.kind).starts:
+            if spec is None or not kind_of(spec.kind).starts:
                 self._go_through(queue, self._attached)
                 return
             self._start = start = self.folder.engine_start(name)
