@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator
 
 from dyno.facts.imported import Row
-from dyno.facts.load import words
+from dyno.facts.load import LEVELS
 from dyno.measure.estimate import estimates
+from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile
+from dyno.numbers import number
 from dyno.report.table import terminal, text_table
 from dyno.store.rows import read_row
 from dyno.store.run import Run
-from dyno.units import digits
 
 _FIGURES = {
     "request_throughput": "req/s",
@@ -26,10 +27,9 @@ def lines(runs: Iterable[Run]) -> Iterator[str]:
     groups: dict[str, list[Row]] = {}
     for run in runs:
         row = read_row(run, samples=False)
-        load = [(name, value) for name in ("concurrency", "rate") if (value := row.setting(name)) is not None]
-        groups.setdefault(words(load) or "all at once", []).append(row)
+        groups.setdefault(load_of(row).only(LEVELS).words or "all at once", []).append(row)
     table = [
-        [load, _FIGURES[name], digits(e.value), f"{digits(e.value - half)} to {digits(e.value + half)}"]
+        [load, _FIGURES[name], number(e.value), f"{number(e.value - half)} to {number(e.value + half)}"]
         for load, rows in groups.items()
         if len(rows) > 1
         for name, e in estimates(rows, list(_FIGURES)).items()
