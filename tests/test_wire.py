@@ -462,9 +462,7 @@ def test_a_load_ends_after_fifty_failures_without_a_success(fake: StartFake, scr
     assert errors.count("interrupted") <= 4  # in flight at that moment
 
 
-def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(
-    fake: StartFake, scripted: Serve
-) -> None:
+def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(fake: StartFake, scripted: Serve) -> None:
     driven = drive(fake(faults={"500": 2}).base_url, requests(200), LoadSpec(max_concurrency=4))
     assert driven.client.outcome == "complete"
     assert sum(r.error is None for r in driven.records) == 100
