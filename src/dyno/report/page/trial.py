@@ -21,6 +21,7 @@ _BY = {
 class ShownFigure(msgspec.Struct, frozen=True):
     text: str
     interval: str = ""
+    full: str = ""  # all digits
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
-                printed(number), interval(number)
+                printed(number), interval(number), f"{number.value:.15g}"
             )
     known = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
