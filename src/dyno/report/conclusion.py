@@ -9,10 +9,11 @@ from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
-from dyno.facts.load import LOADS, levels_words, whole
+from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.points import named
+from dyno.numbers import change, change_interval, count, many, money, number, percent
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -28,7 +29,6 @@ from dyno.report.target import (
     why_not,
 )  # fmt: skip
 from dyno.report.timeline import Detail
-from dyno.units import digits, many
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
@@ -97,9 +97,9 @@ def conclude(
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
-    levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
+    levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = _unique(whole(e.workload) for e in entries)
+    workloads = _unique(e.load.workload.words for e in entries)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
@@ -137,7 +137,7 @@ def _on(entries: Sequence[Entry]) -> str:
 def _machine(e: Entry) -> str:
     rig = e.rows[0].rig
     if e.accelerator:
-        return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
+        return f"{count(e.accelerators)} × {e.accelerator}" if e.accelerators else e.accelerator
     return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
 
@@ -184,7 +184,7 @@ def _about(contest: Contest) -> str:
 def _how_sure(d: Difference, word: str) -> str:
     if d.change is None or d.low is None or d.high is None:
         return f"{word}: {d.why}" if d.why else word
-    return f"{word}, {d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {_basis(d)})"
+    return f"{word}, {change(d.change)} (95 %: {change_interval(d.low, d.high)}, {_basis(d)})"
 
 
 def _basis(d: Difference) -> str:
@@ -225,7 +225,7 @@ def _within(j: Judged, limits: Limits) -> str:
 
 def _value(j: Judged, e: Entry) -> str:
     """'7,699 output tokens/s at concurrency 16'"""
-    return f"{digits(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(j.contest, e)
+    return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(j.contest, e)
 
 
 def _where(contest: Contest, e: Entry) -> str:
@@ -242,10 +242,10 @@ def _margin(j: Judged) -> str:
     """'17 % more than beta (6,556 output tokens/s)'"""
     contest, lead = j.contest, j.contest.lead()
     elsewhere = _where(contest, j.other) if level(j.other) != level(j.leader) else ""
-    value = f"{j.other.series} ({digits(contest.value(j.other))}{elsewhere})"
+    value = f"{j.other.series} ({number(contest.value(j.other))}{elsewhere})"
     if contest.metric == "score" or lead < 0.005 or lead >= 10:
         return f"against {value}"
-    return f"{lead:.0%} {'less' if contest.lower else 'more'} than {value}"
+    return f"{percent(lead)} {'less' if contest.lower else 'more'} than {value}"
 
 
 def _leaders(judged: Sequence[Judged]) -> str:
@@ -260,9 +260,9 @@ def _leaders(judged: Sequence[Judged]) -> str:
     if wins[0][1] == total:
         return f"{wins[0][0]} {lead} on {every}."
     first, *rest = wins
-    others = [f"{name} on {count}" for name, count in rest[:2]]
+    others = [f"{name} on {n}" for name, n in rest[:2]]
     others += [f"{many(len(rest) - 2, 'other')} on the rest"] if len(rest) > 2 else []
-    close = total - sum(count for _, count in wins)
+    close = total - sum(n for _, n in wins)
     others += [f"no clear leader on {close}"] if close else []
     return f"{first[0]} {lead} on {first[1]} of {total} workloads, {', '.join(others)}."
 
@@ -271,7 +271,7 @@ def _sure(judged: Sequence[Judged]) -> str:
     words = Counter(j.word for j in judged)
     if len(judged) > 1:
         texts = {"": "not comparable", "can't tell": "inconclusive", "not known how sure": "of unknown confidence"}
-        parts = [f"{count} {texts.get(word, word)}" for word, count in words.most_common()]
+        parts = [f"{n} {texts.get(word, word)}" for word, n in words.most_common()]
         if len(words) > 1:
             return f"Differences between first and second: {', '.join(parts)}."
     j = judged[0]
@@ -283,7 +283,7 @@ def _sure(judged: Sequence[Judged]) -> str:
         return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
     sure = {"real": "The difference is real", "perhaps real": "The difference is perhaps real"}
     sure["can't tell"] = "Inconclusive"
-    interval = f"95 % interval {d.low:+.1%} to {d.high:+.1%}, {_basis(d)}" if len(judged) == 1 else ""
+    interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}" if len(judged) == 1 else ""
     return f"{sure.get(j.word, 'No difference detected')}{each}{f': {interval}' if interval else ''}."
 
 
@@ -309,7 +309,7 @@ def _workload(j: Judged, limits: Limits) -> Iterator[str]:
     yield _about(contest) + (f"{who[:-1]}, {_margin(j)}." if j.leads else who)
     if rest := contest.ranked[2:]:
         shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
-        texts = [f"{e.series} {digits(contest.value(e))}" for e in shown]
+        texts = [f"{e.series} {number(contest.value(e))}" for e in shown]
         if len(rest) > 3:
             texts[-1] = f"{many(len(rest) - 3, 'other')}, last {texts[-1]}"
         yield f"Then {', '.join(texts)}."
@@ -317,10 +317,10 @@ def _workload(j: Judged, limits: Limits) -> Iterator[str]:
         yield "Only loads at which all of them were measured count."
     if contest.crossed is not None:
         ahead, mine = contest.crossed
-        values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
+        values = f"{number(contest.value(ahead))} against {number(contest.value(mine))}"
         yield f"At {level(ahead)}, {ahead.series} leads with {values}."
     if (more := contest.beyond) is not None:
-        yield f"{more.series} reaches {digits(contest.value(more))}{_where(contest, more)}, where others lack a result."
+        yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
     if contest.left_out:
         yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
     yield from _per_accelerator(contest)
@@ -332,12 +332,12 @@ def _per_accelerator(contest: Contest) -> Iterator[str]:
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
     shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
-    texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
+    texts = [f"{name} {number(share)}" for share, name in sorted(shares, reverse=True)[:4]]
     yield f"Per accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": f"with over {FEW:.0%} of requests failed",
+    "slow": "over the target", "void": "void", "requests": f"with over {percent(FEW)} of requests failed",
     "failed": "failed", "throughput": "without a throughput", "silent": "without the target's latency",
 }  # fmt: skip
 
@@ -347,7 +347,7 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
     families: dict[tuple[str, str], list[Entry]] = {}
     for e in entries:
         if e.kind not in SMALL and e.axis:
-            families.setdefault((e.kind, whole(e.workload)), []).append(e)
+            families.setdefault((e.kind, e.load.workload.words), []).append(e)
     for (kind, words), family in families.items():
         if len({e.series for e in family}) < 2 or any((c.kind, c.about) == (kind, words) for c in answered):
             continue
@@ -356,7 +356,7 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
         if limits and why["slow"] == len(family):
             yield f"{about}no result meets {limit_words(limits)}."
             continue
-        reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
+        reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
         counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
         yield f"{about}no answer: the usable results share no load{counted}."
 
@@ -366,34 +366,34 @@ def _alone(entries: Sequence[Entry], limits: Limits) -> tuple[list[str], Standin
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
         if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
-            lower = better(name, str(values[0][1].load.get("metric", ""))) == "lower"
+            lower = better(name, str(values[0][1].load.get("metric") or "")) == "lower"
             value, e = (min if lower else max)(values, key=lambda pair: pair[0])
-            loads = [o for _, o in values if (o.series, o.kind, o.workload) == (e.series, e.kind, e.workload)]
+            loads = [o for _, o in values if (o.series, o.kind, o.load.workload) == (e.series, e.kind, e.load.workload)]
             first = max(0, min(loads.index(e) - _CONTENDERS // 2, len(loads) - _CONTENDERS))
             rows = [Contender(o.id) for o in loads[first : first + _CONTENDERS]]
-            standing = Standing(name, whole(e.workload), rows, len(loads) - len(rows))
+            standing = Standing(name, e.load.workload.words, rows, len(loads) - len(rows))
             return [_most(value, name, e, limits), *filter(None, [_spread(e, name)])], standing
     return [f"No result meets {limit_words(limits)}." if limits else "No result could be used."], None
 
 
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
-    where = f" in {whole(e.load)}" if e.kind in SMALL else f" at {level(e)}" if level(e) else ""
+    where = f" in {e.load.words}" if e.kind in SMALL else f" at {level(e)}" if level(e) else ""
     within = f"Within {limit_words(limits)}, " if limits else ""
     if name == "score":
-        return f"{e.series} scores {digits(value)}{where}."
+        return f"{e.series} scores {number(value)}{where}."
     if name in WAITS:
-        return f"{within}{e.series} has a {metric(name).words} of {digits(value)} ms{where}."
+        return f"{within}{e.series} has a {metric(name).words} of {number(value)} ms{where}."
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {metric(tail).words} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    return f"{within}{e.series} reaches {digits(value)} {metric(name).unit}{where}{waits}."
+    waits = f", with {metric(tail).words} {number(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    return f"{within}{e.series} reaches {number(value)} {metric(name).unit}{where}{waits}."
 
 
 def _spread(e: Entry, name: str) -> str:
-    number = e.figures[name]
+    figure = e.figures[name]
     out = [] if e.repeats > 1 else ["Single run: run-to-run variation is unknown."]
-    if number.low is not None and number.high is not None:
+    if figure.low is not None and figure.high is not None:
         over = f"over {e.repeats} repeats" if e.repeats > 1 else "within the run"
-        out.append(f"95 % interval {over}: {digits(number.low)} to {digits(number.high)}.")
+        out.append(f"95 % interval {over}: {number(figure.low)} to {number(figure.high)}.")
     return " ".join(out)
 
 
@@ -413,7 +413,7 @@ def _costs(
         for (what, currency), priced in _priced(group).items():
             about = f"{words}: " if words and len(groups) > 1 else ""
             ranked = sorted(priced, key=lambda pair: pair[0])[:3]
-            texts = [f"{digits(price, 3)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
+            texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
             yield f"{about}A million {what} costs {', '.join(texts)}{within}."
 
 

@@ -17,7 +17,6 @@ import msgspec
 import vl_convert
 from markupsafe import Markup
 
-from dyno.facts.load import whole
 from dyno.facts.metric import latency
 from dyno.facts.report import Chart, Report
 from dyno.report import per, tables
@@ -100,9 +99,9 @@ def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
     chart = next((by_name[name] for name in wanted if name in by_name), charts[0] if charts else None)
     if chart is None:
         return None
-    values = {"workload": standing.workload, "load": whole(entry.beside("")), "statistic": statistic,
+    values = {"workload": standing.workload, "load": entry.load.beside("").words, "statistic": statistic,
               "figure": f"{statistic}_{stem}" if statistic else standing.metric}  # fmt: skip
-    values["kind"] = re.sub(r"\d.*", "", str(entry.load.get("test", "")))
+    values["kind"] = re.sub(r"\d.*", "", str(entry.load.get("test") or ""))
     params = chart.spec["params"]
     bound = {p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p}
     height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
