@@ -28,11 +28,11 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.main import parser
 
-    print(SCRIPTS[options.shell](list(offers(parser()))))
+    print(SCRIPTS[options.shell](list(completions(parser()))))
     return 0
 
 
-class Offer(NamedTuple):
+class NextWord(NamedTuple):
     """What can follow a command: a word, or a value."""
 
     command: str  # 'bench serve'; '': dyno itself
@@ -41,18 +41,18 @@ class Offer(NamedTuple):
     values: str  # choices with spaces between, or one of FILES, RUNS, ANY; '': none
 
 
-def offers(parser: Parser) -> Iterator[Offer]:
+def completions(parser: Parser) -> Iterator[NextWord]:
     command = parser.prog.partition(" ")[2]
     abouts = {name: inner.description or "" for name, inner in parser.commands().items()}
     for name, about in abouts.items():
-        yield Offer(command, name, _short(about), "")
+        yield NextWord(command, name, _short(about), "")
     for action in parser._actions:
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):
             continue
         for word in action.option_strings or [""]:
-            yield Offer(command, word, _short(action.help or ""), _values(action))
+            yield NextWord(command, word, _short(action.help or ""), _values(action))
     for inner in parser.commands().values():
-        yield from offers(inner)
+        yield from completions(inner)
 
 
 def _values(action: argparse.Action) -> str:
@@ -77,11 +77,11 @@ def _case(name: str, rows: dict[str, list[str]]) -> str:
     return "\n".join([f"{name}() {{", '  case "$1" in', *lines, "  esac", "}"])
 
 
-def _tables(offers: list[Offer]) -> str:
+def _tables(completions: list[NextWord]) -> str:
     """The functions that bash and zsh share."""
     words: dict[str, list[str]] = {}
     values: dict[str, list[str]] = {}
-    for e in offers:
+    for e in completions:
         words.setdefault(e.command, [])
         if e.word:
             words[e.command].append(f"{e.word}:{e.about}")
@@ -160,10 +160,10 @@ end
 complete -c dyno -f"""
 
 
-def _fish(offers: list[Offer]) -> str:
-    commands = " ".join(_quoted(c) for c in dict.fromkeys(e.command for e in offers) if c)
+def _fish(completions: list[NextWord]) -> str:
+    commands = " ".join(_quoted(c) for c in dict.fromkeys(e.command for e in completions) if c)
     lines = [_FISH.replace("COMMANDS", commands)]
-    for e in offers:
+    for e in completions:
         words = ["complete -c dyno", f"-n {_quoted('__dyno_at ' + e.command)}", f"-d {_quoted(e.about)}"]
         if e.word.startswith("--"):
             words.append(f"-l {e.word[2:]}")
@@ -188,7 +188,7 @@ def _quoted(text: str) -> str:
 
 
 SCRIPTS = {
-    "bash": lambda offers: "# bash completion for dyno\n" + _tables(offers) + _BASH,
-    "zsh": lambda offers: "#compdef dyno\n" + _tables(offers) + _ZSH,
-    "fish": lambda offers: "# fish completion for dyno\n" + _fish(offers),
+    "bash": lambda completions: "# bash completion for dyno\n" + _tables(completions) + _BASH,
+    "zsh": lambda completions: "#compdef dyno\n" + _tables(completions) + _ZSH,
+    "fish": lambda completions: "# fish completion for dyno\n" + _fish(completions),
 }

@@ -84,6 +84,7 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import running
     from dyno.probe import rig
@@ -100,9 +101,10 @@ def start_engine(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
-    say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
+    progress = ProgressLine()
     try:
-        with running(plan, folder, {}, say, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+            progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
             own = ["--random-input-len", "64", "--random-output-len", "32"] if options.model is None else []
@@ -209,16 +211,13 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.engines import install as installing
 
-    env = installing.install(
-        options.kind,
-        options.version,
-        options.variant,
-        options.source,
-        lambda text: print(text, file=sys.stderr, flush=True),
-        python=options.python,
-    )
+    with ProgressLine() as line:
+        env = installing.install(
+            options.kind, options.version, options.variant, options.source, line.say, options.python, line.below
+        )
     print(f"{env.name}  {env.binary or env.python}")
     return 0
 

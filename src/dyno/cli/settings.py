@@ -38,7 +38,7 @@ def add_engine(g: argparse._ArgumentGroup) -> None:
 
 
 def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
-    words = "must be a port, 1 to 65535, but is {value}"
+    words = "must be a port, 1 to 65535"
     flags.number(g, int, Option("--port", None, help, least=1, most=65535, words=words), default)
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dyno.facts.load import LIMITS, Load
 from dyno.facts.price import Price
 from dyno.facts.trial import TrialSpec
 from dyno.option import Option
@@ -56,11 +57,11 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """In words, without the repeat: 'vllm tensor_parallel=4, short, closed max_concurrency=128'."""
+        """In words, without the repeat: 'vllm tensor_parallel=4, short, closed concurrency 128'."""
         parts = []
         for part in (*PARTS, "trial"):
             name = [getattr(self, part)] if part in PARTS else []
-            parts.append(" ".join([*name, *(f"{key}={short(v)}" for key, v in self.varying(part).items())]))
+            parts.append(" ".join([*name, *(_words(key, v) for key, v in self.varying(part).items())]))
         return ", ".join(filter(None, parts))
 
 
@@ -82,6 +83,10 @@ class Study(msgspec.Struct, frozen=True):
     on_failure: Annotated[OnFailure, Option(help="what to do when a trial fails")] = "retry"
     stop: StopRule | None = None
     rigs: dict[str, RigWanted] = {}
+
+
+def _words(key: str, value: Any) -> str:
+    return Load({LIMITS[key]: value}).words if key in LIMITS else f"{key}={short(value)}"
 
 
 def short(value: Any) -> str:

@@ -29,11 +29,12 @@ class TrialSpec(msgspec.Struct, frozen=True):
     goodput_ms: Annotated[  # counted from sent
         dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
     ] = {}
-    ready_check_timeout_s: Annotated[
-        float,
+    ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
+        float | None,
         Option("--ready-check-timeout-sec", "S",
-               "wait up to S seconds for one successful test request; 0: skip"),
-    ] = 0.0  # fmt: skip
+               "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
+               least=0),
+    ] = None  # fmt: skip
     label: Annotated[
         str | None, Option("--label", "TEXT", "name of this setting in tables and reports (default: none)")
     ] = None
