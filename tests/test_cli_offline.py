@@ -166,7 +166,7 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
         (["latency", "--engine", "vllm", "--backend", "hf"], "name two engines"),
         (["latency", "--engine", "vlm"], "No engine named 'vlm'"),
         (["latency", "--batch-size", "0"], "--batch-size must be at least 1"),
-        (["latency", "--num-iters-warmup", "-1"], "--num-iters-warmup can't be negative"),
+        (["latency", "--num-iters-warmup", "-1"], "--num-iters-warmup must be at least 0"),
         (["throughput", "--random-range-ratio", "2"], "from 0 to below 1"),
         (["serve", "--enforce-eager"], "has no flag --enforce-eager"),  # it starts no engine by itself
     ],
