@@ -95,7 +95,7 @@ def start_engine(options: argparse.Namespace) -> int:
     plan = EnginePlan(settings.engine(options.kind, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
-        print("\n".join(plan.lines()))
+        settings.print_plan(plan.lines())
     if problems:
         raise UsageError(" ".join(problems))
     if options.dry_run:

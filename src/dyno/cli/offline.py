@@ -173,8 +173,7 @@ def dry_run(trials: list[TrialSpec]) -> int:
     from dyno.probe import rig
 
     machine = rig.look()
-    for line in dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)):
-        print(line)
+    settings.print_plan(dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)))
     problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, machine))
     return settings.report_problems(problems)
 

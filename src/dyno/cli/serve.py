@@ -283,9 +283,7 @@ def _dry_run(trial: TrialSpec) -> int:
     if trial.engine is None or trial.engine.kind == "openai":
         raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
-    print("\n".join(plan.lines()))
-    for note in plan.notes(trial.load.max_concurrency):
-        print(f"# {note}")
+    settings.print_plan([*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))])
     return settings.report_problems(plan.problems([longest(trial)]))
 
 

@@ -4,12 +4,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
 from dyno.cli import flags
+from dyno.cli.vocabulary import in_flags
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
@@ -35,6 +36,7 @@ DRY_RUN = "print the commands and their problems, run nothing"
 def add_engine(g: argparse._ArgumentGroup) -> None:
     """Add an engine's flags, vLLM's where it has them. What an engine can't do is an error, never dropped."""
     flags.add(g, EngineSpec)
+    g.set_defaults(settings="flags")
 
 
 def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
@@ -76,10 +78,16 @@ def _devices(words: list[str] | None) -> list[int] | None:
     return [int(n) for n in numbers]
 
 
-def report_problems(problems: Collection[str]) -> int:
-    """Print what is wrong with the commands of a --dry-run; return the exit code."""
+def print_plan(lines: Iterable[str], words: Callable[[str], str] = in_flags) -> None:
+    """Print commands as they are, and comments in the user's words for settings."""
+    for line in lines:
+        print(words(line) if line.startswith("#") else line)
+
+
+def report_problems(problems: Collection[str], words: Callable[[str], str] = in_flags) -> int:
+    """Print what is wrong with the commands of a --dry-run; return the exit code. `words`: for settings."""
     for problem in problems:
-        print(f"dyno: {problem}", file=sys.stderr)
+        print(f"dyno: {words(problem)}", file=sys.stderr)
     return UsageError.exit_code if problems else 0
 
 
