@@ -46,7 +46,7 @@ def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixtur
 def test_a_void_one_exits_with_3_and_names_the_lines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "failed.log", "sound.log"]) == 3
     out = capsys.readouterr().out
-    assert "600 of 1000 requests failed (60.0%)" in out and "failed.log:4" in out
+    assert "600 of 1,000 requests failed, 60.0%" in out and "failed.log:4" in out
 
 
 def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert (
         out.startswith("## Audit: void: 1 void, 2 notes, in 1 result of 1 file; 1 of 1 block read\n")
-        and "- **void** `requests.failed`: 600 of 1000" in out
+        and "- **void** `requests.failed`: 600 of 1,000" in out
         and "| line | what |" in out
     )
 
@@ -220,7 +220,7 @@ def test_given_settings_are_audited_and_compared_like_others(here: Path, capsys:
     capsys.readouterr()
     assert main(["audit", "kept/bare.csv.json", "--price", "2"]) == 3
     out = capsys.readouterr().out
-    assert "30 of 60 requests failed (50.0%): who imported it says 60" in out
+    assert "30 of 60 requests failed, 50.0% (60 was given with" in out
     assert "222.22" in out, "16 an hour at 20 tokens/s"
 
 

@@ -1,4 +1,4 @@
-"""An audit: all findings about results that were read, each once, with the lines it rests on; and how much was read."""
+"""An audit: all findings about results, each once and with its lines, and how much was read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -6,6 +6,7 @@ import msgspec
 
 from dyno import checks
 from dyno.audit import claims, numbers, wording
+from dyno.checks import Check
 from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
@@ -13,25 +14,74 @@ from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
 from dyno.units import many
 
-Check = Callable[[Sequence[Document]], Iterator[Finding]]
+
+def _each(*judges: Callable[[Document], Iterator[Finding]]) -> Callable[[Sequence[Document]], Iterator[Finding]]:
+    return lambda documents: (f for judge in judges for d in documents for f in judge(d))
 
 
-def _each(check: Callable[[Document], Iterator[Finding]]) -> Check:
-    return lambda documents: (f for d in documents for f in check(d))
-
-
-# Checks over what surrounds figures: a report's words, tables, commands and versions.
-REPORTS: tuple[Check, ...] = (
-    *map(_each, (numbers.sums, numbers.extrapolated, numbers.bold, numbers.percentages)),
-    claims.claims,
-    _each(wording.empty),
-    wording.no_figures,
-    *map(_each, (wording.dangling, wording.command_differs, wording.fewer_than_commanded)),
-    *map(_each, (wording.versions_differ, wording.flags_differ)),
-    wording.models_named,
-    *map(_each, (wording.size_named, wording.quality_elsewhere)),
-)
-# Each of these is about a sentence of its own.
+# Checks of a report's words, tables, commands and versions.
+REPORT_CHECKS = (
+    Check({
+        "consistency.arithmetic": ("doubt", "A calculation (`8 × 2.99 = 24.92`, a Python prompt and its answer) or a "
+            "share beside its two numbers (`12 % higher (150 vs 100)`) is wrong by more than rounding.",
+            "Correct it, and the conclusions from it."),
+    }, documents=_each(numbers.sums)),
+    Check({
+        "comparability.extrapolated": ("doubt",
+            "A throughput from the same report is multiplied by a whole number from 2 to 64, without a measurement.",
+            "Run them side by side and report the measured sum: they share a host, memory and links, and load is never "
+            "spread evenly."),
+    }, documents=_each(numbers.extrapolated)),
+    Check({
+        "consistency.bold": ("doubt", "Bold marks the best value in most columns (at least two), but a bold value is "
+            "not the best in its column, nor in its block of one load or model, nor within the printed deviation.",
+            "Mark the best value, or say what bold means: readers remember the bold numbers."),
+    }, documents=_each(numbers.bold)),
+    Check({
+        "consistency.percent": ("doubt", "A percentage or ratio in a table follows from no two numbers in its row, "
+            "while at least three rows and 60 % are right.",
+            "Calculate it again."),
+    }, documents=_each(numbers.percentages)),
+    Check({
+        "consistency.claim": ("doubt", "A sentence compares two named sides ('A is 28 % faster than B'), but results "
+            "in the report or in files given with it contradict it by over 1 %.",
+            "State what the results show, and at which loads."),
+        "consistency.mean_only": ("doubt; note if the sentence says 'mean'", "A comparison of latencies holds for the "
+            "mean, but is reversed by over 5 % at the median or 10 % at p99 (from 100 requests).",
+            "Give median and p99 beside the mean."),
+    }, documents=claims.claims),
+    Check({
+        "consistency.empty_section": ("doubt; note for other headings and announced lists",
+            "A heading promises figures and has nothing under it, or a list is announced and missing.",
+            "Fill it or remove it."),
+    }, documents=_each(wording.empty, wording.dangling)),
+    Check({
+        "consistency.no_figures": ("doubt; note for a guide, beside benchmark commands or with result files",
+            "A title or section promises speed or latency, but tables, blocks and words have no such figure.",
+            "Draw no conclusions about speed. Figures may be in pictures, which dyno doesn't read: ask for numbers."),
+    }, documents=wording.no_figures),
+    Check({}, documents=_each(wording.command_differs, wording.fewer_than_commanded)),
+    Check({
+        "comparability.engine_differs": ("doubt", "Environment dumps in one report name several engine versions.",
+            "Versions often differ more than settings do. Measure all with one."),
+    }, documents=_each(wording.versions_differ)),
+    Check({
+        "comparability.settings_differ": ("note; doubt if the title announces a comparison",
+            "Commands that are compared differ in more than one setting or variable.",
+            "Any of them may cause the difference. Change one at a time, or say that whole setups are compared."),
+    }, documents=_each(wording.flags_differ)),
+    Check({
+        "comparability.model_named": ("doubt; note for a size above one command",
+            "The text names a model that no command runs, but a similar one.",
+            "Name the model that was run: base and instruction-tuned models end their answers differently."),
+    }, documents=lambda documents: (*wording.models_named(documents), *_each(wording.size_named)(documents))),
+    Check({
+        "comparability.quality_elsewhere": ("doubt; note for the cache alone",
+            "Accuracy was measured with another model or cache type than the commands run.",
+            "Measure accuracy and speed with the same configuration."),
+    }, documents=_each(wording.quality_elsewhere)),
+)  # fmt: skip
+# Each of these quotes its own place in the text.
 SINGLE = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic", "comparability.extrapolated",
           "consistency.percent", "consistency.bold"}  # fmt: skip
 SHOWN = 3  # findings of one code in one file, before they are joined into one
@@ -98,7 +148,7 @@ def audit(
     findings += checks.run(rows=once)
     title = titled([h.text for d in documents for h in d.headings if h.level == 1])
     findings += checks.run(roofline=Machines(once, peaks_of, title))
-    findings += [f for check in REPORTS for f in check(documents)]
+    findings += checks.run(REPORT_CHECKS, documents=documents)
     findings += checks.run(duplicates=twice)
     each = worst_first([*own, *findings])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))

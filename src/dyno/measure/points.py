@@ -248,14 +248,18 @@ def _each(row: Row, name: str) -> float | None:
 
 
 def sent(row: Row) -> tuple[float, str] | None:
-    """Requests that were sent, and who says so."""
+    """Return the number of requests sent, and its source in words."""
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
         return done + failed, ""
     if (asked := row.number("num_prompts")) is None:
         return None
-    sources = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
-    return asked, sources.get(row.settings["num_prompts"].by, "the command")
+    by = row.settings["num_prompts"].by
+    if by == "user":
+        return asked, f"{asked:,.0f} was given with `dyno import --set`"
+    sources = {"progress": "the progress bar shows", "command": "the command asked for",
+               "namespace": "the command asked for"}  # fmt: skip
+    return asked, f"{sources.get(by, 'the file asks for')} {asked:,.0f}"
 
 
 def in_flight(row: Row, pace: str) -> float | None:
