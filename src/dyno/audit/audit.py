@@ -12,7 +12,7 @@ from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
 from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
-from dyno.units import many
+from dyno.numbers import many
 
 
 def _each(*judges: Callable[[Document], Iterator[Finding]]) -> Callable[[Sequence[Document]], Iterator[Finding]]:

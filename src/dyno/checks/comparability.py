@@ -10,24 +10,21 @@ from typing import NamedTuple
 from dyno.checks import machine
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Scalar
-from dyno.facts.load import COMPARED, plain
-from dyno.facts.load import words as load_words
+from dyno.facts.load import LOAD, SELDOM, plain
 from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.pairs import Group, conflicts, passes, requests_of
+from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
-    alike_prompts,
     input_each,
-    level,
+    load_of,
     locations,
     named,
     output_each,
-    point,
     related,
+    requests_of,
     sent,
     subject,
     together,
-    unsaid,
 )
 
 WORK, FAR = 0.1, 0.25  # difference in tokens per request
@@ -47,7 +44,7 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NOT_A_CHANGE = {*COMPARED, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_NOT_A_CHANGE = {*LOAD, *SELDOM, "tokenizer", "model_bytes", "parameters"}
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -65,10 +62,10 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
             if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
                 continue
             same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
-            wrong = other and high / low - 1 > FAR and (same_prompts or not unsaid(point(a)))
+            wrong = other and high / low - 1 > FAR and (same_prompts or not load_of(a).lengths_unknown)
             did = "read" if figure == "total_input_tokens" else "generated"
             text = (
-                f"At {load_words(point(a))}, {subject(b)!r} {did} {high:,.1f} tokens per request, {subject(a)!r} "
+                f"At {load_of(a).words}, {subject(b)!r} {did} {high:,.1f} tokens per request, {subject(a)!r} "
                 f"{low:,.1f} ({high / low - 1:+.0%}): requests/s, duration and latency measure different work."
             )
             lines = locations([a, b], figure, "completed")
@@ -93,7 +90,7 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
         (low, a), (high, b) = extremes
         if high - low > SERVED and high <= 1.0:
             text = (
-                f"At {load_words(point(a))}, {subject(b)!r} completed {high:.0%} of its requests, {subject(a)!r} "
+                f"At {load_of(a).words}, {subject(b)!r} completed {high:.0%} of its requests, {subject(a)!r} "
                 f"{low:.0%}: its figures cover only the requests it answered."
             )
             level: Level = "void" if subject(a) != subject(b) else "doubt"
@@ -104,7 +101,7 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
     """One series was measured under higher loads than another."""
     by_load: dict[str, dict[tuple[str, str], dict[float, Row]]] = {}
     for row in rows:
-        if (raised := level(row)) and row.form == "csv" and row.kind == "serve":
+        if (raised := load_of(row).level) and row.form == "csv" and row.kind == "serve":
             series = by_load.setdefault(raised[0], {}).setdefault((row.file, subject(row)), {})
             series.setdefault(raised[1], row)
     for name, by_series in by_load.items():
@@ -112,8 +109,8 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             more, few = (one, other) if len(by_series[one]) >= len(by_series[other]) else (other, one)
             most = max(by_series[few])
             extra = sorted(v for v in by_series[more] if v > most)
-            first = [next(iter(by_series[who].values())) for who in (one, other)]
-            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and alike_prompts(*first):
+            first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
+            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
                 more_loads = f"{name.replace('_', ' ')} {', '.join(f'{v:g}' for v in extra[:6])}"
                 text = f"{_series_name(*more)} has results at {more_loads}; {_series_name(*few)} stops at {most:g}."
                 yield note("comparability.loads_differ", text)
@@ -219,7 +216,7 @@ def _codes(group: Group, level: str) -> str:
 
 def load(two: Two) -> Iterator[Objection]:
     """Such a pair is compared only with --anyway."""
-    if unlike := list(conflicts(*two.rows)):
+    if unlike := list(load_of(two.rows[0]).conflicts(load_of(two.rows[1]))):
         yield Objection(void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None)
 
 

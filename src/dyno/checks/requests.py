@@ -47,7 +47,8 @@ def cut_short(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
             text = f"The run was interrupted after {e.offline.iterations} of {e.wanted_iterations} iterations."
             yield doubt("requests.cut_short", text)
     elif (s := e.summary).outcome != "complete":
-        why = "was interrupted" if s.outcome == "interrupted" else "ended early, because the server stopped answering,"
+        reasons = {"interrupted": "was interrupted", "all failed": "was stopped, because every request failed,"}
+        why = reasons.get(s.outcome, "ended early, because the server stopped answering,")
         total = "" if e.trial.load.duration_s is not None else f" of {s.planned:,}"
         text = f"The run {why} after {s.sent:,}{total} requests; {s.failures.get('interrupted', 0):,} were still open."
         yield doubt("requests.cut_short", text)

@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS, words
-from dyno.measure.points import ASIDE, finite_rate, in_flight, key, level, locations, point, subject
+from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
 from dyno.measure.statistics import samples_needed
 from dyno.units import many
 
@@ -84,7 +84,7 @@ def single_runs(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
-    single = {f: rows for f, rows in by_file.items() if len({(*key(r), point(r)) for r in rows}) == len(rows)}
+    single = {f: rows for f, rows in by_file.items() if len({(*key(r), load_of(r)) for r in rows}) == len(rows)}
     if single:
         files = ", ".join(list(single)[:3]) + (f" and {len(single) - 3} more" if len(single) > 3 else "")
         count = sum(map(len, single.values()))
@@ -159,10 +159,10 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     """Repeats of one setting under one load differ widely."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.kind == "serve" and row.form in ("block", "json", "csv") and level(row):
+        if row.kind == "serve" and row.form in ("block", "json", "csv") and load_of(row).level:
             same_prompts = round(row.get("total_input_tokens") or 0, -2)
             where = row.file if row.form != "json" else ""
-            groups.setdefault((where, _effective(row), point(row), same_prompts), []).append(row)
+            groups.setdefault((where, _effective(row), load_of(row), same_prompts), []).append(row)
     for same in groups.values():
         if len(same) < 2 or len({r.get("duration_s") for r in same}) < 2:
             continue
