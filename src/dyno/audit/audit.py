@@ -1,5 +1,6 @@
 """An audit: all findings about results, each once and with its lines, and how much was read."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -85,6 +86,9 @@ REPORT_CHECKS = (
 SINGLE = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic", "comparability.extrapolated",
           "consistency.percent", "consistency.bold"}  # fmt: skip
 SHOWN = 3  # findings of one code in one file, before they are joined into one
+RANGES = 4  # numbers that differ between joined findings: more make no sentence
+_RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
+_NUMBER = re.compile(r"(?<![\w.:/])[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|,\d)")
 
 
 class ReadShare(msgspec.Struct, frozen=True):
@@ -155,23 +159,47 @@ def audit(
 
 
 def gathered(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Join many alike into one, with the lines of all."""
+    """Join findings of one code: those that differ only in numbers into one with their ranges and all places."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         file = finding.locations[0].rpartition(":")[0] if finding.locations and finding.level != "note" else ""
         alike.setdefault((finding.code, finding.level, file), []).append(finding)
     for (code, level, _), same in alike.items():
-        lines: dict[str, list[str]] = {}  # the same words for several lines are one finding
+        if code in SINGLE:
+            yield from same
+            continue
+        by_words: dict[str, list[Finding]] = {}
         for f in same:
-            lines.setdefault(f.text, []).extend(f.locations)
-        first = {f.text: f for f in reversed(same)}
-        merged = [_located(first[text], locations) for text, locations in lines.items()]
-        if code in SINGLE or len(merged) <= (SHOWN if level != "note" else 1):
-            yield from merged
+            by_words.setdefault(_NUMBER.sub("0", f.text), []).append(f)
+        joined = [_joined(group) for group in by_words.values()]
+        if len(joined) <= (SHOWN if level != "note" else 1):
+            yield from joined
         else:
-            one = msgspec.structs.replace(merged[0], text=f"{merged[0].text} {len(same) - 1} more like it.")
-            yield _located(one, [location for f in merged for location in f.locations])
+            yield _similar(same)
 
 
-def _located(finding: Finding, locations: Iterable[str]) -> Finding:
-    return msgspec.structs.replace(finding, locations=list(dict.fromkeys(locations)))
+def _joined(group: Sequence[Finding]) -> Finding:
+    """One finding for several with the same words: 'p99 of 64 to 300 requests is an estimate (9 results).'"""
+    texts = list(dict.fromkeys(f.text for f in group))
+    text, found = texts[0], [_NUMBER.findall(t) for t in texts]
+    if len(texts) > 1:
+        ranges = [sorted(set(values), key=_value) for values in zip(*found, strict=True)]
+        if sum(len(values) > 1 for values in ranges) <= RANGES and not _RANGE.search(text):
+            shown = iter(values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}" for values in ranges)
+            text = _NUMBER.sub(lambda _: next(shown), text).removesuffix(".") + f" ({many(len(group), 'result')})."
+        else:
+            return _similar(group)
+    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
+
+
+def _similar(group: Sequence[Finding]) -> Finding:
+    text = f"{group[0].text.removesuffix('.')} (and {many(len(group) - 1, 'similar result')})."
+    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
+
+
+def _places(group: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(place for f in group for place in f.locations))
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))

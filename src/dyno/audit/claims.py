@@ -16,6 +16,7 @@ from dyno.facts.imported import Document, Passage, Row
 from dyno.facts.metric import STEMS, better, leads, words
 from dyno.facts.setting import ENGINE, ENGINES
 from dyno.measure.points import input_each, load_of, output_each
+from dyno.numbers import change
 
 MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no P99 to speak of
@@ -431,7 +432,7 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return
     _, pair, figure = min(pairs, key=lambda item: item[0])
-    nearest = f"{pair.describe(figure)} ({pair.lead:+.1%}; {claim.one}, {claim.other})"
+    nearest = f"{pair.describe(figure)} ({change(pair.lead)}; {claim.one}, {claim.other})"
     yield "consistency.claim", "doubt", f"no load shows that. The nearest is {nearest}.", [pair.one, pair.other]
 
 

@@ -327,7 +327,7 @@ def quality_elsewhere(d: Document) -> Iterator[Finding]:
     both = ", ".join(sorted(measured & run))
     if both and not untested:
         return
-    cache = f" with a {' and '.join(sorted(caches))} cache" if untested else ""
+    cache = f" (cache type {' and '.join(sorted(caches))})" if untested else ""
     text = f"The commands run {both or ', '.join(sorted(run))}{cache}, but accuracy was measured with "
     text += f"{', '.join(sorted(measured))}." if not both else "another cache type."
     lines = [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"]

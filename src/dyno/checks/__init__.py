@@ -553,7 +553,7 @@ CHECKS = (
     }, pair=comparability.rigs),
     Check({
         "statistics.single_run": ("note", "There is one run.",
-            "Repeat it before you call a small difference real."),
+            "Repeat the run before you call a small difference real."),
     }, run=statistics.single_run, rows=statistics.single_runs),
     Check({
         "statistics.repeats_differ": ("doubt; note for unmarked repeats of other tools",

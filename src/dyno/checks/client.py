@@ -6,6 +6,7 @@ from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.metric import STEMS
 from dyno.facts.summary import Summary
+from dyno.numbers import number, percent
 
 LATE_SEND_MS = 10.0
 UNSEEN_NOTE = 0.01
@@ -27,8 +28,8 @@ def limits(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if count := s.failures.get("client", 0):
         text = (
-            f"{count:,} of {s.sent:,} requests ({count / s.sent:.1%}) failed at a limit of the client machine (open "
-            "files, local ports or memory) and never reached the server."
+            f"{count:,} of {s.sent:,} requests ({percent(count / s.sent)}) failed at a limit of the client machine "
+            "(open files, local ports or memory) and never reached the server."
         )
         yield Finding("client.limits", "void" if 2 * count >= s.sent or not s.completed else "doubt", text)
 
@@ -38,21 +39,21 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     share, unknown = s.client.unseen_share, _unknown(s)
     if share <= UNSEEN_NOTE and not unknown:
         return
-    first = f" ({s.client.unseen_first / s.completed:.0%} of the first ones)" if s.completed else ""
+    first = f" ({percent(s.client.unseen_first / s.completed)} of the first ones)" if s.completed else ""
     reason, advice = _limit(e)
     effect = f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."
-    text = f"dyno was too busy to time {share:.1%} of the chunks{first}: {reason}. {effect}"
+    text = f"dyno was too busy to time {percent(share)} of the chunks{first}: {reason}. {effect}"
     yield Finding("client.unseen_chunks", "doubt" if unknown else "note", text, advice)
 
 
 def _unknown(s: Summary) -> list[str]:
     """Describe figures that are known only within bounds: of each latency the mean, else the first."""
-    unknown = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
+    unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in s.bounds.items()]
     for name, latency in s.latencies.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:
             more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
             figure = f"p{figure}" if figure[0].isdigit() else figure
-            unknown.append(f"{figure} {_NAMES[name]} {low:,.2f} to {high:,.2f} ms{more}")
+            unknown.append(f"{figure} {_NAMES[name]} {number(low)} to {number(high)} ms{more}")
     return unknown
 
 
@@ -62,15 +63,16 @@ def _limit(e: Evidence) -> tuple[str, str]:
     if client.waited_share is not None and client.waited_share > WAITED:
         others = client.others_cpu
         shared = f" of {cores}" if cores else ""
-        who = f"; other processes used {others:.1f} cores{shared}" if others is not None and others > 0.1 else ""
+        busy = others is not None and others > 0.1
+        who = f"; other processes used {number(others, digits=2)} cores{shared}" if busy else ""
         return (
-            f"it had no free core for {client.waited_share:.0%} of the load{who}",
+            f"it had no free core for {percent(client.waited_share)} of the load{who}",
             "Give dyno a free core, run it on another machine, or let it raise its priority (CAP_SYS_NICE or "
             "`ulimit -r`).",
         )
     if client.cpu_share > 0.9:
         return (
-            f"it used {client.cpu_share:.0%} of the one core it can use",
+            f"it used {percent(client.cpu_share)} of the one core it can use",
             "Lower the concurrency, or use a faster client machine. `dyno doctor` finds the load up to which timings "
             "hold.",
         )
@@ -95,7 +97,7 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
     if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
         reason, advice = _limit(e)
-        text = f"dyno itself sent late: mean {late.mean:.2f} ms, worst {worst:.1f} ms. Reason: {reason}."
+        text = f"dyno itself sent late: mean {number(late.mean)} ms, worst {number(worst)} ms. Reason: {reason}."
         advice = f"Service latency (from sent) is right, but the load came late. {advice}"
         yield doubt("client.late_sends", text, advice)
 
@@ -105,7 +107,7 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
     if client.kernel_stamps:
         return  # times are the kernel's: a late loop delays no figure
     if client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
-        late = f"{client.loop_late_p99_ms:.1f} ms late (p99)"
+        late = f"{number(client.loop_late_p99_ms)} ms late (p99)"
         text = f"dyno's loop ran up to {late}, and this system has no kernel receive timestamps."
         yield doubt("client.late_loop", text)
 
@@ -113,7 +115,7 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
 def busy(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
     if client.cpu_share > 0.9 and e.summary.duration_s > 1:
-        text = f"dyno used {client.cpu_share:.0%} of a core, close to the most that one process can receive."
+        text = f"dyno used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
         level: Level = "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
         yield Finding("client.busy", level, text)
 
@@ -128,7 +130,7 @@ def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
     share = 0.15 if took >= 1 else 0.3  # the kernel counts in hundredths of a second
     if used is None or not e.rig or not cores or took < least_s or used < share * cores:
         return
-    text = f"Other processes used {used:.1f} of {cores} cores during the load."
+    text = f"Other processes used {number(used, digits=2)} of {cores} cores during the load."
     if e.rig.accelerators:
         advice = "They shared the host with dyno and the engine. Stop them if latencies matter."
         yield note("client.others_cpu", text, advice)

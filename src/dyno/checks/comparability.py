@@ -15,6 +15,7 @@ from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
+    distinct,
     input_each,
     load_of,
     locations,
@@ -26,6 +27,7 @@ from dyno.measure.points import (
     subject,
     together,
 )
+from dyno.numbers import change, number, percent
 
 WORK, FAR = 0.1, 0.25  # difference in tokens per request
 SERVED = 0.05  # difference of success rates
@@ -63,10 +65,11 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
                 continue
             same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
             wrong = other and high / low - 1 > FAR and (same_prompts or not load_of(a).lengths_unknown)
+            less, more = distinct(subject(a), subject(b))
             did = "read" if figure == "total_input_tokens" else "generated"
             text = (
-                f"At {load_of(a).words}, {subject(b)!r} {did} {high:,.1f} tokens per request, {subject(a)!r} "
-                f"{low:,.1f} ({high / low - 1:+.0%}): requests/s, duration and latency measure different work."
+                f"At {load_of(a).words}, {more} {did} {number(high)} tokens per request, {less} {number(low)} "
+                f"({change(high / low - 1)}): requests/s, duration and latency measure different work."
             )
             lines = locations([a, b], figure, "completed")
             yield Finding("comparability.work_differs", "void" if wrong else "doubt", text, locations=lines)
@@ -89,9 +92,10 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
             continue
         (low, a), (high, b) = extremes
         if high - low > SERVED and high <= 1.0:
+            less, more = distinct(subject(a), subject(b))
             text = (
-                f"At {load_of(a).words}, {subject(b)!r} completed {high:.0%} of its requests, {subject(a)!r} "
-                f"{low:.0%}: its figures cover only the requests it answered."
+                f"At {load_of(a).words}, {more} completed {percent(high)} of its requests, {less} {percent(low)}: its "
+                "figures cover only the requests it answered."
             )
             level: Level = "void" if subject(a) != subject(b) else "doubt"
             yield Finding("comparability.success_differs", level, text, locations=locations([a, b], "completed"))
@@ -111,8 +115,9 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             extra = sorted(v for v in by_series[more] if v > most)
             first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
             if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
-                more_loads = f"{name.replace('_', ' ')} {', '.join(f'{v:g}' for v in extra[:6])}"
-                text = f"{_series_name(*more)} has results at {more_loads}; {_series_name(*few)} stops at {most:g}."
+                more_loads = f"{name.replace('_', ' ')} {', '.join(f'{v:,g}' for v in extra[:6])}"
+                names = distinct(_series_name(*more), _series_name(*few))
+                text = f"{names[0]} has results at {more_loads}; {names[1]} stops at {most:,g}."
                 yield note("comparability.loads_differ", text)
 
 
@@ -260,7 +265,7 @@ def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Ite
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
     excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
-    text = f"A has {a:,.1f} {which} tokens per request, B {b:,.1f} ({b / a - 1:+.0%})."
+    text = f"A has {number(a)} {which} tokens per request, B {number(b)} ({change(b / a - 1)})."
     if excluded:
         text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
@@ -277,8 +282,8 @@ def failures(two: Two) -> Iterator[Finding | Objection]:
         return
     refused = abs(a - b) >= FAILED_VOID
     text = (
-        f"{a:.1%} of A's requests failed and {b:.1%} of B's. Failures leave a server less to do, and the figures cover "
-        "only the requests it answered."
+        f"{percent(a)} of A's requests failed and {percent(b)} of B's. Failures leave a server less to do, and the "
+        "figures cover only the requests it answered."
     )
     finding = Finding("comparability.failures", "void" if refused else "doubt", text)
     yield Objection(finding, None if refused else frozenset())
@@ -325,7 +330,7 @@ def accelerators(two: Two) -> Iterator[Finding]:
     if not a or not b or a == b:
         return
     one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
-    each = f" Per accelerator: {one / a:,.1f} and {other / b:,.1f} tokens/s." if one and other else ""
+    each = f" Per accelerator: {number(one / a)} and {number(other / b)} tokens/s." if one and other else ""
     yield doubt("comparability.accelerators", f"A used {a:g} accelerators, B {b:g}.{each}")
 
 
@@ -375,6 +380,6 @@ def _last(path: Scalar | None) -> str:
 
 def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
     def value(v: Scalar | None) -> str:
-        return "unknown" if v is None else f"{v:g}" if isinstance(v, float) else str(v)
+        return "unknown" if v is None else f"{v:,g}" if isinstance(v, float) else str(v)
 
     return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)

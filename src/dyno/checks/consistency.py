@@ -24,6 +24,7 @@ from dyno.measure.points import (
     speed_tests,
     subject,
 )
+from dyno.numbers import change, money, number
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
@@ -67,8 +68,9 @@ def sums(row: Row) -> Iterator[Finding]:
         if least > high + slack or most < low - slack:
             rate = count.value / took.value
             off = reported.value / rate - 1
-            text = f"{count.value:,.0f} {what} in {took.value:,.2f} s is {rate:,.2f} {unit}, but the file reports "
-            wrong.append((abs(off), f"{text}{reported.value:,.2f} ({off:+.2%})", name, count_name))
+            shown = f"{number(reported.value, reported.half)} ({change(off)})"
+            text = f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
+            wrong.append((abs(off), f"{text}, but the file reports {shown}", name, count_name))
     if wrong:
         level: Level = "void" if max(wrong)[0] > WRONG else "doubt"
         lines = locations([row], "duration_s", *(n for w in wrong for n in w[2:]))
@@ -80,12 +82,12 @@ def percentiles(row: Row) -> Iterator[Finding]:
     for stem in SAMPLED:
         ladder = _ladder(row, stem)
         names = [f"{name}_{stem}_ms" for _, name, _ in ladder]
-        if below := [f"{name} {figure.value:,.2f} ms" for _, name, figure in ladder if figure.value < -figure.half]:
+        if below := [f"{name} {number(figure.value)} ms" for _, name, figure in ladder if figure.value < -figure.half]:
             text = f"{stem.upper()} is negative: {', '.join(below)}."
             yield void("consistency.percentiles", text, "Check the raw results.", locations([row], *names))
             continue
         wrong = [
-            f"{a} ({x.value:,.2f} ms) is above {b} ({y.value:,.2f} ms)"
+            f"{a} ({number(x.value)} ms) is above {b} ({number(y.value)} ms)"
             for (_, a, x), (_, b, y) in pairwise(ladder)
             if bounds(x)[0] > bounds(y)[1] + SLACK * y.value
         ]
@@ -107,11 +109,12 @@ def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure
         # Samples above a percentile are part of the mean; above the highest, itself.
         most = bounds(mean)[1] * count / max((1 - place / 100) * (count - 1), 1.0)
         if most and bounds(figure)[0] > most * 1.01:
-            yield f"{name} is {figure.value:,.2f} ms, but a mean of {mean.value:,.2f} ms allows at most {most:,.2f}"
+            bound = f"a mean of {number(mean.value)} ms allows at most {number(most)}"
+            yield f"{name} is {number(figure.value)} ms, but {bound}"
     if least and bounds(mean)[1] < bounds(least)[0]:
-        yield f"the mean ({mean.value:,.2f} ms) is below the minimum ({least.value:,.2f} ms)"
+        yield f"the mean ({number(mean.value)} ms) is below the minimum ({number(least.value)} ms)"
     if highest and bounds(mean)[0] > bounds(highest)[1]:
-        yield f"the mean ({mean.value:,.2f} ms) is above the maximum ({highest.value:,.2f} ms)"
+        yield f"the mean ({number(mean.value)} ms) is above the maximum ({number(highest.value)} ms)"
 
 
 def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
@@ -126,7 +129,7 @@ def tail_below_mean(row: Row) -> Iterator[Finding]:
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
-            text = f"p99 {stem.upper()} ({tail.value:,.2f} ms) is below the mean ({mean.value:,.2f} ms)."
+            text = f"p99 {stem.upper()} ({number(tail.value)} ms) is below the mean ({number(mean.value)} ms)."
             lines = locations([row], f"mean_{stem}_ms", f"p99_{stem}_ms")
             yield doubt("consistency.tail_below_mean", text, locations=lines)
 
@@ -139,7 +142,7 @@ def end_before_first(row: Row) -> Iterator[Finding]:
     for word in ("mean", "median", "p50", "p90", "p95", "p99"):
         first, end = row.figures.get(f"{word}_ttft_ms"), row.figures.get(f"{word}_e2el_ms")
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
-            wrong.append(f"{word} TTFT {first.value:,.2f} ms, {word} E2EL {end.value:,.2f}")
+            wrong.append(f"{word} TTFT {number(first.value)} ms, {word} E2EL {number(end.value)}")
     if wrong:
         text = f"Requests end before their first token: {'; '.join(wrong)}."
         lines = locations([row], "mean_ttft_ms", "mean_e2el_ms")
@@ -155,8 +158,8 @@ def latencies(row: Row) -> Iterator[Finding]:
     decoding, most = end.value - first.value, gap.value * (each - 1)
     if decoding > 1.1 * most + 2.0 and gap.value > 0:
         text = (
-            f"The mean E2EL − TTFT is {decoding:,.0f} ms, but {each:.1f} tokens at {gap.value:.2f} ms (ITL) take at "
-            f"most {most:,.0f} ms."
+            f"The mean E2EL − TTFT is {number(decoding)} ms, but {number(each)} tokens at {number(gap.value)} ms (ITL) "
+            f"take at most {number(most)} ms."
         )
         lines = locations([row], "mean_ttft_ms", "mean_itl_ms", "mean_e2el_ms")
         yield doubt("consistency.latencies", text, locations=lines)
@@ -171,14 +174,15 @@ def in_flight(row: Row) -> Iterator[Finding]:
         return
     if streams <= OVER * most + 0.5:
         return
-    cap = f"the concurrency is {most:g}" if most == asked else f"only {most:g} requests were sent"
+    cap = f"the concurrency is {most:,g}" if most == asked else f"only {most:,g} requests were sent"
     if e2el:
-        text = f"{rps:.2f} req/s × {e2el / 1000:,.2f} s (mean E2EL) is {streams:,.0f} requests in flight, but {cap}."
+        product = f"{number(rps)} req/s × {number(e2el / 1000)} s (mean E2EL)"
+        text = f"{product} is {streams:,.0f} requests in flight, but {cap}."
         yield void("consistency.in_flight", text, locations=locations([row], "request_throughput", "mean_e2el_ms"))
     elif e2el is None:
         itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get("mean_tpot_ms")
         by_gaps = f" (by ITL: {itl:,.0f})" if itl else ""
-        text = f"A mean TPOT of {tpot:,.1f} ms implies {streams:,.0f} requests in flight{by_gaps}, but {cap}."
+        text = f"A mean TPOT of {number(tpot)} ms implies {streams:,.0f} requests in flight{by_gaps}, but {cap}."
         # With no limit at all it is so with every set of chats, and no level was chosen to compare.
         doubtful = streams > FAR_OVER * most and (most == asked or finite_rate(row))
         lines = locations([row], "mean_tpot_ms", "mean_itl_ms")
@@ -194,8 +198,8 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
     if long_s > 1.5 * took.value:
         same = each == round(each)  # all answers have that length
         text = (
-            f"At a median TPOT of {middle:,.1f} ms an answer of {each:,.0f} tokens takes {long_s:,.0f} s, but the run "
-            f"took {took.value:,.1f} s."
+            f"At a median TPOT of {number(middle)} ms an answer of {each:,.0f} tokens takes {long_s:,.0f} s, "
+            f"but the run took {number(took.value)} s."
         )
         level: Level = "void" if same and long_s > 2 * took.value else "doubt"
         lines = locations([row], "median_tpot_ms", "duration_s")
@@ -249,8 +253,8 @@ def two_runs(row: Row) -> Iterator[Finding]:
     off = reported.value / expected - 1
     if abs(off) > 0.02:
         text = (
-            f"{batch:g} × ({read:g} + {generated:g}) tokens in {latency / 1000:,.2f} s is {expected:,.1f} tok/s, but "
-            f"the file reports {reported.value:,.1f} ({off:+.1%})."
+            f"{batch:,g} × ({read:,g} + {generated:,g}) tokens in {number(latency / 1000)} s is {number(expected)} "
+            f"tok/s, but the file reports {number(reported.value, reported.half)} ({change(off)})."
         )
         lines = locations([row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput")
         yield Finding("consistency.two_runs", "void" if abs(off) > 0.5 else "doubt", text, locations=lines)
@@ -264,8 +268,8 @@ def price(row: Row) -> Iterator[Finding]:
     costs = [cost for speed in speeds if (cost := per_million(hour, speed)) is not None]
     if all(abs(reported.value / cost - 1) > WRONG for cost in costs):
         text = (
-            f"{hour:g} per hour at {speeds[0]:,.1f} tok/s is {costs[0]:,.2f} per million tokens, but the file reports "
-            f"{reported.value:,.2f}."
+            f"{hour:,g} per hour at {number(speeds[0])} tok/s is {money(costs[0])} per million tokens, but the file "
+            f"reports {money(reported.value)}."
         )
         yield doubt("consistency.price", text, locations=locations([row], "cost_per_million_tokens"))
 
@@ -275,7 +279,7 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
     offered, rps = finite_rate(row), requests_per_s(row)
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
-        text = f"{rps:.2f} requests/s were served, but {offered:g} were offered."
+        text = f"{number(rps)} requests/s were served, but {offered:,g} were offered."
         yield doubt("consistency.more_than_offered", text, locations=locations([row], "request_throughput"))
 
 
@@ -335,10 +339,10 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     witness, speeds = _witness(a, b, generated) if not same else ("", [])
     text = f"Two results with {what} are equal in all {len(both)} figures."
     if not same:
-        alike = ", ".join(f"{words(n)} {a.get(n):,.2f} and {b.get(n):,.2f} ms" for n in paces)
+        alike = ", ".join(f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces)
         text = (
-            f"Two results with {what} are nearly equal: {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, "
-            f"{alike}."
+            f"Two results with {what} are nearly equal: {number(a.get('duration_s'), digits=6)} and "
+            f"{number(b.get('duration_s'), digits=6)} s, {alike}."
         )
     lines = locations([a, b], "duration_s", "mean_itl_ms") + speeds
     yield Finding("consistency.twins", "void" if witness or same else "doubt", f"{text} {witness}".rstrip(), "", lines)
@@ -347,7 +351,8 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
 def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
     """Return the settings that both have with different values, as '4 / 8'."""
     both = {name: [value(name) for value in values] for name in names}
-    return {name: f"{x} / {y}" for name, (x, y) in both.items() if None not in (x, y) and x != y}
+    unlike = {name: pair for name, pair in both.items() if None not in pair and pair[0] != pair[1]}
+    return {name: " / ".join(str(value).rpartition("/")[2] for value in pair) for name, pair in unlike.items()}
 
 
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
@@ -365,7 +370,7 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
     x, y = (r.figures["speed"].value for r in speeds)
     if min(x, y) > 0.9 * max(x, y):
         return "", []
-    text = f"Another tool measured {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label})."
+    text = f"Another tool measured {number(x)} and {number(y)} tok/s ({speeds[0].label} / {speeds[1].label})."
     return text, locations(speeds, "speed")
 
 
@@ -398,9 +403,9 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
         if (low_name, high_name, times) in seen or (len(pairs) < 3 and digits < 6):
             continue
         seen.add((low_name, high_name, times))
-        low, high = pairs[0]
+        low, names = pairs[0][0], points.distinct(low_name, high_name)
         text = (
-            f"{len(pairs)} results of {high_name!r} have exactly the same times as {low_name!r} (such as "
+            f"{len(pairs)} results of {names[1]} have exactly the same times as {names[0]} (such as "
             f"{low.get(name):,.8g}) and {times} times its throughput: calculated, not measured."
         )
         lines = locations([high for _, high in pairs[:6]]) + locations([low])

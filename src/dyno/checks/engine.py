@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
-from dyno.numbers import human_bytes
+from dyno.numbers import human_bytes, number
 
 
 def model_name(e: Evidence) -> Iterator[Finding]:
@@ -73,17 +73,17 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     if not s.freezes:
         return
     longest = max(s.freezes, key=lambda f: f.length_s)
-    moments = ", ".join(f"{f.length_s:.2f} s at {f.at_s:.2f} s" for f in s.freezes[:5])
+    moments = ", ".join(f"{number(f.length_s)} s at {number(f.at_s)} s" for f in s.freezes[:5])
     more = f" and {len(s.freezes) - 5} more times" if len(s.freezes) > 5 else ""
     gap = f" (up to {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap)" if s.itl.median else ""
     without = ""
     if (u := s.unfrozen) is not None:
         means = [
-            f"mean {name} {b:.2f} instead of {a:.2f} ms"
+            f"mean {name} {number(b)} instead of {number(a)} ms"
             for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.tpot.mean, u.tpot.mean))
             if a is not None and b is not None and abs(a - b) > 0.005 * a
         ]
-        rates = f"{u.output_throughput:,.1f} instead of {s.output_throughput:,.1f} output tok/s"
+        rates = f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"
         without = f" Without that time: {', '.join([rates, *means])}."
     yield doubt("engine.frozen", f"No stream moved although requests were open: {moments}{more}{gap}.{without}")
 

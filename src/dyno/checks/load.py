@@ -10,6 +10,7 @@ from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
 from dyno.measure.points import finite_rate, load_of, locations, output_each, requests_per_s, subject, sweeps
+from dyno.numbers import change, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
@@ -32,10 +33,10 @@ def rate(e: Evidence) -> Iterator[Finding]:
     grown_ms = wait.last_median_ms - wait.first_median_ms
     if wait.last_p25_ms > wait.first_p75_ms and grown_ms > 0.1 * 1000 * wait.span_s:
         because = (
-            f"From due to last token the first quarter took {wait.first_median_ms:,.0f} ms, the last "
-            f"{wait.last_median_ms:,.0f} (medians)."
+            f"From due to last token the first quarter took {number(wait.first_median_ms)} ms, the last "
+            f"{number(wait.last_median_ms)} (medians)."
         )
-        yield _queue_grows(f"{wait.offered_rps:.2f}", s.request_throughput, because)
+        yield _queue_grows(number(wait.offered_rps), s.request_throughput, because)
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
@@ -49,17 +50,17 @@ def rate_row(row: Row) -> Iterator[Finding]:
     if rps >= SERVED * offered or took < 1.25 * sending:
         return
     if cap := row.number("concurrency"):
-        text = f"{offered:g} requests/s offered, {rps:.2f} served, with at most {cap:g} in flight."
+        text = f"{offered:,g} requests/s offered, {number(rps)} served, with at most {cap:,g} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
         yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
     # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
     elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
-        because = f"The last was due after {sending:,.1f} s, but the run took {took:,.1f} s."
-        yield _queue_grows(f"{offered:g}", rps, because, row)
+        because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
+        yield _queue_grows(f"{offered:,g}", rps, because, row)
 
 
 def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None) -> Finding:
-    text = f"{offered} requests/s offered, {rps:.2f} served. {because}"
+    text = f"{offered} requests/s offered, {number(rps)} served. {because}"
     lines = locations([row] if row else [], "request_throughput", "mean_ttft_ms")
     return doubt("load.rate_not_reached", text, locations=lines)
 
@@ -84,8 +85,9 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
         most = max(r for _, r, _ in rates)  # the limit, whatever is offered
         for offered, rps, row in rates:
             others = [r for o, r, _ in rates if o != offered]
-            if most < SERVED * offered and max(others) > 0.8 * most:
-                yield _queue_grows(f"{offered:g}", rps, f"No rate gave more than {most:.2f}.", row)
+            known = any(f.level == "doubt" for f in rate_row(row))
+            if most < SERVED * offered and max(others) > 0.8 * most and not known:
+                yield _queue_grows(f"{offered:,g}", rps, f"No rate gave more than {number(most)}.", row)
 
 
 def streams(e: Evidence) -> Iterator[Finding]:
@@ -93,7 +95,7 @@ def streams(e: Evidence) -> Iterator[Finding]:
     if asked is None or not e.trial.load.closed_loop or s.steady is None:
         return
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
-        opened = f"{s.steady.streams_mean:.1f} on average (peak {s.client.streams_peak})"
+        opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
         yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
 
 
@@ -117,7 +119,7 @@ def replicas(e: Evidence) -> Iterator[Finding]:
         slow = max(tpots, key=lambda i: tpots[i])
         others = mean(tpot for i, tpot in tpots.items() if i != slow)
         if tpots[slow] > SLOWER * others:
-            odd.append(f"{urls[slow]} has a mean TPOT of {tpots[slow]:.2f} ms, the others {others:.2f}")
+            odd.append(f"{urls[slow]} has a mean TPOT of {number(tpots[slow])} ms, the others {number(others)}")
     if odd:
         yield doubt("load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}.")
 
@@ -135,8 +137,8 @@ def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     else:
         busiest, limit, copies = e.summary.client.streams_peak, e.target.slots, len(e.trial.target.urls)
     if busiest and limit and busiest > limit * copies:
-        each = f" ({copies:g} × {limit:g})" if copies > 1 else ""
-        text = f"{busiest:g} requests were in flight, but the engine processes {limit * copies:g} at once{each}."
+        each = f" ({copies:,g} × {limit:,g})" if copies > 1 else ""
+        text = f"{busiest:,g} requests were in flight, but the engine processes {limit * copies:,g} at once{each}."
         yield doubt("load.slots", text, locations=lines)
 
 
@@ -152,9 +154,9 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
         return  # said by load.slots
     missing = s.steady.streams_mean - running
     if missing > 0.2 * s.steady.streams_mean:
-        queue = "" if waiting is None else f", {waiting:.1f} were queued"
-        held = f"{s.steady.streams_mean:.1f} requests were open on average"
-        text = f"{held}, but by its metrics the engine processed {running:.1f}{queue}."
+        queue = "" if waiting is None else f", {number(waiting)} were queued"
+        held = f"{number(s.steady.streams_mean)} requests were open on average"
+        text = f"{held}, but by its metrics the engine processed {number(running)}{queue}."
         advice = ""
         if waiting is not None and waiting > 0.5 * missing:
             advice = (
@@ -170,8 +172,8 @@ def not_sent(row: Row) -> Iterator[Finding]:
     if not offered or not done or done >= SERVED * offered:
         return
     late = row.get("max_queue_ms") or row.get("p99_queue_ms")
-    behind = f", up to {late / 1000:,.1f} s late" if late else ""
-    text = f"{offered:,.1f} requests/s were planned, {done:,.1f} were sent{behind}."
+    behind = f", up to {number(late / 1000)} s late" if late else ""
+    text = f"{number(offered)} requests/s were planned, {number(done)} were sent{behind}."
     yield doubt("load.not_sent", text, locations=locations([row], "sent_rate", "max_queue_ms"))
 
 
@@ -179,7 +181,7 @@ def queue(row: Row) -> Iterator[Finding]:
     """First tokens wait for a good part of the whole run."""
     first, took, done = row.get("mean_ttft_ms"), row.get("duration_s"), row.get("completed") or 0
     if row.kind == "serve" and first and took and done >= MANY and first / 1000 > 0.2 * took:
-        text = f"The mean TTFT is {first / 1000:,.1f} s, in a run of {took:,.1f} s."
+        text = f"The mean TTFT is {number(first / 1000)} s, in a run of {number(took)} s."
         yield note("load.queue", text, locations=locations([row], "mean_ttft_ms", "duration_s"))
 
 
@@ -207,12 +209,12 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
         at_slots = low[1] <= limit < high[1]
     raised = f"{low[0].replace('_', ' ')} {low[1]:g} → {high[1]:g}"
     text = (
-        f"{subject(after)}, {raised}: {words(name)} {has / had - 1:+.1%} ({had:,.2f} → {has:,.2f}), {words(late)} × "
-        f"{wait / waited:.1f} ({waited:,.0f} → {wait:,.0f} ms)."
+        f"{subject(after)}, {raised}: {words(name)} {change(has / had - 1)} ({number(had)} → {number(has)}), "
+        f"{words(late)} × {number(wait / waited, digits=2)} ({number(waited)} → {number(wait)} ms)."
     )
     lines = locations([before, after], name, late)
     if at_slots:
-        shown = f"max-num-seqs is {limit:g}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
+        shown = f"max-num-seqs is {limit:,g}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
         text = f"{text} The engine probably processes no more at once ({shown})."
         advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)

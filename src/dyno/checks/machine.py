@@ -9,7 +9,7 @@ from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
-from dyno.numbers import human_bytes
+from dyno.numbers import human_bytes, number, percent
 
 FEW = 10  # samples: fewer say nothing about a share
 THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples
@@ -99,7 +99,7 @@ def throttled(e: Circumstances) -> Iterator[Finding]:
     for a in _engine_accelerators(e):
         reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
         if reasons:
-            listed = ", ".join(f"{r} in {share:.0%}" for r, share in reasons.items())
+            listed = ", ".join(f"{r} in {percent(share)}" for r, share in reasons.items())
             hot = "" if a.temperature_max_c is None else f", up to {a.temperature_max_c:.0f} °C"
             held.append(f"on {a.index} {listed} of the samples{hot}")
     if held:
@@ -113,7 +113,7 @@ def power_limited(e: Circumstances) -> Iterator[Finding]:
         share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)
         if share >= AT_THE_LIMIT:
             mean = "" if a.power_mean_w is None else f", {a.power_mean_w:.0f} W on average"
-            capped[a.index] = f"{a.index} in {share:.0%} of the samples{mean}"
+            capped[a.index] = f"{a.index} in {percent(share)} of the samples{mean}"
     if capped:
         text = f"The power limit reduced the clocks of accelerator {'; '.join(capped.values())}."
         yield note("telemetry.power_limited", text)
@@ -135,7 +135,7 @@ def sparse(e: Circumstances) -> Iterator[Finding]:
     t = e.telemetry
     if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
         died = next((f" ({why})" for why in t.absent if "sampler" in why), "")
-        yield note("telemetry.sparse", f"The machine was not sampled for {t.longest_gap_s:.1f} s of the load{died}.")
+        yield note("telemetry.sparse", f"The machine was not sampled for {number(t.longest_gap_s)} s{died}.")
 
 
 def differences(a: Rig, b: Rig) -> Iterator[Finding]:

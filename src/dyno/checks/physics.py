@@ -9,6 +9,7 @@ from dyno.facts.finding import Finding, note, void
 from dyno.facts.imported import Row
 from dyno.facts.rig import Peaks, Roofline
 from dyno.measure.points import LEAST, bytes_each, input_each, locations, named, requests_per_s, subject
+from dyno.numbers import number, percent
 
 ROUNDING = 0.02  # of a data sheet's figures
 BOOST = 0.1  # clocks above those of the data sheet
@@ -39,7 +40,7 @@ def _above(roof: Roofline) -> Iterator[Finding]:
             ("arithmetic", share.arithmetic, BOOST),
         ):
             if value is not None and value > (1.0 if peaks.measured else 1.0 + more):
-                above.append(f"{share.what} needs {value:.0%} of its {what} ({share.about})")
+                above.append(f"{share.what} needs {percent(value)} of its {what} ({share.about})")
                 highest = max(highest, value)
     if above:
         certain, advice = not peaks.measured or highest > 1 + UNSURE, ""
@@ -60,8 +61,8 @@ def _far_below(roof: Roofline) -> Iterator[Finding]:
     # Layers that are spread over several accelerators work one after another.
     if bandwidth is not None and arithmetic is not None and count * max(bandwidth, arithmetic) < FAR_BELOW:
         text = (
-            f"A single request used {bandwidth:.1%} of the memory bandwidth of {roof.peaks.name} and {arithmetic:.1%} "
-            f"of its arithmetic ({decode.about})."
+            f"A single request used {percent(bandwidth)} of the memory bandwidth of {roof.peaks.name} and "
+            f"{percent(arithmetic)} of its arithmetic ({decode.about})."
         )
         yield note("physics.far_below", text)
 
@@ -115,13 +116,13 @@ def _judge(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None)
     step_s, name = _step(row)
     if step_s:
         share = weights / step_s / peaks.bandwidth
-        text = f"{weights / 1e9:,.1f} GB of weights every {step_s * 1000:,.2f} ms"
-        shares.append((share, f"{text} need {share:.0%} of the memory bandwidth", name))
+        text = f"{number(weights / 1e9)} GB of weights every {number(step_s * 1000)} ms"
+        shares.append((share, f"{text} need {percent(share)} of the memory bandwidth", name))
     work = _tokens_per_s(row)
     if work and peaks.flops:
         share = 2 * parameters * work[0] / max(peaks.flops.values())
-        text = f"{work[0]:,.0f} tokens/s with {parameters / 1e9:,.0f} B parameters need {share:.0%} of the arithmetic"
-        shares.append((share, text, work[1]))
+        text = f"{number(work[0])} tokens/s with {parameters / 1e9:,.0f} B parameters"
+        shares.append((share, f"{text} need {percent(share)} of the arithmetic", work[1]))
     for share, text, name in shares:
         if share > ABOVE and dense and certain:  # with experts, or of an unknown model, the bytes read are unknown
             text = f"{subject(row)}: more than {peaks.count} × {peaks.name} can do: {text}."
@@ -146,7 +147,7 @@ def _prompt(row: Row, parameters: float, peaks: Peaks) -> tuple[float, str, str]
         return None
     flops = peaks.flops.get("bf16") or peaks.flops.get("fp16") or max(peaks.flops.values(), default=0.0)
     share = 2 * parameters * read / (first / 1000) / flops if flops else 1.0
-    text = f"a prompt of {read:,.0f} tokens took {first / 1000:,.1f} s and needs {share:.1%} of the 16-bit arithmetic"
+    text = f"a prompt of {read:,.0f} tokens took {number(first / 1000)} s, {percent(share)} of the 16-bit arithmetic"
     return (share, text, "mean_ttft_ms") if share < FAR else None
 
 

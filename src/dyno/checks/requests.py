@@ -8,6 +8,7 @@ from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, void
 from dyno.facts.imported import Row
 from dyno.measure.points import locations, sent
+from dyno.numbers import percent
 
 EMPTY = 0.01  # share of the answers that changes the figures
 
@@ -37,7 +38,8 @@ def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         text = f"None of {total:,} requests completed{why}." if total else "No request completed."
         yield void("requests.none_completed", text, locations=lines)
     elif count:
-        text = f"{count:,} of {total:,} requests failed, {count / total:.1%}{why}. The figures cover only the others."
+        share = f"{count:,} of {total:,} requests failed, {percent(count / total)}"
+        text = f"{share}{why}. The figures cover only the others."
         yield Finding("requests.failed", "void" if count >= 0.5 * total else "doubt", text, locations=lines)
 
 
@@ -103,7 +105,7 @@ def empty(row: Row) -> Iterator[Finding]:
     none = sum(n == 0 for n in s.output_lens) - failed
     if none > 0:
         level: Level = "void" if none > 0.1 * done else "doubt" if none > EMPTY * done else "note"
-        text = f"{none:,} of {done:,.0f} answers that count as successes are empty ({none / done:.0%})."
+        text = f"{none:,} of {done:,.0f} answers that count as successes are empty ({percent(none / done)})."
         yield Finding("requests.empty", level, text, locations=locations([row], "completed"))
 
 
@@ -164,7 +166,7 @@ def _dropped(a: list[Row], b: list[Row]) -> Iterator[Finding]:
         if short[same] < short[same - 1] and rising:
             text = (
                 f"{rows[same].file} has {short[same]:,} completed requests where {others[same].file} has "
-                f"{full[same]:,}: {1 - short[same] / full[same]:.0%} are missing. Before, both had "
+                f"{full[same]:,}: {percent(1 - short[same] / full[same])} are missing. Before, both had "
                 f"{', '.join(f'{n:,}' for n in short[:same])}."
             )
             level: Level = "void" if short[same] < 0.5 * full[same] else "doubt"

@@ -10,7 +10,7 @@ from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS, words
 from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
 from dyno.measure.statistics import samples_needed
-from dyno.units import many
+from dyno.numbers import change, deviating, many, number, percent
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
 FULL = 0.8  # of the streams
@@ -54,7 +54,7 @@ def short(e: Evidence) -> Iterator[Finding]:
         enough = math.ceil(s.sent * ENOUGH_S / max(s.duration_s, 0.01) / 10) * 10
         yield note(
             "statistics.short",
-            f"The load lasted {s.duration_s:.1f} s ({s.sent:,} requests), too short to average out variation.",
+            f"The load lasted {number(s.duration_s)} s ({s.sent:,} requests), too short to average out variation.",
             f"Send more requests (--num-prompts {enough}), or for longer (--duration {ENOUGH_S:.0f}).",
         )
 
@@ -64,14 +64,14 @@ def ramp(e: Evidence | Row) -> Iterator[Finding]:
     if isinstance(e, Row):
         asked, done, streams = e.number("concurrency"), e.get("completed"), in_flight(e, "mean_itl_ms")
         if e.kind == "serve" and done and streams is not None and asked and asked >= 2 and streams < FULL * asked:
-            each = f"{done:,.0f} requests, {done / asked:.1f} per slot"
-            text = f"{streams:,.1f} requests were in flight on average at concurrency {asked:g} ({each})."
+            each = f"{done:,.0f} requests, {number(done / asked, digits=2)} per slot"
+            text = f"{number(streams)} requests were in flight on average at concurrency {asked:,g} ({each})."
             lines = locations([e], "request_throughput", "completed")
             yield note("statistics.ramp_and_drain", text, locations=lines)
     elif (s := e.summary).completed > 1:
         share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
         if share < 0.5:
-            yield note("statistics.ramp_and_drain", f"Only {share:.0%} of the run was at steady load.")
+            yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")
 
 
 def single_run(e: Circumstances) -> Iterator[Finding]:
@@ -117,7 +117,7 @@ def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
         limit = max(usual + DEVIATIONS * stdev(times[1:]), (1 + SLOWER) * usual)
         level = "doubt" if times[0] > (1 + MUCH_SLOWER) * usual else "note"
     if usual > 0 and times[0] > limit:
-        text = f"The first of {len(times)} iterations took {times[0]:,.1f} ms, the others about {usual:,.1f}."
+        text = f"The first of {len(times)} iterations took {number(times[0])} ms, the others about {number(usual)}."
         yield Finding("statistics.first_iteration", level, text, locations=lines)
 
 
@@ -135,7 +135,7 @@ def unsteady(e: OfflineEvidence | Row) -> Iterator[Finding]:
             spreads.append(("Iterations", fmean(e.latencies_ms), stdev(e.latencies_ms), []))
     for name, mean, deviation, lines in spreads:
         if mean > 0 and deviation > note_above * mean:
-            text = f"{name}: {mean:,.2f} ± {deviation:,.2f} {unit} ({deviation / mean:.0%} of the mean)."
+            text = f"{name}: {deviating(mean, deviation)} {unit} ({percent(deviation / mean)} of the mean)."
             level: Level = "doubt" if deviation > doubt_above * mean else "note"
             yield Finding("statistics.unsteady", level, text, locations=lines)
 
@@ -151,7 +151,7 @@ def drift(row: Row) -> Iterator[Finding]:
         return
     early, late = median(begun[:third]), median(begun[-third:])
     if max(early, late) > DRIFT * min(early, late):
-        text = f"The median TTFT is {early:,.1f} ms in the first third of the requests and {late:,.1f} in the last."
+        text = f"The median TTFT is {number(early)} ms in the first third of the run and {number(late)} in the last."
         yield note("statistics.drift", text, locations=locations([row], "median_ttft_ms"))
 
 
@@ -188,7 +188,7 @@ def unlike_repeats(trial: tuple[str, Sequence[float]]) -> Iterator[Finding]:
 
 
 def _range(name: str, values: Sequence[float]) -> str:
-    return f"{name} {min(values):,.2f} to {max(values):,.2f} ({max(values) / max(min(values), 1e-9) - 1:+.0%})"
+    return f"{name} {number(min(values))} to {number(max(values))} ({change(max(values) / max(min(values), 1e-9) - 1)})"
 
 
 def _effective(row: Row) -> tuple[object, ...]:
@@ -222,7 +222,7 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
         if n := _questions(a, b):
             right, good = round(x * n), round(y * n)
             counted = f": {right:,} and {good:,} of {n:,} answers are right"
-        text = f"{task}: {x:g} and {y:g} differ by {z:.2f} standard errors{counted}."
+        text = f"{task}: {x:g} and {y:g} differ by {number(z, digits=2)} standard errors{counted}."
         yield note("statistics.within_error", text, locations=locations([a, b], "score"))
 
 

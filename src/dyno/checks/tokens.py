@@ -9,6 +9,7 @@ from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
 from dyno.measure.points import ASIDE, input_each, load_of, locations, named, output_each, speed_tests, subject
+from dyno.numbers import change, number, percent
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -39,7 +40,7 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         elif e.trial.ignore_eos:
             advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
     if each is not None and wanted and each < least * wanted and (each or not isinstance(e, Row)):
-        share = f"{each / wanted:.0%}{ended}"
+        share = f"{percent(each / wanted)}{ended}"
         text = f"Answers have {each:,.0f} of {wanted:,.0f} requested output tokens on average ({share})."
         yield Finding("tokens.output_short", level, text, advice, lines)
 
@@ -66,7 +67,8 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
     if not each or not wanted or abs(each / wanted - 1) <= share or abs(each - wanted) <= least:
         return
     longer = each > wanted
-    text = f"Prompts have {each:,.0f} tokens on average, but {wanted:,.0f} were requested ({each / wanted - 1:+.0%})."
+    difference = change(each / wanted - 1)
+    text = f"Prompts have {each:,.0f} tokens on average, but {wanted:,.0f} were requested ({difference})."
     advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
     if longer and chat:
         advice = "The chat template adds its own tokens to each prompt."
@@ -142,8 +144,9 @@ def bundled(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.itl_per_token is not None:
         chunk, token = s.itl.mean, s.itl_per_token.mean
-        means = "" if chunk is None or token is None else f": mean ITL {chunk:.2f} ms per chunk, {token:.2f} per token"
-        text = f"A chunk carries {s.total_output_tokens / s.chunks:.2f} tokens on average{means}."
+        known = chunk is not None and token is not None
+        means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
+        text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."
         yield note("tokens.bundled", text)
 
 
@@ -166,7 +169,7 @@ def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         usual = 1.1 * e.trial.workload.prefix_len * s.completed + 16 * s.completed + 0.01 * read
         how = "" if s.cached_input_tokens is not None else ", by the server's metrics"
     if hits and read and hits > usual:
-        text = f"{hits:,.0f} of {read:,.0f} prompt tokens ({hits / read:.0%}) came from the prefix cache{how}."
+        text = f"{hits:,.0f} of {read:,.0f} prompt tokens ({percent(hits / read)}) came from the prefix cache{how}."
         yield Finding(code, "doubt" if doubted else "note", text, advice, lines)
 
 
@@ -212,10 +215,10 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
         if read < 64 or middle > STEP * step or tail > FLAT * middle or not varied:
             continue
         witness = _witness(row, rows, read, first)
-        needs = f", but {witness[0]} needs {read / witness[1] * 1000:,.0f} ms for that" if witness else ""
+        needs = f", but {witness[0]} needs {number(read / witness[1] * 1000)} ms for that" if witness else ""
         text = (
-            f"{subject(row)}: TTFT is {middle:,.1f} ms (median) and {tail:,.1f} (p99), about one decoding step "
-            f"({step:,.1f} ms), for {read:,.0f} prompt tokens on average{needs}."
+            f"{subject(row)}: TTFT is {number(middle)} ms (median) and {number(tail)} (p99), about one decoding step "
+            f"({number(step)} ms), for {read:,.0f} prompt tokens on average{needs}."
         )
         lines = locations([row], "median_ttft_ms", "p99_ttft_ms") + (witness[2] if witness else [])
         yield Finding("cache.warm", "doubt" if witness else "note", text, locations=lines)
@@ -232,7 +235,7 @@ def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tup
     speed, best = max(tests, key=itemgetter(0), default=(math.inf, row))
     if read / speed * 1000 < FASTER * first_ms:
         return None
-    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s"
+    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {number(speed)} tok/s"
     return text, speed, locations([best], "speed")
 
 
@@ -253,7 +256,6 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
         best = min(later, key=lambda r: r.figures["mean_ttft_ms"].value)
         a, b = first.figures["mean_ttft_ms"].value, best.figures["mean_ttft_ms"].value
         if b < 0.6 * a and (best.get("mean_tpot_ms") or 0) > 0.8 * (first.get("mean_tpot_ms") or 0):
-            text = (
-                f"{subject(first)}: in a repeat mean TTFT is {b:,.0f} instead of {a:,.0f} ms; nothing else is faster."
-            )
+            times = f"{number(b)} instead of {number(a)} ms"
+            text = f"{subject(first)}: a repeat has a mean TTFT of {times}, but is not faster otherwise."
             yield doubt("cache.later_faster", text, locations=locations([first, best], "mean_ttft_ms"))

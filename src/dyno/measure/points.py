@@ -164,6 +164,13 @@ def subject(row: Row, accelerator: bool = True) -> str:
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
 
 
+def distinct(one: str, other: str) -> tuple[str, str]:
+    """Return two subjects in quotes, without the words that both have."""
+    words = one.split(), other.split()
+    short = [" ".join(w for w in words[i] if w not in words[1 - i]) for i in (0, 1)]
+    return (repr(short[0]), repr(short[1])) if all(short) else (repr(one), repr(other))
+
+
 def settings(row: Row) -> dict[str, Scalar]:
     """What was measured, setting by setting."""
     out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
