@@ -14,6 +14,7 @@ from dyno.measure.pairs import copies, without
 from rows import micro, offline, row, score
 
 TPOT_NOISE = {"mean_e2el_ms": None, "median_e2el_ms": None, "p99_e2el_ms": None}
+NO_LATENCY = {**TPOT_NOISE, "mean_ttft_ms": None, "mean_itl_ms": None}
 RATE = {"rate": 16, "concurrency": None}
 LENGTHS = [100] * 620 + [0] * 380
 FIRST = [2400.0] * 620 + [0.0] * 380
@@ -188,8 +189,11 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
                            for c in cs], ("comparability.loads_differ", "note")),
     (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
                      for o, r in ((4, 3.9), (8, 7.8), (12, 11.5))], None),
+    (load.rate_rows, [row({**NO_LATENCY, "request_throughput": r, "completed": 1000, "duration_s": 1000 / r},
+                          {**RATE, "rate": o}) for o, r in ((16, 9.93), (32, 10.19))],
+     ("load.rate_not_reached", "doubt")),
     (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
-                     for o, r in ((16, 9.93), (32, 10.19))], ("load.rate_not_reached", "doubt")),
+                      for o, r in ((16, 9.93), (32, 10.19))], None),  # said of each row already
     (load.saturated, [row(), row({"output_throughput": 1800.0}, {"concurrency": 64})], None),
     (load.saturated, [row(), row(KNEE, {"concurrency": 64})], ("load.saturated", "note")),
     (load.saturated, [row(), row({**KNEE, "output_throughput": 900.0}, {"concurrency": 64})], ("load.fell", "note")),
@@ -305,4 +309,6 @@ def test_many_alike_are_told_once_with_all_lines() -> None:
     assert len(told.locations) == 9
     different = [f for i, r in enumerate(rows) for f in requests.failed(row({"completed": 600 + i}, line=r.line))]
     (told,) = audit.gathered(different)
-    assert told.text.endswith("8 more like it.") and len(told.locations) == 18
+    assert (
+        told.text.startswith("392 to 400 of 1,000") and told.text.endswith("(9 results).") and len(told.locations) == 18
+    )

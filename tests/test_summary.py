@@ -1062,7 +1062,7 @@ def test_a_finding_tells_the_numbers() -> None:
     (f,) = requests_check.failed(evidence({"failed": 28, "sent": 64, "failures": {"reset": 20, "empty": 8}}))
     assert "28 of 64" in f.text and "20 reset, 8 empty" in f.text
     (f,) = load.rate(evidence({"wait": GROWN, "request_throughput": 9.9}, trial=RATE))
-    assert "16.00 requests/s offered, 9.90 served" in f.text
+    assert "16.00 requests/s offered, 9.900 served" in f.text
 
 
 def test_an_uneven_replica_is_named_with_its_numbers() -> None:

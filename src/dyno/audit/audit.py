@@ -181,9 +181,9 @@ def gathered(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _joined(group: Sequence[Finding]) -> Finding:
     """One finding for several with the same words: 'p99 of 64 to 300 requests is an estimate (9 results).'"""
     texts = list(dict.fromkeys(f.text for f in group))
-    text, found = texts[0], [_NUMBER.findall(t) for t in texts]
+    text, numbers = texts[0], [_NUMBER.findall(t) for t in texts]
     if len(texts) > 1:
-        ranges = [sorted(set(values), key=_value) for values in zip(*found, strict=True)]
+        ranges = [sorted(set(values), key=_value) for values in zip(*numbers, strict=True)]
         if sum(len(values) > 1 for values in ranges) <= RANGES and not _RANGE.search(text):
             shown = iter(values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}" for values in ranges)
             text = _NUMBER.sub(lambda _: next(shown), text).removesuffix(".") + f" ({many(len(group), 'result')})."

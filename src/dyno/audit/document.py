@@ -37,8 +37,7 @@ def read(path: Path) -> Document:
                 return read_bytes(file, files.taken(opened, files.DATA, path))
             if status.st_size > files.DATA:
                 raise ImportFailed(
-                    f"{path} has {human_bytes(status.st_size)}; up to {human_bytes(files.DATA)} can be read. "
-                    "Split it."
+                    f"{path} has {human_bytes(status.st_size)}; up to {human_bytes(files.DATA)} can be read. Split it."
                 )
             if status.st_size == 0:
                 return Document(file, "empty", unread=[Unread(1, "empty file")])
