@@ -110,7 +110,6 @@ def test_texts_are_folded_before_a_column_is_hidden() -> None:
 
 def test_what_is_hidden_is_said_and_the_verdict_stays() -> None:
     assert drawn(TABLE, Screen(50, fits=True)) == [
-        "",
         "name                     tok/s  verdict",
         "a-rather-long-name  1,580 ± 12  sound",
         "b                        12.68  doubtful",

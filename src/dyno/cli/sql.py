@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   dyno sql "select engine, load_max_concurrency, avg(output_throughput)
             from trials where verdict <> 'void' group by all order by all"
-  dyno sql --csv "select run, quantile_cont(ttft_ms, 0.9)
-                  from requests where error is null group by run""""
+  dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests
+            where error is null group by run" --csv"""
 
 
 def add(p: argparse.ArgumentParser) -> None:

@@ -113,9 +113,8 @@ class Conductor:
         """Run as many trials of the queue as one start of the engine can serve."""
         first = queue[0]
         spec, headers = first.trial.engine, self.headers(first)
-        assert spec is not None
         try:
-            if not kind_of(spec.kind).starts:
+            if spec is None or not kind_of(spec.kind).starts:
                 self._go_through(queue, self._attached)
                 return
             self._start = start = self.folder.engine_start(name)
@@ -281,7 +280,9 @@ class Conductor:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True)
+        return finish(
+            run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True, watcher=self.watcher
+        )
 
     def _recovered(self, planned: PlannedTrial) -> bool:
         """Sum up a trial that was measured to its end and not summed up yet, instead of running it again."""

@@ -11,6 +11,7 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
+from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report.table import Cell, Column, Line, Table, terminal, verdict_cell
 from dyno.screen import styled, verdict_style, wrapped
@@ -58,7 +59,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     shown.append(Column("verdict", kind="verdict"))
     lines = [Line([*row, verdict_cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
     yield from terminal(Table(shown, lines))
-    spread = " With repeats, completed and failed are sums, the others means ± standard deviation."
+    how = "95 % confidence interval" if kind == "serve" else "standard deviation"
+    spread = f" Over n repeats: totals of completed and failed, means of the rest, ± {how}."
     yield from wrapped(about + (spread if repeats else ""))
     for finding in (f for row in rows for f in row.findings):
         yield from _finding(finding)
@@ -136,20 +138,25 @@ def _serving(results: Sequence[Result]) -> _Columns:
     return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
 
 
+def _with_interval(values: Sequence[float]) -> float | tuple[float, float]:
+    half = half_interval(values)
+    return mean(values) if half is None else (mean(values), half)
+
+
 def _output_speed(repeats: Sequence[Result]) -> float | tuple[float, float]:
     speeds = [r.served.output_throughput for r in repeats]
-    return (mean(speeds), stdev(speeds)) if len(speeds) > 1 else speeds[0]
+    return _with_interval(speeds)
 
 
 def _latency(stem: str, percentile: str | None = None) -> _Value:
-    def value(repeats: Sequence[Result]) -> float | None:
+    def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
         latencies = [d for r in repeats if not (d := getattr(r.served, stem)).empty]
         if percentile is None:
             values = [d.median for d in latencies]
         else:
             values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
-        return mean(values) if values and None not in values else None
+        return _with_interval(values) if values and None not in values else None
 
     return value
 

@@ -30,6 +30,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind = "text"
     per: bool = False  # follows the switch to one accelerator, one machine, one dollar
     keep: bool = False  # a narrow terminal shows it still
+    shown: list[str] = []  # statistics (p50, mean, p99) that a page shows this column for; []: always
 
     @property
     def right(self) -> bool:
@@ -42,7 +43,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     interval: str = ""
     bold: bool = False
     style: Style = ""  # in a terminal
-    per: dict[str, str] = {}  # by facts.chart.PER, as text
+    per: dict[str, str] = {}  # by facts.report.PER: as shown, a space, the full value
     trials: list[str] = []  # Entry.id
 
 
@@ -106,6 +107,8 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
     lines = []
     for row, style in zip(rows, styles, strict=True):
         sides = [_Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown]
+        if not any(side.text for side in sides) and not (below and row[0]):
+            continue  # a head of hidden columns
         lines += [indent + styled(row[0], style[0])] if below and row[0] else []
         lines += [(below or indent) + line for line in _row(sides)]
     if hidden := [column.title.replace("\n", " ") for i, column in enumerate(columns) if i in fit.hidden]:
