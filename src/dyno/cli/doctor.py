@@ -27,14 +27,18 @@ LEVELS = (64, 256, 512, 1024, 2048)
 
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
-        "Describes this machine, then compares what dyno reports with the fake engine's own log: on the "
-        "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
-        "leaves dyno more room than is found here."
+        "Describes this machine, then finds the load up to which dyno's timings hold: it compares what dyno reports "
+        "with the fake engine's own log, on the machine as it is and beside busy processes. The fake engine runs on "
+        "the same cores; with a server elsewhere, dyno has more room."
     )
-    p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
-    p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
-    p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--quick", action="store_true", help="describe the machine only")
+    levels = " ".join(map(str, LEVELS))
+    p.add_argument(
+        "--concurrency", "--streams", dest="levels", type=int, nargs="+", default=list(LEVELS), metavar="N",
+        help=f"concurrencies to try, until one is not accurate (default: {levels})",
+    )  # fmt: skip
+    p.add_argument("--measure-peaks", action="store_true", help="measure the peaks of the processor again")
+    p.add_argument("--json", action="store_true", help="print JSON, with full values")
     p.set_defaults(command=run)
 
 
@@ -42,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
     from dyno import checks
     from dyno.probe import host, rig
 
-    if min(options.streams) < 1:
-        raise UsageError("--streams must be at least 1.")
+    if min(options.levels) < 1:
+        raise UsageError("--concurrency must be at least 1.")
     machine = rig.look()
     findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         print("\nPeaks", *_peak_lines(peaks), sep="\n")
         if findings:
             print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
-    rows = [] if options.quick else _calibrate(sorted(options.streams), options.json)
+    rows = [] if options.quick else _calibrate(sorted(options.levels), options.json)
     if options.json:
         facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
         print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))

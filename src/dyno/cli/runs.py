@@ -38,16 +38,19 @@ if TYPE_CHECKING:
     from dyno.conduct.trial import Outcome
 
 _EXAMPLES = """examples:
-  dyno runs                                          what is under ./runs
-  dyno runs list runs/my-study                       a study's trials
-  dyno runs show 3f2a                                a run by its path, its name, or an end of its name
+  dyno runs                              list ./runs
+  dyno runs list runs/my-study           the trials of a study
+  dyno runs show 3f2a                    one run, by its path, its name or an end of its name
   dyno runs tag my-study --add published --remove draft
-  dyno runs pack my-study -o my-study.tar.zst        `dyno runs unpack` is the way back"""
+  dyno runs pack my-study -o my-study.tar.zst"""
+
+_RUNS = "directory of runs and studies (default: runs)"
+_JSON = "print JSON, with full values"
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = _EXAMPLES
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p, _RUNS)
     _list_flags(p)
     p.set_defaults(command=list_, paths=[])
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
@@ -55,43 +58,50 @@ def add(p: argparse.ArgumentParser) -> None:
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
         v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
         # Said before or after the verb; unsaid here, it doesn't undo what was said before.
-        v.add_argument("--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="default: runs")
+        v.add_argument(
+            "--runs",
+            type=Path,
+            default=argparse.SUPPRESS,
+            metavar="DIR",
+            help="directory of runs and studies (default: runs)",
+        )
         v.set_defaults(command=command)
         return v
 
-    v = verb("list", "single runs and studies, or the trials of a study", list_)
-    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder to look through")
+    v = verb("list", "list runs and studies, or the trials of a study", list_)
+    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a directory of runs")
     _list_flags(v, default=argparse.SUPPRESS)
-    v = verb("show", "a result again; decodes it first if dyno was killed while it ran", show)
+    v = verb("show", "print a result again; decode it first if dyno was killed", show)
     v.add_argument("run", metavar="RUN", help="a run or a study, or another tool's result file")
-    v.add_argument("--json", action="store_true")
-    v = verb("tag", "give words to runs, or take them away", tag)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("--add", nargs="+", default=[], metavar="WORD")
-    v.add_argument("--remove", nargs="+", default=[], metavar="WORD")
-    v = verb("delete", "remove runs, whole studies or single trials from the disk", delete)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("--yes", action="store_true", help="don't ask")
-    v = verb("pack", "one archive of runs and studies, to be sent or kept", pack)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: NAME.tar.zst, here")
+    v.add_argument("--json", action="store_true", help=_JSON)
+    several = "runs or studies, each by its path, its name or an end of its name"
+    v = verb("tag", "add tags to runs, or remove them", tag)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("--add", nargs="+", default=[], metavar="WORD", help="tags to add")
+    v.add_argument("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
+    v = verb("delete", "delete runs, whole studies or single trials", delete)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("--yes", action="store_true", help="delete without asking")
+    v = verb("pack", "pack runs and studies into one archive", pack)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="archive to write (default: NAME.tar.zst)")
     v.add_argument(
         "--no-prompts", action="store_true",
-        help="without prompts and answers: no requests.jsonl, engine logs or raw bytes, no text and no server's words "
-        "in records.jsonl. Settings, addresses and paths in the facts stay",
+        help="leave out prompts and answers: requests.jsonl, engine logs, raw bytes, and all texts in records.jsonl. "
+        "Settings, addresses and paths stay",
     )  # fmt: skip
-    v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
-    v.add_argument("file", type=Path, metavar="FILE")
+    v = verb("unpack", "add the runs and studies of an archive to --runs", unpack)
+    v.add_argument("file", type=Path, metavar="FILE", help="archive from `dyno runs pack`")
     v.add_argument(
         "--max-size", type=sized, metavar="SIZE",
-        help="bytes, or 20G, 500M: so much may come out, at any ratio. Default: 64G, and 500 times the archive",
+        help="limit of the unpacked size: bytes, 500M, 20G (default: 64G, and 500 times the archive)",
     )  # fmt: skip
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
-    p.add_argument("--all", action="store_true", default=default, help="every trial of every study")
-    p.add_argument("--tag", metavar="WORD", default=default, help="only those that bear it")
-    p.add_argument("--json", action="store_true", default=default)
+    p.add_argument("--all", action="store_true", default=default, help="list every trial of every study")
+    p.add_argument("--tag", metavar="WORD", default=default, help="only runs with this tag (default: all)")
+    p.add_argument("--json", action="store_true", default=default, help=_JSON)
 
 
 def list_(options: argparse.Namespace) -> int:

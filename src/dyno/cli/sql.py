@@ -35,12 +35,12 @@ def add(p: argparse.ArgumentParser) -> None:
         "nothing else."
     )
     p.epilog = _EXAMPLES
-    p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
-    p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
-    settings.add_runs(p, "default: runs")
+    p.add_argument("query", nargs="?", metavar="QUERY", help="SQL; - reads standard input")
+    p.add_argument("--file", type=Path, metavar="FILE", help="read the query from a file (default: QUERY)")
+    settings.add_runs(p, "directory of runs and studies (default: runs)")
     how = p.add_mutually_exclusive_group()
-    for name in ("csv", "json", "markdown"):
-        how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
+    for name, text in (("csv", "CSV, with full values"), ("json", "JSON, with full values"), ("markdown", "Markdown")):
+        how.add_argument(f"--{name}", dest="how", action="store_const", const=name, help=f"print {text}")
     p.set_defaults(command=run)
 
 
