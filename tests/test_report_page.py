@@ -18,6 +18,7 @@ import reports
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import DocumentCell, DocumentTable
+from dyno.facts.load import Load
 from dyno.facts.report import AuthorsTable, CommandText, Report, Sheet, Words
 from dyno.report import page as pages
 from dyno.report import per, tables
@@ -42,7 +43,7 @@ def hostile() -> Report:
     entries = [
         msgspec.structs.replace(
             e, label=bad, failure=bad, accelerator=bad, locations=list(HOSTILE), settings={bad: bad}, tool=bad,
-            load={**e.load, "dataset": bad}, findings=[Finding("a.b", "void", bad, bad, list(HOSTILE))],
+            load=Load({**e.load.settings, "dataset": bad}), findings=[Finding("a.b", "void", bad, bad, list(HOSTILE))],
         )
         for e in made.entries
     ]  # fmt: skip
@@ -185,7 +186,7 @@ def test_a_page_without_charts_or_results() -> None:
 )  # fmt: skip
 def test_imported_numbers_get_no_digit_that_was_not_printed(value: float, half: float, shown: str, full: str) -> None:
     row = Entry(
-        "t1", "a", "serve", {"concurrency": 1}, {}, "sound", figures={"output_throughput": Number(value, half=half)}
+        "t1", "a", "serve", Load({"concurrency": 1}), "sound", figures={"output_throughput": Number(value, half=half)}
     )
     report = reports.of([row], best=[])
     assert f">{shown}<" in page(report, [])
@@ -227,13 +228,13 @@ def test_a_trial_without_result_has_a_row(made: Report) -> None:
 def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
     table = tables.results(made)[0]
     assert titles(table)[:5] == ["series", "concurrency", "input", "output", "repeats"]
-    assert table.about == "All of them: random, 512 prompts."
+    assert table.about == "All of them: 512 requests, random."
 
 
 def test_kinds_stand_apart() -> None:
-    micro = Entry("t1", "a", "micro", {"test": "pp512"}, {}, "sound", figures={"speed": Number(1.0)})
+    micro = Entry("t1", "a", "micro", Load({"test": "pp512"}), "sound", figures={"speed": Number(1.0)})
     score = Entry(
-        "t2", "a", "quality", {"task": "gsm8k"}, {}, "sound", figures={"score": Number(0.9, 0.88, 0.92, "stderr")}
+        "t2", "a", "quality", Load({"task": "gsm8k"}), "sound", figures={"score": Number(0.9, 0.88, 0.92, "stderr")}
     )
     report = reports.of([micro, score], best=[])
     assert [(t.title, titles(t)) for t in tables.results(report)] == [
@@ -249,7 +250,7 @@ def test_two_definitions_are_two_columns() -> None:
             "median_itl_ms": Number(5.0, definition=f"{tool}.itl"),
             "median_ttft_ms": Number(5.0, definition=f"{tool}.ttft"),
         }
-        return Entry(f"t{number}", tool, "serve", {"concurrency": number}, {}, "sound", tool=tool, figures=told)
+        return Entry(f"t{number}", tool, "serve", Load({"concurrency": number}), "sound", tool=tool, figures=told)
 
     report = reports.of([one(1, "vllm"), one(2, "guidellm"), one(3, "dyno")], best=[])
     table = tables.results(report)[0]
@@ -263,7 +264,7 @@ def test_two_definitions_are_two_columns() -> None:
 
 def test_means_where_nothing_else_is_told() -> None:
     told = {"mean_ttft_ms": Number(5.0), "p90_ttft_ms": Number(6.0)}
-    table = tables.results(reports.of([Entry("t1", "a", "serve", {}, {}, "sound", figures=told)], best=[]))[0]
+    table = tables.results(reports.of([Entry("t1", "a", "serve", Load(), "sound", figures=told)], best=[]))[0]
     assert titles(table)[-2:] == ["mean TTFT", "p90 TTFT"]
 
 

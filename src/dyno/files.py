@@ -56,7 +56,7 @@ def taken(file: IO[bytes], most: int, name: object, size: int = 0) -> bytes:
             got += len(more)
         data = b"".join(parts)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {human_bytes(most)}, the most that is read", str(name))
+        raise OSError(errno.EFBIG, f"it is larger than {human_bytes(most)}, the limit", str(name))
     return data
 
 

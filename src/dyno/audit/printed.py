@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from dyno.audit.audit import Audit
-from dyno.facts import load
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
+from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
 from dyno.numbers import many
 from dyno.report.table import Table, markdown, terminal, text_table
 
@@ -72,7 +71,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     return Normal(
         location=row.location,
         subject=subject(row),
-        load=load.words(point(row)),
+        load=load_of(row).words,
         kind=row.kind,
         tool=row.tool,
         completed=row.get("completed"),

@@ -30,7 +30,6 @@ def add(p: argparse.ArgumentParser) -> None:
         "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
         "leaves dyno more room than is found here."
     )
-    p.formatter_class = argparse.HelpFormatter
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
     p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")

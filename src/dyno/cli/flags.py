@@ -153,6 +153,20 @@ def check_refused(options: argparse.Namespace) -> None:
         raise UsageError(" ".join(options.refused))
 
 
+class _Ignored(argparse.Action):
+    """Notes that it was given."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.ignored = [*getattr(namespace, "ignored", []), option_string]
+
+
+def add_ignored(p: argparse._ActionsContainer, *flags: str, nargs: int | None = 0) -> None:
+    """Add flags of other tools that change nothing here. `nargs`: 0 for a switch, None for one value."""
+    for names in flags:
+        p.add_argument(*names.split(), action=_Ignored, dest="ignored", nargs=nargs, default=argparse.SUPPRESS,
+                       help=argparse.SUPPRESS)  # fmt: skip
+
+
 def refuse(condition: Any, message: str) -> None:
     if condition:
         raise UsageError(message)

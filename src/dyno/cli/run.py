@@ -26,7 +26,6 @@ Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
-    p.formatter_class = argparse.HelpFormatter
     p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
     p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
@@ -303,5 +302,4 @@ def _asked(planned: PlannedTrial) -> str:
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
-    how = load.words(", {:g}/s", ", {} at once", ", all at once", ", ramp")
-    return f"{w.num_prompts} × {lengths}{how}, {w.num_warmups} to warm up"
+    return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"

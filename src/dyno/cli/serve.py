@@ -132,11 +132,8 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     exit_codes.add(g)
     g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     g.add_argument("--json", action="store_true", help="print the result as JSON")
-    # Said on many pages; nothing that dyno does depends on them.
-    for flag in ("--trust-remote-code", "--no-stream"):
-        g.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
-    for flag in ("--tokenizer-mode", "--request-id-prefix"):
-        g.add_argument(flag, help=argparse.SUPPRESS)
+    flags.add_ignored(g, "--trust-remote-code", "--no-stream")
+    flags.add_ignored(g, "--tokenizer-mode", "--request-id-prefix", nargs=None)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -39,8 +39,9 @@ class Fleet(Life):
         parts = ", ".join(f"{name} {number(took)}" for name, took in f.startup_s.items())
         took = duration(f.ready_s or 0) + (f" ({parts})" if parts else "")
         cache = "" if caching is None else f"prefix cache {'on' if caching else 'off'}"
-        capacity = ", ".join(filter(None, (self.capacity(), cache))) or "it says nothing of itself"
-        return f"{self.plan.kind.title} {f.version or ''} is ready after {took}: {capacity}"
+        capacity = ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
+        version = f" {f.version}" if f.version and f.version != self.plan.kind.name else ""
+        return f"Ready after {took}: {self.plan.kind.title}{version}, {capacity}"
 
     def check_ports(self) -> None:
         """Another program may have taken the port of a copy that died, and would be sent the key."""

@@ -24,7 +24,7 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
     status, answer = client.call("/v1/models")
     if status in (401, 403) and model is None:
         raise TargetError(
-            f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
+            f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use --header "
             "'Authorization=Bearer …'."
         )
     cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
@@ -39,9 +39,7 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
         listed = [reported["model_id"]]
     if model is None:
         if not listed:
-            raise TargetError(
-                f"{client.url} lists no models at /v1/models, so the name to ask for isn't known. Give it with --model."
-            )
+            raise TargetError(f"{client.url} lists no models at /v1/models. Name the model with --model.")
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})
 
@@ -54,8 +52,8 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
             a, b = getattr(first, field), getattr(other, field)
             if a != b:
                 raise TargetError(
-                    f"{clients[0].url} and {client.url} are not copies of one server: the {name} of the first is "
-                    f"{str(a)[:300]}, that of the other {str(b)[:300]}. Start them alike, or measure each by itself."
+                    f"{clients[0].url} and {client.url} are not copies of one server: the first has {name} "
+                    f"{str(a)[:300]}, the other {str(b)[:300]}. Give both the same settings, or measure each alone."
                 )
     return first
 

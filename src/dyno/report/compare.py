@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
-from dyno.facts.load import compared_words
+from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
 from dyno.numbers import change, change_interval, count, number, percent
 from dyno.report.block import finding_lines
@@ -62,7 +62,7 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
 
 def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Iterator[str]:
     """`elsewhere`: findings that are told once for all."""
-    title = compared_words(p.load)
+    title = Load(p.load).words or "unknown load"
     yield f"### {title}" if as_markdown else title
     yield ""
     for name, side in (("A", p.a), ("B", p.b)):

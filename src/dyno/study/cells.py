@@ -44,7 +44,9 @@ CELLS: dict[str, Hints] = {
         **OFFLINE,
         # These go before the workload's: how many are sent often depends on how fast.
         **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_warmups")},
-        "requests_per_stream": Annotated[float, Option(above=0, most=1e7)],  # num_prompts = this × max_concurrency
+        "requests_per_stream": Annotated[
+            float, Option("", None, "num_prompts = this × max_concurrency", above=0, most=1e7)
+        ],
     },
     "trial": {
         **hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),

@@ -142,6 +142,6 @@ def _lines(drawing: Drawing) -> list[Any]:
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
     """Loads in words, and the number of each entry's. Series can be compared under the same one."""
-    loads = {e.id: (("kind", e.kind), *((k, v) for k, v in e.load.items() if k not in COUNTED)) for e in entries}
+    loads = {e.id: (e.kind, e.load.without(COUNTED)) for e in entries}
     numbers = {load: i for i, load in enumerate(dict.fromkeys(loads.values()))}
-    return {i: base.load_words(load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}
+    return {i: base.load_words(*load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 from dyno.facts.entry import Entry, Position
-from dyno.facts.load import AXES
+from dyno.facts.load import AXES, COUNTED
 from dyno.facts.report import Chart
 from dyno.numbers import number
 from dyno.report.charts import base, vega
@@ -74,7 +74,7 @@ def _rows(placed: Placed) -> list[Row]:
         level = next((axis for axis in AXES if axis in entry.axes), None)
         row = base.entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
         row |= {"bandwidth": short(place.bandwidth_share), "arithmetic": short(place.arithmetic_share)}
-        row["load"] = base.load_words((k, v) for k, v in entry.load.items() if k != "num_prompts")
+        row["load"] = base.load_words(entry.kind, entry.load.without(COUNTED))
         # A line goes through the loads of one workload.
         row["line"] = lines.setdefault((place.what, *(base.workload(entry, level) if level else ())), len(lines))
         rows.append(row)

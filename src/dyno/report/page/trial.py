@@ -4,7 +4,6 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
-from dyno.facts.load import whole
 from dyno.facts.metric import STEMS
 from dyno.numbers import count, currency, human_bytes, money, number, percent, setting
 from dyno.report.table import figure_interval, figure_text
@@ -21,6 +20,7 @@ _BY = {
 class ShownFigure(msgspec.Struct, frozen=True):
     text: str
     interval: str = ""
+    full: str = ""  # all digits
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class Trial(msgspec.Struct, frozen=True):
 def trial(entry: Entry, varying: list[str]) -> Trial:
     """`varying`: by which settings of the load it is told from others."""
     stats, latencies = _latencies(entry)
-    load = {name: value for name, value in entry.load.items() if name in varying}
     by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
     return Trial(
-        entry.id, entry.series, whole(load), entry.verdict, verdict_words(entry), entry.failure, entry.label,
+        entry.id, entry.series, entry.load.only(varying).words, entry.verdict, verdict_words(entry), entry.failure,
+        entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
         stats, latencies, ", ".join(by), _gathered(entry.findings), entry.locations,
     )  # fmt: skip
@@ -70,7 +70,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
-                figure_text(figure), figure_interval(figure)
+                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
             )
     known = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
@@ -84,7 +84,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
     counts = [("completed", entry.completed), ("failed", entry.failed)]
-    lines = [("load", whole(entry.load))] if entry.load else []
+    lines = [("load", entry.load.words)] if entry.load else []
     lines += [(name, count(value)) for name, value in counts if value is not None]
     return [*lines, ("repeats", count(entry.repeats))] if entry.repeats > 1 else lines
 
