@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import settings
+from dyno.cli import flags, settings
 from dyno.errors import EngineError, UsageError
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def add(p: argparse.ArgumentParser) -> None:
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"
     )
-    fake = start.add_parser("fake", help=settings.KINDS["fake"], formatter_class=argparse.RawDescriptionHelpFormatter)
+    fake = start.add_parser("fake", help=settings.KINDS["fake"])
     fake.add_argument("--port", type=int, default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
     fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
@@ -134,7 +134,7 @@ def _add_install(verbs: Any) -> None:
     p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
     p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
     p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
-    p.add_argument("--no-uv", action="store_true", help=argparse.SUPPRESS)  # accepted: pip is the only way now
+    flags.add_ignored(p, "--no-uv")  # pip is the only way now
     p.set_defaults(command=install)
 
 

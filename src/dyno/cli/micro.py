@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, settings
+from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
 from dyno.cli.offline import dry_run, kind_for
 from dyno.errors import Interrupted, UsageError
@@ -58,7 +58,9 @@ _EXAMPLES = """examples:
   dyno bench micro -m NAME --engine vllm --dtype bf16 -p 2048 -n 128 -r 10 -o json
 
 Values with commas, ranges (first-last, first-last+step, first-last*mult) and repeated flags make a grid, in
-llama-bench's order. Each cell is a run folder. Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
+llama-bench's order. Each cell is a run folder.
+
+"""
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -66,7 +68,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "Measure prompt processing (pp), token generation (tg) or both (pg) of a single request, in "
         "tokens a second, over a grid of settings."
     )
-    p.epilog = _EXAMPLES
+    p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     p.allow_abbrev = False
     g = p.add_argument_group("test")
 
@@ -107,10 +109,11 @@ def add(p: argparse.ArgumentParser) -> None:
     g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
     g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
     g.add_argument("--progress", action="store_true", help="tell each test on stderr")
-    g.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)  # the engine's log is always kept
+    flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     flags.add(g, TrialSpec, "label")
     settings.add_runs(g)
+    exit_codes.add(g)
     flags.add_refused(p, _REFUSED)
     p.set_defaults(command=run, port=None, served_model_name=None)
 
@@ -283,11 +286,12 @@ def run(options: argparse.Namespace) -> int:
 
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
     printers = [Printer(form, wanted, file) for form, file in outputs]
-    done, failed, cut = 0, 0, False
+    done, failed, cut, verdicts = 0, 0, False, []
     try:
         for outcome in offline.conduct(wanted, runs=options.runs, watcher=ProgressLine()):
             row = result_row(outcome)
             done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
+            verdicts.append(outcome.result.verdict)
             if options.progress:
                 print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)
             for printer in printers:
@@ -299,7 +303,7 @@ def run(options: argparse.Namespace) -> int:
             printer.close()
     if cut or done < len(wanted):
         raise Interrupted(f"interrupted: {done} of {len(wanted)} tests were measured.")
-    return 1 if failed else 0
+    return exit_codes.FAILED if failed else exit_codes.from_verdicts(verdicts, options, "test")
 
 
 def result_row(outcome: "Outcome") -> "Row":

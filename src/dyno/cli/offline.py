@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, settings
+from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
 from dyno.errors import Interrupted, StoreError, UsageError
 from dyno.facts.engine import EngineSpec
@@ -56,7 +56,8 @@ _LATENCY = """examples:
 _EXIT = """
 As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs are as long as asked.
 Flags that dyno doesn't know go to the engine untouched, which refuses what it doesn't know either.
-Exit codes: 0 measured, 1 failed, 2 wrong usage, 130 interrupted."""
+
+"""
 
 
 def add_throughput(p: argparse.ArgumentParser) -> None:
@@ -94,7 +95,7 @@ def add_latency(p: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
-    p.epilog = examples + _EXIT
+    p.epilog = examples + _EXIT + exit_codes.describe(exit_codes.VOID)
     p.allow_abbrev = False  # an engine's own flag may be how one of ours begins
     p.set_defaults(hands_on=True, port=None, ours=p._option_string_actions)
     g = p.add_argument_group("engine")
@@ -122,6 +123,7 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
     g.add_argument("--json", action="store_true", help="print the same")
     flags.add(g, TrialSpec, "label", "metadata")
     settings.add_runs(g)
+    exit_codes.add(g)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -144,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output_json:
         _save(options.output_json, outcome)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
-    return exit_code(outcome)
+    return exit_code(outcome, options)
 
 
 def dry_run(trials: list[TrialSpec]) -> int:
@@ -170,11 +172,13 @@ def result_file(outcome: "Outcome") -> dict[str, Any]:
     return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
 
 
-def exit_code(outcome: "Outcome") -> int:
+def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
     assert outcome.result.offline is not None
     if outcome.interrupted:
         return Interrupted.exit_code
-    return 0 if outcome.result.offline.completed else 1
+    if not outcome.result.offline.completed:
+        return exit_codes.FAILED
+    return exit_codes.from_verdicts([outcome.result.verdict], options)
 
 
 def _save(path: Path, outcome: "Outcome") -> None:

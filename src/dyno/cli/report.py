@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dyno import secrets
-from dyno.cli import settings
+from dyno.cli import exit_codes, settings
 from dyno.cli.flags import pairs
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
@@ -34,7 +34,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "Makes one self-contained page of everything that is named: an answer in words, tables, charts,\n"
         "costs, every finding, machines, engines and commands."
     )
-    p.epilog = _EPILOG
+    p.epilog = _EPILOG + "\n" + exit_codes.describe(exit_codes.VOID)
     p.add_argument(
         "what", nargs="+", metavar="RUNS", help="a run, a study, STUDY:WORDS, a folder of them, a result file"
     )
@@ -64,6 +64,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="of pictures (default: 720)")
     p.add_argument("--dark", action="store_true", help="pictures on a dark ground")
     settings.add_runs(p, "where dyno's own lie (default: runs)")
+    exit_codes.add(p)
     p.set_defaults(command=run)
 
 
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for output in outputs:
         _write(report, charts, output, options)
-    return 0
+    return exit_codes.from_verdicts([report.verdict], options, "worst result")
 
 
 def study_page(study: Path, runs: Path) -> Path | None:

@@ -128,7 +128,9 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                Wire(warmup(trial, session, work.warmups), spool, stop=stop, core=session.core).drive()
+                load = warmup(trial, session, work.warmups)
+                Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            watcher.over()
             _check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
@@ -164,6 +166,7 @@ def _manifest(session: Session, prepared: Prepared) -> Manifest:
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
+        test_requests=prepared.test_requests,
         rig=rig.look(trial.target.urls),
         place=prepared.place,
         model=fleet.plan.shape() if fleet else None,
@@ -300,12 +303,13 @@ def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [r for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol)) if r.error]
+    errors = [(r.error, r.error_detail) for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol))]
     run.warmup_path.unlink()
-    if len(errors) == len(requests) and not stop.requested:
+    if all(error for error, _ in errors) and not stop.requested:
+        kind, detail = errors[0]
         raise TargetError(
-            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
-            "was measured. Check --backend, --endpoint and --model."
+            f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. "
+            "Check --backend, --endpoint and --model."
         )
 
 

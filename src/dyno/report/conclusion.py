@@ -8,10 +8,11 @@ from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
-from dyno.facts.load import LOADS, levels_words, whole
+from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Words
 from dyno.measure.points import named
+from dyno.numbers import change, change_interval, count, many, money, number, percent
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -27,7 +28,6 @@ from dyno.report.target import (
     why_not,
 )  # fmt: skip
 from dyno.report.timeline import Detail
-from dyno.units import digits, many
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
@@ -69,9 +69,9 @@ def conclude(
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
-    levels = (levels_words(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
+    levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = _unique(whole(e.workload) for e in entries)
+    workloads = _unique(e.load.workload.words for e in entries)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
@@ -109,7 +109,7 @@ def _on(entries: Sequence[Entry]) -> str:
 def _machine(e: Entry) -> str:
     rig = e.rows[0].rig
     if e.accelerator:
-        return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
+        return f"{count(e.accelerators)} × {e.accelerator}" if e.accelerators else e.accelerator
     return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
 
@@ -157,7 +157,7 @@ def _how_sure(d: Difference) -> str:
     over = "within single runs, which says little of the next run"
     if "repeats" in sides:
         over = "over repeats" if sides == ("repeats", "repeats") else "by one side's repeats: the other was run once"
-    interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
+    interval = f"{change(d.change)} (95 %: {change_interval(d.low, d.high)}, {over})"
     if d.word in _EQUAL or d.word == "not known how sure":
         return f"{d.word}, {interval}"
     return f"{'perhaps' if d.word.startswith('perhaps') else 'the difference is'} real, {interval}"
@@ -173,23 +173,27 @@ def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
     keeps = f" that keeps {limit_words(limits)}" if limits and not alone else ""
     loads = ["", ""] if alone else [_where(e) for e in (first, second)]
     elsewhere = loads[1] if loads[1] != loads[0] else ""
-    value, other = (f"{digits(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
+    value, other = (f"{number(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
         why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
         text = f"{why} between {first.series} ({value}{loads[0]}{keeps}) and {behind}"
     else:
-        lead = f"{contest.lead():.0%} {'less' if contest.lower else 'more'} than" if contest.lead() < 10 else "against"
+        lead = (
+            f"{percent(contest.lead())} {'less' if contest.lower else 'more'} than"
+            if contest.lead() < 10
+            else "against"
+        )
         against = "against" if contest.metric == "score" or contest.lead() < 0.005 else lead
         text = f"{first.series} {_does(contest)}: {value}{loads[0]}{keeps}, {against} {behind}"
         text += "" if word else "; but the two are not comparable"
     text += " (of the loads that all of them were measured under)" if contest.partial else ""
     if contest.crossed is not None:
         ahead, mine = contest.crossed
-        values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
+        values = f"{number(contest.value(ahead))} against {number(contest.value(mine))}"
         text += f"; at {level(ahead)} {ahead.series} leads, {values}"
     if (more := contest.beyond) is not None:
-        given = f"{digits(contest.value(more))}{_where(more)}"
+        given = f"{number(contest.value(more))}{_where(more)}"
         text += f"; {more.series} gives {given}, where not all were measured"
     if contest.left_out:
         text += f"; without a result that counts there: {_listed(contest.left_out)}"
@@ -211,7 +215,7 @@ def _rest(contest: Contest) -> str:
     """Those behind the second, the last one too where not all are named."""
     rest = contest.ranked[2:]
     shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
-    texts = [f"{e.series} {digits(contest.value(e))}" for e in shown]
+    texts = [f"{e.series} {number(contest.value(e))}" for e in shown]
     if len(rest) > 3:
         texts[-1] = f"{many(len(rest) - 3, 'other')}, and last {texts[-1]}"
     return f"; then {', '.join(texts)}" if texts else ""
@@ -223,12 +227,12 @@ def _for_each_accelerator(contest: Contest) -> Iterator[str]:
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
     shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
-    texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
+    texts = [f"{name} {number(share)}" for share, name in sorted(shares, reverse=True)[:4]]
     yield f"{_about(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": f"with over {FEW:.0%} of the requests failed",
+    "slow": "over the target", "void": "void", "requests": f"with over {percent(FEW)} of the requests failed",
     "failed": "failed", "throughput": "without a throughput", "silent": "without the latency of the target",
 }  # fmt: skip
 
@@ -238,7 +242,7 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
     families: dict[tuple[str, str], list[Entry]] = {}
     for e in entries:
         if e.kind not in SMALL and e.axis:
-            families.setdefault((e.kind, whole(e.workload)), []).append(e)
+            families.setdefault((e.kind, e.load.workload.words), []).append(e)
     for (kind, words), family in families.items():
         if len({e.series for e in family}) < 2 or any((c.kind, c.about) == (kind, words) for c in answered):
             continue
@@ -257,22 +261,22 @@ def _alone(entries: Sequence[Entry], limits: Limits) -> str:
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
         if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
-            lower = better(name, str(values[0][1].load.get("metric", ""))) == "lower"
+            lower = better(name, str(values[0][1].load.get("metric") or "")) == "lower"
             value, e = (min if lower else max)(values, key=lambda pair: pair[0])
             return _most(value, name, e, limits)
     return "No result could be used." if not limits else f"No result keeps {limit_words(limits)}."
 
 
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
-    where = f" in {whole(e.load)}" if e.kind in SMALL else _where(e)
+    where = f" in {e.load.words}" if e.kind in SMALL else _where(e)
     keeps = f" that keeps {limit_words(limits)}" if limits else ""
     if name == "score":
-        return f"{e.series} scores {digits(value)}{where}."
+        return f"{e.series} scores {number(value)}{where}."
     if name in WAITS:
-        return f"{e.series} has a {metric(name).words} of {digits(value)} ms at least{where}{keeps}."
+        return f"{e.series} has a {metric(name).words} of {number(value)} ms at least{where}{keeps}."
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {metric(tail).words} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    return f"{e.series} gives {digits(value)} {metric(name).unit} at most{where}{keeps}{waits}."
+    waits = f", with {metric(tail).words} {number(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    return f"{e.series} gives {number(value)} {metric(name).unit} at most{where}{keeps}{waits}."
 
 
 def _costs(
@@ -287,11 +291,11 @@ def _costs(
     for words, group in groups[:_MOST]:
         for (what, currency), priced in _priced(group).items():
             (price, e), *others = sorted(priced, key=lambda pair: pair[0])
-            rest = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
+            rest = [f"{money(p)} with {o.series}{_where(o)}" for p, o in others[:2]]
             about = f"{words}: " if words and len(groups) > 1 else ""
             against = f", {' and '.join(rest)}" if rest else ""
             who = f"{e.series}{_where(e)}{keeps}"
-            yield f"{about}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
+            yield f"{about}A million {what} cost {money(price)} {currency} with {who}{against} (prices below)."
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
@@ -323,7 +327,7 @@ def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished:
         out.append(f"{many(len(serious) - _MOST, 'more doubt')} are among the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
     if sum(lost):
-        out.append(f"{sum(lost):,.0f} requests failed, in {many(sum(f > 0 for f in lost), 'result')}.")
+        out.append(f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}.")
     if unfinished:
         out.append(f"The study is not finished: {many(unfinished, 'trial')} of its plan have no result yet.")
     if total and all(e.repeats == 1 for e in entries if not e.failure):

@@ -6,24 +6,12 @@ from typing import NamedTuple
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
-from dyno.facts.load import KEYS, LEVELS, LOAD, Key, whole
+from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Report
+from dyno.numbers import UNKNOWN, count, currency, money, number, setting
 from dyno.report import per
-from dyno.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Line,
-    Table,
-    count,
-    currency,
-    interval,
-    money,
-    printed,
-    scalar,
-    significant,
-)
+from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding
@@ -32,7 +20,7 @@ KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
-_UNKNOWN = Cell(NONE)
+_UNKNOWN = Cell(UNKNOWN)
 
 
 class _Drawn(NamedTuple):
@@ -71,8 +59,8 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
         key = KEYS.get(name, Key())
         values = [e.load.get(name) for e in entries]
         cells = [_scalar(v) for v in values]
-        number = all(c.value is not None for c in cells if c is not _UNKNOWN)
-        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if number else "text"), cells))
+        numeric = all(c.value is not None for c in cells if c is not _UNKNOWN)
+        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if numeric else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
@@ -81,8 +69,8 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
-    """In LOAD's order. How many were completed has a column anyhow."""
-    names = dict.fromkeys(name for e in entries for name in e.load if name != "completed")
+    """In LOAD's order."""
+    names = dict.fromkeys(name for e in entries for name in e.load.settings)
     return [*(n for n in LOAD if n in names), *(n for n in names if n not in LOAD)]
 
 
@@ -97,8 +85,8 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
-    shared = {name: entries[0].load[name] for name in _names(entries) if name not in varying}
-    return f"All of them: {whole(shared)}." if shared else ""
+    shared = entries[0].load.without(*varying)
+    return f"All of them: {shared.words}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -170,12 +158,12 @@ def _by_meaning(
     return drawn
 
 
-def _figure(entry: Entry, number: Number, follows: bool) -> Cell:
+def _figure(entry: Entry, figure: Number, follows: bool) -> Cell:
     shares: dict[str, str] = {}
     for mode in PER[1:] if follows else ():
-        if (value := per.per(entry, number.value, mode)) is not None:
-            shares[mode] = ("≈" if per.estimated(entry, mode) else "") + significant(value)
-    return Cell(printed(number), number.value, interval(number), per=shares)
+        if (value := per.per(entry, figure.value, mode)) is not None:
+            shares[mode] = ("≈" if per.estimated(entry, mode) else "") + number(value)
+    return Cell(figure_text(figure), figure.value, figure_interval(figure), per=shares)
 
 
 def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
@@ -189,7 +177,9 @@ def _cell(value: float | None, show: Callable[[float], str]) -> Cell:
 def _scalar(value: Scalar | None) -> Cell:
     if value is None:
         return _UNKNOWN
-    return Cell(scalar(value), None if isinstance(value, str | bool) else float(value))
+    if isinstance(value, str | bool):
+        return Cell(setting(value))
+    return Cell(count(value), float(value))
 
 
 # ---- cost ----
@@ -236,8 +226,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         priced("requests", "per_thousand_requests", f"{sign}/1000"),
         priced("energy", "energy_per_million_output", f"{sign}/M output"),
         *drawn,
-        column("power", "W", (e.power_w for e in entries), significant),
-        column("energy", "J/token", (e.joules_per_token for e in entries), significant),
+        column("power", "W", (e.power_w for e in entries), number),
+        column("energy", "J/token", (e.joules_per_token for e in entries), number),
     ]
 
 
@@ -246,7 +236,7 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
     value = None if speed is None else per.per(entry, speed, mode)
     if value is None:
         return _UNKNOWN
-    return Cell(("≈" if per.estimated(entry, mode) else "") + significant(value), value)
+    return Cell(("≈" if per.estimated(entry, mode) else "") + number(value), value)
 
 
 # ---- the best load ----
@@ -299,8 +289,7 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
     """By what a sweep raises; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
-    raised = {name: value for name, value in entry.load.items() if name in LEVELS}
-    return Cell(whole(raised or entry.load))
+    return Cell(entry.load.level_words if entry.load.paced else entry.load.words)
 
 
 # ---- findings ----

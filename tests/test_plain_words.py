@@ -1,0 +1,128 @@
+"""Nothing that a user reads has one of these words: each has a plainer one."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLAINER = {
+    r"told|tells?|telling|said|says? of": "reported, shown, unknown",
+    r"reckon\w*": "calculated",
+    r"h[eo]lds? against": "compared with",
+    r"stands?|stood|lies?|lay|lain": "is",
+    r"bears?|bore|borne|brings?|brought": "has, adds",
+    r"(?:goe?s?|gone|went|going) on": "resumed, continues",
+    r"so (?:many|long|often)(?! as| that)": "N; for S seconds; N times",
+    r"(?:some|no|any|every)body": "the user, the server; unknown",
+    r"(?<!there )(?:is|are|was|were) no(?! longer| more| less| later| other)": "is not a",
+    r"""(?:(?<=^)|(?<=[.:;!|] )|(?<=["'(>]))what (?!to )[^.?!|"]*\.""": "begin with the noun",
+}
+_PATTERN = re.compile("|".join(rf"(?<![\w-])(?:{bad})(?![\w-])" for bad in PLAINER), re.I | re.M)
+# Words of others: quoted, or code.
+_QUOTED = re.compile(r"```.*?```|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w)|“[^”\n]*”|\{[{%].*?[%}]\}", re.S)
+_ROOMS = {
+    "README.md METHOD.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
+    "tests/golden/**/*.txt": 1250,
+    "src/dyno/*.py": 1,
+    "src/dyno/audit/**/*.py": 18,
+    "src/dyno/checks/**/*.py": 50,
+    "src/dyno/cli/**/*.py": 32,
+    "src/dyno/compare/**/*.py": 5,
+    "src/dyno/conduct/**/*.py": 13,
+    "src/dyno/engines/**/*.py": 7,
+    "src/dyno/facts/**/*.py": 10,
+    "src/dyno/load/**/*.py": 3,
+    "src/dyno/measure/**/*.py": 6,
+    "src/dyno/probe/**/*.py": 6,
+    "src/dyno/report/**/*.*": 52,
+    "src/dyno/results/**/*.py": 7,
+    "src/dyno/store/**/*.py": 5,
+    "src/dyno/study/**/*.py": 8,
+    "src/dyno/workload/**/*.py": 2,
+}
+
+
+def words(text: str) -> Iterator[tuple[int, str]]:
+    """Line and word."""
+    text = _QUOTED.sub(lambda m: re.sub(r"[^\n]", "·", m[0]), text)
+    for match in _PATTERN.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match[0]
+
+
+def literals(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of each literal that may reach a user: it has a space, and is no docstring or pattern."""
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+            skipped |= {id(inner) for inner in ast.walk(node)}
+        elif isinstance(node, ast.JoinedStr) and id(node) not in skipped:
+            skipped |= {id(part) for part in node.values}
+            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield from [(node.lineno, node.value)] if " " in node.value and r"\b" not in node.value else []
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of each part of a file that a user reads."""
+    if path.suffix == ".py":
+        yield from literals(path)
+    elif path.suffix == ".js":
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            yield from ((number, literal[1:-1]) for literal in re.findall(r'"[^"]* [^"]*"|`[^`]* [^`]*`', line))
+    elif path.suffix in (".md", ".txt", ".toml", ".html", ".sh", ".yml"):
+        yield 1, path.read_text()
+
+
+def unplain(globs: str) -> list[str]:
+    """File, line and word of each."""
+    paths = sorted(path for glob in globs.split() for path in ROOT.glob(glob) if path.is_file())
+    return [
+        f"{path.relative_to(ROOT)}:{first + line - 1} {word}"
+        for path in paths
+        for first, text in texts(path)
+        for line, word in words(text)
+    ]
+
+
+@pytest.mark.parametrize(("globs", "allowed"), _ROOMS.items())
+def test_plain_words(globs: str, allowed: int) -> None:
+    places = unplain(globs)
+    assert len(places) <= allowed, "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The port is told.",
+        "It was reckoned so.",
+        "x is no number",
+        "What differs is args.",
+        "Single run: what differs is not known.",
+        "at most so many trials",
+        "by somebody who knows",
+        "stopped, it goes on with the same command",
+    ],
+)
+def test_a_word_to_avoid_is_seen(text: str) -> None:
+    assert list(words(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is no run.",
+        "It is no longer there.",
+        "The page quotes 'what the server said'.",
+        "as so many as that",
+        "What differs?",
+        "Check what differs.",
+        "a standalone page",
+    ],
+)
+def test_plain_words_pass(text: str) -> None:
+    assert not list(words(text))
