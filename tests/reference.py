@@ -206,6 +206,16 @@ def settings() -> str:
     return table(["setting", "column titles", "flags"], rows)
 
 
+def setting_names() -> str:
+    """One name for a setting in flags, study files and SQL."""
+    rows = []
+    for part, structs in (("engine", (EngineSpec,)), ("workload", (WorkloadSpec,)), ("load", (LoadSpec,))):
+        for field in (f for struct in structs for f in fields(struct).values() if f.name not in ("kind", "container")):
+            flag = field.option.flags.split()[0] if field.option.flags else ""
+            rows.append([code(flag), code(f"{part}s.NAME.{field.name}"), code(f"{part}_{field.name}")])
+    return table(["flag", "study key", "SQL column"], rows)
+
+
 def sql_columns() -> str:
     """The columns that every installation has: those of no run."""
     parts = []
@@ -228,6 +238,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "metrics": metrics,
     "definitions": definitions,
     "settings": settings,
+    "setting-names": setting_names,
     "sql": sql_columns,
     "file": file,
 }
