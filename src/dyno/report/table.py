@@ -26,6 +26,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
     kind: Kind = "text"
     per: bool = False  # follows the switch to one accelerator, one machine, one dollar
+    shown: list[str] = []  # statistics (p50, mean, p99) that a page shows this column for; []: always
 
     @property
     def right(self) -> bool:
@@ -37,7 +38,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float | None = None  # sort key; None: the text
     interval: str = ""
     bold: bool = False
-    per: dict[str, str] = {}  # by facts.chart.PER, as text
+    per: dict[str, str] = {}  # by facts.report.PER: as shown, a space, the full value
     trials: list[str] = []  # Entry.id
 
 

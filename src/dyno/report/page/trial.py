@@ -20,6 +20,7 @@ _BY = {
 class ShownFigure(msgspec.Struct, frozen=True):
     text: str
     interval: str = ""
+    full: str = ""  # all digits
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigur
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
-                figure_text(figure), figure_interval(figure)
+                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
             )
     known = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
