@@ -8,6 +8,7 @@ import msgspec
 from dyno.facts.entry import Cost, Entry, Memory, Number
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import DocumentCell, DocumentTable
+from dyno.facts.load import Load
 from dyno.facts.metric import DEFINITIONS
 from dyno.facts.report import AuthorsTable, Best, Chart, CommandText, Report, Sheet, Words
 
@@ -50,9 +51,8 @@ def entry(number: int, series: str, streams: int, lengths: tuple[int, int], foun
     failed = 38 if FAILED in found else 0
     return Entry(
         f"t{number}", series, "serve",
-        {"concurrency": streams, "num_prompts": 512, "input_len": lengths[0], "output_len": lengths[1],
-         "dataset": "random"},
-        {"concurrency": float(streams), "context": float(lengths[0])},
+        Load({"concurrency": streams, "num_prompts": 512, "dataset": "random", "input_len": lengths[0],
+              "output_len": lengths[1]}),
         verdict(found), f"{series} × {lengths[0]}/{lengths[1]} × {streams} streams", "dyno", told, 512.0 * 3 - failed,
         failed, found, {"engine": series.split()[0], "model": "meta-llama/Llama-3.1-70B-Instruct", "dtype": "bfloat16",
                         "tensor_parallel": 4, "prefix_caching": False, "memory_fraction": 0.9},

@@ -11,6 +11,7 @@ import vl_convert
 
 from dyno.facts.entry import Bar, Cost, Entry, Memory, Moment, Number, Position
 from dyno.facts.finding import Verdict
+from dyno.facts.load import Load
 from dyno.facts.report import DATA, PER, Chart, Report, Words
 from dyno.facts.rig import Peaks
 from dyno.report import picture
@@ -34,8 +35,7 @@ def serve(id: str, series: str, concurrency: float, speed: float, ms: float, **m
         "failed": 0,
         "tool": "dyno",
         "figures": n,
-        "axes": {"concurrency": concurrency},
-        "load": load,
+        "load": Load(load),
     }
     return Entry(id=id, series=series, kind="serve", **(fields | more))
 
@@ -53,9 +53,7 @@ def full(id: str, series: str, concurrency: float, speed: float, ms: float, **mo
 
 def micro(id: str, series: str, depth: int, verdict: Verdict) -> Entry:
     load = {"test": "pp512", "depth": depth}
-    return Entry(
-        id, series, "micro", load, {"context": 512 + depth}, verdict, figures={"speed": Number(3000.0 - depth)}
-    )
+    return Entry(id, series, "micro", Load(load), verdict, figures={"speed": Number(3000.0 - depth)})
 
 
 def some(a: str = "a", b: str = "b") -> list[Entry]:
@@ -66,25 +64,9 @@ def some(a: str = "a", b: str = "b") -> list[Entry]:
         full("t4", b, 1, 120, 12),
         full("t5", b, 8, 500, 22, verdict="void"),
         serve("t6", b, 64, 0, 0, figures={}, verdict="void", failure="CUDA out of memory", completed=None, failed=None),
-        Entry(
-            "t7",
-            a,
-            "micro",
-            {"test": "pp512", "depth": 0},
-            {"context": 512},
-            "sound",
-            figures={"speed": Number(3000.0)},
-        ),
-        Entry(
-            "t8",
-            a,
-            "micro",
-            {"test": "pp512", "depth": 9},
-            {"context": 521},
-            "doubtful",
-            figures={"speed": Number(9.0)},
-        ),
-        Entry("t9", a, "quality", {"task": "mmlu"}, {}, "void", figures={"score": Number(0.7)}),
+        msgspec.structs.replace(micro("t7", a, 0, "sound"), figures={"speed": Number(3000.0)}),
+        msgspec.structs.replace(micro("t8", a, 9, "doubtful"), figures={"speed": Number(9.0)}),
+        Entry("t9", a, "quality", Load({"task": "mmlu"}), "void", figures={"score": Number(0.7)}),
     ]
 
 
@@ -175,7 +157,7 @@ def test_pictures_are_png_and_svg_with_legend_units_and_what_is_shown(all_charts
     assert picture.png(chart, width=360, dark=True).startswith(b"\x89PNG")
     shown = words(chart)
     assert {"a", "b", "TTFT, p50 (ms)", "Concurrency (requests in flight)"} <= set(shown)
-    assert "p50 · random, 512 in" in shown
+    assert "p50 · 512 in" in shown
     assert "TTFT, p99 (ms)" in words(chart, statistic="p99")
     with pytest.raises(ValueError, match="no parameter 'nonsense'"):
         picture.svg(chart, values={"nonsense": 1})
@@ -297,10 +279,10 @@ def test_axes_are_logarithmic_where_the_range_asks_for_it(all_charts: dict[str, 
 
 def test_workloads_are_never_on_one_line() -> None:
     short = [serve("t1", "a", c, 10 * c, 5) for c in (1, 2, 4)]
-    long = [serve("t2", "a", c, 5 * c, 9, load={"concurrency": c, "dataset": "sharegpt"}) for c in (1, 2)]
+    long = [serve("t2", "a", c, 5 * c, 9, load=Load({"concurrency": c, "dataset": "sharegpt"})) for c in (1, 2)]
     chart = by_name(short + long)["throughput-concurrency"]
     select = next(p for p in chart.spec["params"] if p["name"] == "workload")
-    assert select["bind"]["labels"] == ["random, 512 in", "sharegpt"]
+    assert select["bind"]["labels"] == ["512 in", "sharegpt"]
     assert select["value"] == 0
     assert {row["workload"] for row in chart.rows} == {0, 1}
     assert "output tokens/s · sharegpt" in words(chart, workload="sharegpt")
@@ -376,7 +358,7 @@ def test_a_thousand_entries_stay_within_bounds() -> None:
             2 ** (i % 10),
             100.0 + i,
             10.0 + i,
-            load={"concurrency": 2 ** (i % 10), "run": i // 90},
+            load=Load({"concurrency": 2 ** (i % 10), "run": i // 90}),
         )
         for i in range(1000)
     ]
@@ -390,10 +372,7 @@ def test_a_thousand_entries_stay_within_bounds() -> None:
 
 
 def test_a_rate_has_a_line_of_what_was_offered() -> None:
-    entries = [
-        serve(f"t{r}", "a", r, 128 * r, 5, load={"rate": r, "input_len": 512}, axes={"rate": r})
-        for r in (1.0, 2.0, 4.0)
-    ]
+    entries = [serve(f"t{r}", "a", r, 128 * r, 5, load=Load({"rate": r, "input_len": 512})) for r in (1.0, 2.0, 4.0)]
     drawn_charts = by_name(entries)
     assert "served = offered" in words(drawn_charts["served-rate"])
     assert "Offered rate (requests/s)" in words(drawn_charts["throughput-rate"])

@@ -270,8 +270,8 @@ def test_the_same_load_is_paired_and_the_rest_is_told() -> None:
     b = [one(f"b{c}", concurrency=c, output_throughput=110.0) for c in (8, 64, 128)]
     found = compare(a, b, ("a", "b"))
     assert [p.load["concurrency"] for p in found.pairings] == [8, 64]
-    assert found.unpaired_a == ["1 stream, random, 64 in, 32 out"]
-    assert found.unpaired_b == ["128 streams, random, 64 in, 32 out"]
+    assert found.unpaired_a == ["concurrency 1, 64 in, 32 out"]
+    assert found.unpaired_b == ["concurrency 128, 64 in, 32 out"]
 
 
 def test_of_several_settings_those_most_alike_are_paired() -> None:
@@ -302,7 +302,10 @@ def test_nothing_to_pair_is_refused_with_the_loads_of_each_and_anyway_marks_it()
     a, b = [one("a", concurrency=8, output_throughput=9.0)], [one("b", concurrency=16, output_throughput=18.0)]
     found = compare(a, b, ("a", "b"))
     assert found.verdict == "void" and not found.pairings
-    assert "A has serve: 8 streams" in found.findings[0].text and "B has serve: 16 streams" in found.findings[0].text
+    assert (
+        "A has serve: concurrency 8" in found.findings[0].text
+        and "B has serve: concurrency 16" in found.findings[0].text
+    )
     marked = compare(a, b, ("a", "b"), anyway=True)
     assert marked.verdict == "void" and marked.pairings[0].differences and not marked.pairings[0].refused
     assert codes(marked.pairings[0])["comparability.load"] == "void"

@@ -10,7 +10,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row, Samples
-from dyno.facts.load import LoadSpec
+from dyno.facts.load import Load, LoadSpec
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.record import Record
 from dyno.facts.study import Place, PlannedTrial
@@ -112,8 +112,8 @@ def test_long_names_stay_apart() -> None:
 def test_an_entry_has_its_axes_and_what_stands_beside_them() -> None:
     (e,) = made([row({}, {"input_len": 512, "output_len": 128})])
     assert e.axes == {"concurrency": 32, "context": 512}
-    assert e.beside("concurrency") == {"input_len": 512, "output_len": 128, "dataset": "sharegpt"}
-    assert e.beside("context") == {"concurrency": 32, "output_len": 128, "dataset": "sharegpt"}
+    assert e.load.beside("concurrency") == Load({"input_len": 512, "output_len": 128, "dataset": "sharegpt"})
+    assert e.load.beside("context") == Load({"concurrency": 32, "output_len": 128, "dataset": "sharegpt"})
 
 
 def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
@@ -121,12 +121,12 @@ def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
         row({}, {"engine": "vllm", "--random-prefix-len": n}, form="run", file=f"r{n}", tool="dyno") for n in (64, 512)
     ]
     one, other = made(of)
-    assert one.series == other.series == "vllm" and one.workload != other.workload
+    assert one.series == other.series == "vllm" and one.load.workload != other.load.workload
 
 
 def test_where_no_load_is_told_the_requests_are_it() -> None:
     (e,) = made([row({}, {"concurrency": None, "dataset": None})])
-    assert e.axes["requests"] == 1000 and "requests" not in e.beside("requests")
+    assert e.axes["requests"] == 1000 and "num_prompts" not in e.load.beside("requests").settings
 
 
 def test_prompts_of_nearly_one_length_are_one_workload() -> None:
@@ -230,7 +230,7 @@ def test_a_trial_that_failed_is_an_entry_with_its_load_and_no_figures() -> None:
     (e,) = entries([m], [], [], lambda m: None)
     assert (e.failure, e.verdict, e.figures) == ("out of memory", "void", {})
     assert e.repeats == 1
-    assert e.axes["concurrency"] == 16 and e.load["input_len"] == 64
+    assert e.axes["concurrency"] == 16 and e.load.get("input_len") == 64
 
 
 # ---- single requests ----

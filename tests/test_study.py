@@ -378,7 +378,7 @@ def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pyte
     write(STUDY)
     assert run("--only", "quick", "--limit", "2") == 0
     assert len(done()) == 2 and all(n.startswith("quick") for n in done())
-    assert run("--only", "slow*concurrency=2") == 0
+    assert run("--only", "slow*concurrency 2") == 0
     assert len(done()) == 4
     capsys.readouterr()
     assert run("--only", "fast") == 2

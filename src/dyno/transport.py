@@ -21,28 +21,22 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate")] = False
     # None: by the system's.
-    cacert: Annotated[str | None, Option("--cacert", "FILE", "PEM file with the certificate authorities to trust")] = (
-        None
-    )
-    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate (PEM)")] = None
+    cacert: Annotated[
+        str | None,
+        Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)"),
+    ] = None
+    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM (default: none)")] = None
     cert_key: Annotated[
         str | None, Option("--key", "FILE", "private key of --cert (PEM; default: in the same file)")
     ] = None
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
     connect_timeout_s: Annotated[  # TLS included
         float,
-        Option(
-            "--connect-timeout",
-            "S",
-            "time limit to open a connection (default: 30)",
-            above=0,
-            most=1e8,
-            note=" seconds",
-        ),
+        Option("--connect-timeout", "S", "time for a connection to open", above=0, most=1e8, note=" seconds"),
     ] = 30.0
     read_timeout_s: Annotated[
         float | None,
-        Option("--read-timeout", "S", "time limit between two reads (default: no limit)", above=0, most=1e8,
+        Option("--read-timeout", "S", "time without a byte of an answer (default: no limit)", above=0, most=1e8,
                note=" seconds"),
     ] = None  # fmt: skip
 

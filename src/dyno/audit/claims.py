@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from dyno.facts.finding import Finding, Level
 from dyno.facts.imported import Document, Passage, Row
-from dyno.facts.load import LENGTHS, LEVELS
 from dyno.facts.metric import STEMS, better, leads
 from dyno.facts.setting import ENGINE, ENGINES
-from dyno.measure.points import alike_prompts, input_each, output_each
+from dyno.measure.points import input_each, load_of, output_each
 
 MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no P99 to speak of
@@ -324,12 +323,9 @@ class Pair(NamedTuple):
     lead: float  # of the first side
 
     def describe(self, figure: str) -> str:
-        names = (*sorted(LEVELS), *LENGTHS)
-        levels = [f"{n.replace('_', ' ')} {v:g}" for n in names if (v := self.one.number(n)) is not None]
-        if not levels and (completed := self.one.get("completed")) is not None:
-            levels = [f"{completed:g} requests"]
         a, b = self.one.figures[figure].value, self.other.figures[figure].value
-        where = f" at {', '.join(levels)}" if levels else ""
+        words = load_of(self.one).words
+        where = f" at {words}" if words else ""
         return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}"
 
 
@@ -362,7 +358,7 @@ def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Claim
                 places: dict[object, list[Pair]] = defaultdict(list)
                 for key, one in ours.items():
                     other = theirs.get(key)
-                    if other is None or not alike_prompts(one, other):
+                    if other is None or not load_of(one).same_prompts(load_of(other)):
                         continue
                     x, y = one.get(figure), other.get(figure)
                     if x is not None and y is not None and min(x, y) > 0:

@@ -7,15 +7,14 @@ from typing import Any
 import msgspec
 
 from dyno.audit.audit import Audit
-from dyno.facts import load
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
-from dyno.measure.points import input_each, output_each, point, requests_per_s, sent, subject
+from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
+from dyno.numbers import many
 from dyno.report.table import Table, markdown, terminal, text_table
-from dyno.units import many
 
 LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
              "mean_latency_ms")  # fmt: skip
@@ -72,7 +71,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     return Normal(
         location=row.location,
         subject=subject(row),
-        load=load.words(point(row)),
+        load=load_of(row).words,
         kind=row.kind,
         tool=row.tool,
         completed=row.get("completed"),

@@ -10,24 +10,21 @@ from typing import NamedTuple
 from dyno.checks import machine
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Scalar
-from dyno.facts.load import COMPARED, plain
-from dyno.facts.load import words as load_words
+from dyno.facts.load import LOAD, SELDOM, plain
 from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
-from dyno.measure.pairs import Group, conflicts, passes, requests_of
+from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
-    alike_prompts,
     input_each,
-    level,
+    load_of,
     locations,
     named,
     output_each,
-    point,
     related,
+    requests_of,
     sent,
     subject,
     together,
-    unsaid,
 )
 
 WORK, FAR = 0.1, 0.25  # tokens of a request, apart
@@ -47,7 +44,7 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NOT_A_CHANGE = {*COMPARED, "num_prompts", "tokenizer", "model_bytes", "parameters"}
+_NOT_A_CHANGE = {*LOAD, *SELDOM, "tokenizer", "model_bytes", "parameters"}
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -67,11 +64,11 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
             enough = WORK if other else FAR  # between runs of the same thing, a little is chance
             if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
                 continue
-            same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
+            load, same_prompts = load_of(a), a.get("total_input_tokens") == b.get("total_input_tokens")
             yield Finding(
                 "comparability.work_differs",
-                "void" if other and high / low - 1 > FAR and (same_prompts or not unsaid(point(a))) else "doubt",
-                f"At {load_words(point(a))}, {high:,.1f} tokens were {word} for a request of {subject(b)!r} and "
+                "void" if other and high / low - 1 > FAR and (same_prompts or not load.lengths_unknown) else "doubt",
+                f"At {load_of(a).words}, {high:,.1f} tokens were {word} for a request of {subject(b)!r} and "
                 f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and latency "
                 "are of different work.",
                 "Compare tokens/s, or make answers equally long (--ignore-eos) and send the same prompts.",
@@ -99,7 +96,7 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
             yield Finding(
                 "comparability.success_differs",
                 "void" if subject(a) != subject(b) else "doubt",
-                f"At {load_words(point(a))}, {subject(b)!r} answered {high:.0%} of its requests and "
+                f"At {load_of(a).words}, {subject(b)!r} answered {high:.0%} of its requests and "
                 f"{subject(a)!r} {low:.0%}: its figures are of those that it could answer.",
                 "Rates and latencies of survivors aren't comparable with those of all. Make both answer all.",
                 locations([a, b], "completed"),
@@ -110,7 +107,7 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
     """One series was measured under higher loads than another."""
     by_load: dict[str, dict[tuple[str, str], dict[float, Row]]] = {}
     for row in rows:
-        if (raised := level(row)) and row.form == "csv" and row.kind == "serve":
+        if (raised := load_of(row).level) and row.form == "csv" and row.kind == "serve":
             series = by_load.setdefault(raised[0], {}).setdefault((row.file, subject(row)), {})
             series.setdefault(raised[1], row)
     for name, by_series in by_load.items():
@@ -118,8 +115,8 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             more, few = (one, other) if len(by_series[one]) >= len(by_series[other]) else (other, one)
             most = max(by_series[few])
             extra = sorted(v for v in by_series[more] if v > most)
-            first = [next(iter(by_series[who].values())) for who in (one, other)]
-            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and alike_prompts(*first):
+            first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
+            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
                 yield note(
                     "comparability.loads_differ",
                     f"{_series_name(*more)} has results for {name.replace('_', ' ')} "
@@ -235,7 +232,7 @@ def _codes(group: Group, level: str) -> str:
 
 def load(two: Two) -> Iterator[Objection]:
     """Such a pair is compared only with --anyway."""
-    if unlike := list(conflicts(*two.rows)):
+    if unlike := list(load_of(two.rows[0]).conflicts(load_of(two.rows[1]))):
         text = f"Workload or load differ: {_listed(unlike)}."
         advice = "Measure both under the same load: the figures differ by the load alone."
         yield Objection(void("comparability.load", text, advice), None)

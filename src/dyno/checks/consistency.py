@@ -15,9 +15,9 @@ from dyno.measure.points import (
     bounds,
     duration,
     finite_rate,
+    load_of,
     locations,
     output_each,
-    point,
     requests_per_s,
     sent,
     settings,
@@ -314,7 +314,7 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         values = tuple(sorted((n, f.value) for n, f in row.figures.items()))
         if row.kind == "serve" and row.form != "table" and len(values) >= SAME and row.get("duration_s"):
-            same_settings = (row.file, row.form, str(sorted(settings(row).items())), point(row))
+            same_settings = (row.file, row.form, str(sorted(settings(row).items())), load_of(row))
             alike.setdefault((*same_settings, values), []).append(row)
     for same in alike.values():
         if len(same) > 1:
@@ -361,7 +361,7 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     same = all(a.get(n) == b.get(n) for n in both)
     paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
     distance = max((abs(a.figures[n].value / b.figures[n].value - 1) for n in paces), default=1.0)
-    near = distance < NEARLY and not load and point(a) == point(b)
+    near = distance < NEARLY and not load and load_of(a) == load_of(b)
     if not (same or near):
         return
     what = " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())

@@ -9,7 +9,7 @@ from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
-from dyno.measure.points import finite_rate, level, locations, output_each, requests_per_s, subject, sweeps
+from dyno.measure.points import finite_rate, load_of, locations, output_each, requests_per_s, subject, sweeps
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
@@ -233,7 +233,7 @@ def saturated(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _saturated(before: Row, after: Row) -> Iterator[Finding]:
-    low, high = level(before), level(after)
+    low, high = load_of(before).level, load_of(after).level
     speed, waits = _both(before, after, THROUGHPUTS, 0.01), _both(before, after, _WAITS)
     if not (low and high and speed and waits) or high[1] < 1.3 * low[1]:
         return

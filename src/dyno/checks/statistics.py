@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS
-from dyno.measure.points import ASIDE, finite_rate, in_flight, key, level, locations, point, subject
+from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
 from dyno.measure.statistics import samples_needed
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
@@ -106,7 +106,7 @@ def single_run_rows(rows: Sequence[Row]) -> Iterator[Finding]:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
     for file, results in by_file.items():
-        if len({(*key(r), point(r)) for r in results}) == len(results):
+        if len({(*key(r), load_of(r)) for r in results}) == len(results):
             yield note(
                 "statistics.single_run",
                 f"{f'Each of {len(results)} results' if len(results) > 1 else 'The result'} in {file} is a single run: "
@@ -207,10 +207,10 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     """Repeats of one setting under one load differ widely."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.kind == "serve" and row.form in ("block", "json", "csv") and level(row):
+        if row.kind == "serve" and row.form in ("block", "json", "csv") and load_of(row).level:
             same_prompts = round(row.get("total_input_tokens") or 0, -2)
             where = row.file if row.form != "json" else ""
-            groups.setdefault((where, _effective(row), point(row), same_prompts), []).append(row)
+            groups.setdefault((where, _effective(row), load_of(row), same_prompts), []).append(row)
     for same in groups.values():
         if len(same) < 2 or len({r.get("duration_s") for r in same}) < 2:
             continue

@@ -8,7 +8,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
-from dyno.measure.points import ASIDE, input_each, locations, named, output_each, point, speed_tests, subject
+from dyno.measure.points import ASIDE, input_each, load_of, locations, named, output_each, speed_tests, subject
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -325,7 +325,7 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         # A first token that waits in a queue depends on all else.
         queue = (row.get("mean_ttft_ms") or 0) / 1000 > 0.05 * (row.get("duration_s") or 0)
-        if row.kind == "serve" and row.form != "table" and row.get("mean_ttft_ms") and point(row) and not queue:
+        if row.kind == "serve" and row.form != "table" and row.get("mean_ttft_ms") and load_of(row) and not queue:
             settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
     for same in groups.values():

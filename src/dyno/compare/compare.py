@@ -13,8 +13,10 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
-from dyno.measure.pairs import Group, conflicts, groups, key_of, load_words, pair
+from dyno.measure.pairs import Group, groups, pair
+from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile, two_sided, welch_df
+from dyno.numbers import setting
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -80,23 +82,27 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
 
     def text(value: Scalar | None) -> str:
-        return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return "unknown" if value is None else setting(value)
 
-    pairs = conflicts(a[0][0], b[0][0]) if len(a) == len(b) == 1 else ()
+    pairs = load_of(a[0][0]).conflicts(load_of(b[0][0])) if len(a) == len(b) == 1 else ()
     unlike = [f"{name.replace('_', ' ')} {text(x)} / {text(y)}" for name, x, y in pairs]
     return f" They differ in {', '.join(unlike)}." if unlike else ""
 
 
 def _loads(groups: Sequence[Group]) -> str:
-    loads = list(dict.fromkeys(f"{g[0].kind}: {load_words(g[0])}" for g in groups))
+    loads = list(dict.fromkeys(f"{g[0].kind}: {_load_words(g[0])}" for g in groups))
     return "; ".join(loads[:6]) + (f" and {len(loads) - 6} more" if len(loads) > 6 else "") if loads else "nothing"
+
+
+def _load_words(row: Row) -> str:
+    return load_of(row).compared.words or "unknown load"
 
 
 def _words(group: Group, several: Sequence[Group]) -> str:
     row = group[0]
     named = f"{row.label}: " if row.label and row.form != "run" else f"{row.series}: " if row.series else ""
     why = " (fits several of the other side equally well)" if any(group is g for g in several) else ""
-    return f"{named}{load_words(row)}{why}"
+    return f"{named}{_load_words(row)}{why}"
 
 
 def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
@@ -118,7 +124,7 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
     findings = worst_first(findings)
     return Pairing(
         kind=a[0].kind,
-        load=key_of(a[0]) | key_of(b[0]),
+        load=dict(load_of(a[0]).both(load_of(b[0])).settings),
         a=_side(a),
         b=_side(b),
         verdict=verdict(findings),

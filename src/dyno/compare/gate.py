@@ -12,6 +12,7 @@ from dyno.errors import UsageError
 from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric, words
 from dyno.measure.statistics import quantile
+from dyno.numbers import change, change_interval, count, number
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -71,22 +72,22 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
     if not gate.relative:
         return _judge_value(gate, d.b)
     if d.change is None:
-        return "refused", f"{gate.metric} of A is {d.a.value:g}: there is no change in % of that"
-    text = f"{words(gate.metric)} {100 * d.change:+.1f} %"
+        return "refused", f"{gate.metric} of A is {count(d.a.value)}: there is no change in % of that"
+    text = f"{words(gate.metric)} {change(d.change)}"
     if d.low is None or d.high is None:
         return _state(gate, d.change, None), f"{text}; it isn't known how sure that is: {d.why}"
-    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {100 * d.low:+.1f} to {100 * d.high:+.1f} %)"
+    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {change_interval(d.low, d.high)})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
-    text = f"{words(gate.metric)} of B is {b.value:,.6g}"
+    text = f"{words(gate.metric)} of B is {number(b.value)}"
     if metric(gate.metric).kind == "count":
         return _state(gate, b.value, (b.value, b.value)), text
     if b.error is None:
         return _state(gate, b.value, None), f"{text}; {b.why}"
     reach = quantile(0.975, b.df) * b.error
     ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
-    return _state(gate, b.value, ends), f"{text} (95 %: {ends[0]:,.6g} to {ends[1]:,.6g})"
+    return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
 
 
 def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:

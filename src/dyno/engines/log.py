@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dyno.numbers import human_bytes
+
 _PIECE_BYTES = 1 << 20  # a log may have gigabytes
 _PART_BYTES = 8 << 20
 _TROUBLE = re.compile(
@@ -102,7 +104,7 @@ def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
             return file.read(max(end - start, 0)).decode("utf-8", "replace")
         first = file.read(_PART_BYTES).decode("utf-8", "replace")
         file.seek(end - _PART_BYTES)
-        return f"{first}\n… {left_out:,} bytes omitted …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
+        return f"{first}\n… {human_bytes(left_out)} omitted …\n{file.read(_PART_BYTES).decode('utf-8', 'replace')}"
 
 
 def scrub(log: Path, secrets: Sequence[str]) -> None:

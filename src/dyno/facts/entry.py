@@ -8,7 +8,7 @@ import msgspec
 from dyno.facts.comparison import Basis
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
-from dyno.facts.load import COUNTED, LEVELS, LOADS
+from dyno.facts.load import Load
 from dyno.facts.rig import Peaks
 
 
@@ -78,8 +78,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str  # 't12': the anchor of its facts in a page
     series: str  # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
     kind: RowKind
-    load: dict[str, Scalar]  # as points.point has it: 'concurrency' → 64, 'input_len' → 512, 'dataset' → 'random'
-    axes: dict[str, float]  # of AXES, those that it has
+    load: Load
     verdict: Verdict
     label: str = ""  # the trial's whole name
     tool: str = ""  # who measured; '' of a table that doesn't say
@@ -119,21 +118,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
 
     @property
-    def axis(self) -> str:
-        """The axis of its load's level; '' where there is none."""
-        return next((name for name in LOADS if name in self.axes), "")
+    def axes(self) -> dict[str, float]:
+        return self.load.axes
 
     @property
-    def workload(self) -> dict[str, Scalar]:
-        """The load without its level."""
-        return self.beside(self.axis)
-
-    def beside(self, axis: str) -> dict[str, Scalar]:
-        """The load without what an axis has: entries that agree in it may be joined by a line."""
-        names = _NAMED_BY.get(axis, (axis,))
-        # How many were sent is the load where nothing paces them, and else only how long it took.
-        paced = axis == "requests" or any(name in self.axes for name in LEVELS)
-        return {k: v for k, v in self.load.items() if k not in names and not (paced and k in COUNTED)}
-
-
-_NAMED_BY = {"context": ("context", "input_len", "depth"), "requests": COUNTED}
+    def axis(self) -> str:
+        """The axis of its load's level; '' where there is none."""
+        return self.load.level[0] if self.load.level else ""

@@ -1,13 +1,14 @@
-"""A load: when the requests of a workload are sent. And of any result: which of its settings are the load, how they are
-put into words, and when two loads are the same."""
+"""A load: when the requests of a workload are sent (LoadSpec). And the load of any result, whoever measured it (Load):
+how much it asks for, how it reads, and when two are the same."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.numbers import count, setting
 from dyno.option import Option
 
 Scalar = str | int | float | bool  # value of a setting
@@ -17,32 +18,42 @@ class LoadSpec(msgspec.Struct, frozen=True):
     # None: no rate; each is sent as soon as a slot is free.
     request_rate_rps: Annotated[
         float | None,
-        Option("--request-rate", "RPS", "default: inf, no rate", above=0, most=1e7, unlimited=True,
-               note=" (or inf, for no rate)"),
+        Option("--request-rate", "RPS", "requests per second; inf: no rate (default: inf)", above=0, most=1e7,
+               unlimited=True, note=" (or inf, for no rate)"),
     ] = None  # fmt: skip
     burstiness: Annotated[  # None: constant gaps
         float | None,
-        Option("--burstiness", "B", "1: Poisson; other: gamma; inf: constant gaps", above=0,
-               note=" (inf: constant gaps)"),
+        Option("--burstiness", "B", "how irregular a rate is: 1 Poisson, other values gamma, inf constant gaps",
+               above=0, note=" (inf: constant gaps)"),
     ] = 1.0  # fmt: skip
     max_concurrency: Annotated[
-        int | None, Option("--max-concurrency", "N", "requests in flight at most", least=1, most=10_000_000)
+        int | None,
+        Option("--max-concurrency", "N", "most requests in flight at once (default: no limit)",
+               least=1, most=10_000_000),
+    ] = None  # fmt: skip
+    ramp: Annotated[
+        Literal["linear", "exponential"] | None,
+        Option("--ramp-up-strategy", help="raise the rate during the run (default: constant rate)"),
     ] = None
-    ramp: Annotated[Literal["linear", "exponential"] | None, Option("--ramp-up-strategy")] = None
-    ramp_start_rps: Annotated[float | None, Option("--ramp-up-start-rps", "RPS", most=1e7)] = None
-    ramp_end_rps: Annotated[float | None, Option("--ramp-up-end-rps", "RPS", above=0, most=1e7)] = None
+    ramp_start_rps: Annotated[
+        float | None, Option("--ramp-up-start-rps", "RPS", "first rate of a ramp", most=1e7)
+    ] = None  # fmt: skip
+    ramp_end_rps: Annotated[
+        float | None, Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7)
+    ] = None
     duration_s: Annotated[
         float | None,
-        Option("--duration", "S", "send for so long; what is in flight is finished", above=0, most=1e8,
-               note=" seconds"),
+        Option("--duration", "S",
+               "send for S seconds, then let open requests finish (default: until all prompts are sent)", above=0,
+               most=1e8, note=" seconds"),
     ] = None  # fmt: skip
     request_timeout_s: Annotated[
-        float, Option("--request-timeout-sec", "S", "default: 6 hours", above=0, most=1e8)
-    ] = 6 * 3600  # fmt: skip
+        float, Option("--request-timeout-sec", "S", "fail requests that take longer", above=0, most=1e8)
+    ] = 6 * 3600
     response_bytes_max: Annotated[
         int | None,
         Option("--max-response-bytes", "N",
-               "a longer answer fails (default: 1 MiB, and 8 KiB for each output token asked for)", least=1),
+               "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)", least=1),
     ] = None  # fmt: skip
     seed: int = 0
 
@@ -61,114 +72,220 @@ class LoadSpec(msgspec.Struct, frozen=True):
             self, request_rate_rps=None, ramp_start_rps=None, ramp_end_rps=None, max_concurrency=None, seed=0
         )
 
-    def words(self, rate: str, cap: str, neither: str, ramp: str = "ramp") -> str:
-        """In words. `rate` and `cap` are templates of its two limits."""
-        offered = rate.format(self.request_rate_rps) if self.request_rate_rps else ramp if self.ramp else ""
-        return offered + (cap.format(self.max_concurrency) if self.max_concurrency else "") or neither
+    @property
+    def words(self) -> str:
+        limits = {name: getattr(self, field) for field, name in LIMITS.items()}
+        limits["rate"] = limits["rate"] or self.ramp_end_rps
+        text = Load({name: value for name, value in limits.items() if value}).words
+        return f"{text} (ramp)" if self.ramp else text or "all at once"
 
     @property
     def slug(self) -> str:
         """For the name of a folder: r60c3."""
-        return self.words("r{:g}", "c{}", "all")
+        rate = f"r{self.request_rate_rps:g}" if self.request_rate_rps else "ramp" if self.ramp else ""
+        return rate + (f"c{self.max_concurrency}" if self.max_concurrency else "") or "all"
 
 
-# ---- the load of a row, whoever measured it: settings by their names ----
-
-Load = Mapping[str, Scalar]
+# ---- the load of a result: its settings by their names ----
 
 
 class Key(msgspec.Struct, frozen=True):
-    """How a setting of the load is put into words."""
+    """How a setting of the load reads."""
 
-    words: str = ""  # in a sentence; '': whole() alone names it
-    compared: str = ""  # above a comparison; '': the name and the value
-    levels: str = ""  # of several levels; '': as in a sentence
+    words: str = ""  # in a sentence; '': name and value
     title: str = ""  # of a column; '': the name
     unit: str = ""  # of a column
     axis: str = ""  # title of a chart's axis
     against: str = ""  # in a chart's title: 'Throughput against …'
 
 
-# Below `test`: of micro tests, and of tasks that measure quality.
+# In the order of words. Below `test`: of micro tests, and of tasks that measure quality.
 KEYS = {
-    "concurrency": Key("concurrency {}", "{} streams", axis="Concurrency (requests in flight)", against="concurrency"),
-    "rate": Key("{} requests/s", "{} requests/s offered", "{} requests/s offered", "offered", "req/s",
-                "Offered rate (requests/s)", "offered rate"),
+    "concurrency": Key("concurrency {}", axis="Concurrency (requests in flight)", against="concurrency"),
+    "rate": Key("{} requests/s", "offered", "req/s", "Offered rate (requests/s)", "offered rate"),
     "batch_size": Key("batch size {}", title="batch size", axis="Batch size (requests)", against="batch size"),
-    "num_prompts": Key("{} prompts", "{} requests at once", title="prompts"),
-    "completed": Key("{} requests"),
+    "num_prompts": Key("{} requests", title="requests"),
     "requests": Key("{} requests", axis="Requests sent", against="number of requests"),
-    "input_len": Key("{} in", "{} in", title="input", unit="tokens"),
+    "dataset": Key("{}"),
+    "input_len": Key("{} in", title="input", unit="tokens"),
     "context": Key("about {} in", axis="Context (tokens)", against="context length"),
-    "output_len": Key("{} out", "{} out", title="output", unit="tokens"),
-    "dataset": Key(compared="{}"),
-    "test": Key("{}", "{}"),
+    "output_len": Key("{} out", title="output", unit="tokens"),
+    "test": Key("{}"),
     "depth": Key("@ d{}"),
     "task": Key("{}"),
     "metric": Key("{}"),
     "filter": Key("{}"),
     "n_shot": Key("{}-shot", title="shots"),
+    "limit": Key(),
+    "--random-range-ratio": Key(),
+    "random_range_ratio": Key(),
 }  # fmt: skip
-_OTHER = Key()
+_ORDER = {name: i for i, name in enumerate(KEYS)}
+LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
 LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
 # What a chart may have on its horizontal axis. context: tokens of a prompt, and what is in the context before it.
 AXES = (*LEVELS, "context", "requests")
-COUNTED = ("num_prompts", "completed")  # the load where nothing paces requests, else only how long it took
+COUNTED = "num_prompts"  # the load where nothing paces requests, else only how long it took
 LENGTHS = ("input_len", "output_len")
-_TESTS = ("test", "depth", "task", "metric", "filter", "n_shot", "limit")
-_ARRIVALS = ("burstiness", "--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps")
-# Load and workload, in the order of words.
-LOAD = (*LEVELS, "num_prompts", *LENGTHS, "dataset", *_TESTS, "--random-range-ratio", "random_range_ratio")
-# Of a run of dyno's own also these, which other tools' files seldom tell alike.
-OWN = ("--random-prefix-len", "--dataset-path", *_ARRIVALS)
-# Rows that differ in one of these are not compared, and the order of words above a comparison.
-COMPARED = ("concurrency", "rate", "dataset", *LENGTHS, "batch_size", *_TESTS, "--random-prefix-len",
-            "--random-range-ratio", "--dataset-path", "--duration", *_ARRIVALS)  # fmt: skip
+LOAD = tuple(name for name in KEYS if name not in ("requests", "context"))  # as a result's settings name them
+# A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
+SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
+          "--ramp-up-start-rps", "--ramp-up-end-rps")  # fmt: skip
+_SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
-ONE_WORKLOAD = 0.05  # of rows that tell no workload, to be held for one
+ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one
 ONE_TEXT = 0.25  # two tokenizers count the same text by less differently
 COMPARABLE = 0.15  # under one load, so that the work is compared
 
 
-def words(load: Iterable[tuple[str, Scalar]]) -> str:
-    """A load in a sentence: 'concurrency 8, 512 in, 128 out'."""
-    parts = [KEYS[name].words.format(_value(value)) for name, value in load if name in KEYS]
-    parts = [re.sub(r"^1 (prompt|request)s$", r"1 \1", part) for part in parts if part]
-    return ", ".join(parts).replace(", @", " @")
+class Load(msgspec.Struct, frozen=True, eq=False):
+    """The workload and load of a result, as far as it is known. Two with the same settings are equal."""
+
+    settings: Mapping[str, Scalar] = {}
+    seldom: Mapping[str, Scalar] = {}  # of another tool's result, settings that its like seldom have
+    tool: str = ""  # each has its own word for made-up text
+    complete: bool = False  # a setting that isn't here was not set
+    unlimited: bool = False  # it says that there was no rate
+    input_tokens: float | None = None  # mean of the requests, as measured
+    output_tokens: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Load) and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.settings.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self.settings)
+
+    def get(self, name: str) -> Scalar | None:
+        return self.settings.get(name)
+
+    def number(self, name: str) -> float | None:
+        value = self.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def without(self, *names: str) -> "Load":
+        return Load({name: value for name, value in self.settings.items() if name not in names})
+
+    def only(self, names: Iterable[str]) -> "Load":
+        wanted = set(names)
+        return Load({name: value for name, value in self.settings.items() if name in wanted})
+
+    # ---- how much ----
+
+    @property
+    def paced(self) -> bool:
+        return any(name in self.settings for name in LEVELS)
+
+    @property
+    def level(self) -> tuple[str, float] | None:
+        """How much load, by what a sweep raises: ('concurrency', 8)."""
+        return next(((axis, value) for axis, value in self.axes.items() if axis in LOADS), None)
+
+    @property
+    def axes(self) -> dict[str, float]:
+        """Of AXES those that it has."""
+        axes = {name: self.number(name) for name in LEVELS}
+        prompt, prefix = self.number("input_len"), self.number("--random-prefix-len") or 0.0
+        if "test" in self.settings:
+            axes["context"] = self.number("depth") or 0.0
+        else:
+            axes["context"] = self.number("context") if prompt is None else prompt + prefix
+            axes["requests"] = None if self.paced else self.number(COUNTED)
+        return {name: value for name, value in axes.items() if value is not None}
+
+    @property
+    def workload(self) -> "Load":
+        """Without its level."""
+        return self.beside(self.level[0] if self.level else "")
+
+    def beside(self, axis: str) -> "Load":
+        """Without what an axis shows: results that agree in this may be joined by a line."""
+        return self.without(*_SHOWN_BY.get(axis, (axis,)), *([COUNTED] if self.paced else []))
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """A sort key: by workload, then by level."""
+        rest = [(k, str(v)) for k, v in self.settings.items() if k not in AXES and k != COUNTED]
+        return rest, [self.axes.get(name, math.inf) for name in AXES]
+
+    # ---- in words ----
+
+    @property
+    def words(self) -> str:
+        """'concurrency 8, 512 in, 128 out': without what goes without saying."""
+        silent = [COUNTED] if self.paced else []
+        if "input_len" in self.settings and self.get("dataset") == "random":
+            silent.append("dataset")
+        ordered = sorted(self.settings, key=lambda name: _ORDER.get(name, len(_ORDER)))
+        return ", ".join(_words(n, self.settings[n]) for n in ordered if n not in silent).replace(", @", " @")
+
+    @property
+    def level_words(self) -> str:
+        """'concurrency 8'; '' where there is none."""
+        return span(self.level[0], [self.level[1]]) if self.level else ""
+
+    # ---- the same ----
+
+    @property
+    def compared(self) -> "Load":
+        """What two loads must agree in."""
+        return Load({**self.without(*([COUNTED] if self.paced else [])).settings, **self.seldom})
+
+    def both(self, other: "Load") -> "Load":
+        """Of two that are compared, all that is known."""
+        return Load({**self.compared.settings, **other.compared.settings})
+
+    def same(self, other: "Load") -> bool:
+        return not any(self.conflicts(other))
+
+    def conflicts(self, other: "Load") -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
+        """The settings in which they differ. An unknown one conflicts with nothing."""
+        sure = self.complete and other.complete
+        one, two = self.compared.settings, other.compared.settings
+        for name in dict.fromkeys((*one, *two)):
+            x, y = one.get(name), two.get(name)
+            if name == "rate":  # an unlimited one is a known one
+                x, y = x or ("inf" if self.unlimited else None), y or ("inf" if other.unlimited else None)
+            if x != y and (sure or None not in (x, y)) and not (name == "dataset" and self.tool != other.tool):
+                yield name, x, y
+        read, other_read = self.input_tokens, other.input_tokens
+        if sure or ("input_len" in one and "input_len" in two) or not read or not other_read:
+            return
+        if not near(max(read, other_read), min(read, other_read), ONE_TEXT):
+            yield "tokens of a prompt", read, other_read
+
+    @property
+    def lengths_unknown(self) -> bool:
+        """Prompts of other lengths are then another load, and not a mistake."""
+        return not self.settings.keys() & {"dataset", "input_len"}
+
+    def same_prompts(self, other: "Load") -> bool:
+        """By their lengths. Answers that all have one length, and another one, were asked for so."""
+        x, y, out_x, out_y = self.input_tokens, other.input_tokens, self.output_tokens, other.output_tokens
+        if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
+            return x is None and y is None
+        whole = out_x is not None and out_y is not None and out_x.is_integer() and out_y.is_integer()
+        return not (whole and out_x != out_y)
 
 
-def whole(load: Load) -> str:
-    """All of a load, its dataset first: two that differ read differently."""
-    named = {k: v for k, v in load.items() if k != "dataset"}
-    rest = [f"{k.strip('-').replace('_', ' ').replace('-', ' ')} {v}" for k, v in named.items() if not words([(k, v)])]
-    return ", ".join(filter(None, [str(load.get("dataset", "")), words(named.items()), *rest]))
-
-
-def compared_words(load: Load) -> str:
-    """Above a comparison: '8 streams, random, 512 in, 128 out'."""
-    return ", ".join(_compared(name, _value(value)) for name, value in load.items()) or "no load told"
-
-
-def _compared(name: str, value: str) -> str:
-    if name == "concurrency" and value == "1":
-        return "1 stream"
-    template = KEYS.get(name, _OTHER).compared or f"{name.removeprefix('--').replace('_', ' ')} {{}}"
-    return template.format(value)
-
-
-def levels_words(axis: str, values: Iterable[float]) -> str:
+def span(axis: str, levels: Iterable[float]) -> str:
     """'concurrency 1 to 64'; '' where there are none."""
-    each = sorted(set(values))
-    if not each:
-        return ""
-    span = f"{each[0]:g}" if len(each) == 1 else f"{each[0]:g} to {each[-1]:g}"
-    return (KEYS[axis].levels or KEYS[axis].words).format(span)
+    each = [count(level) for level in sorted(set(levels))]
+    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}") if each else ""
 
 
-def _value(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _words(name: str, value: Scalar) -> str:
+    text = setting(value) if isinstance(value, str | bool) else count(value)
+    if name == "depth":  # as llama-bench writes it
+        text = text.replace(",", "")
+    if name.endswith("-path"):
+        text = text.rstrip("/").rpartition("/")[2]
+    template = KEYS.get(name, Key()).words or f"{name.strip('-').replace('_', ' ').replace('-', ' ')} {{}}"
+    return re.sub(r"^1 requests\b", "1 request", template.format(text))
 
 
 def plain(value: Scalar | None) -> Scalar | None:
@@ -179,20 +296,9 @@ def plain(value: Scalar | None) -> Scalar | None:
         number = float(value)
     except ValueError:
         return value
-    return None if number == math.inf else number
+    return None if number == math.inf else int(number) if number.is_integer() else number
 
 
 def near(length: float, other: float, share: float) -> bool:
     """Whether two mean lengths of prompts are of one load. `share`: of the other."""
     return abs(length - other) <= share * other
-
-
-def identity(load: Load) -> tuple[tuple[str, str], ...]:
-    """Equal for two loads with the same settings, in any order."""
-    return tuple(sorted((name, str(value)) for name, value in load.items()))
-
-
-def rank(load: Load, axes: Mapping[str, float]) -> tuple[object, ...]:
-    """A sort key: by workload, then by level."""
-    rest = [(k, str(v)) for k, v in load.items() if k not in AXES and k not in COUNTED]
-    return rest, [axes.get(name, math.inf) for name in AXES]

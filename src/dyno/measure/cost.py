@@ -9,7 +9,8 @@ import msgspec
 
 from dyno.facts.entry import Cost
 from dyno.facts.price import Price, PriceRule
-from dyno.units import many
+from dyno.numbers import many
+from dyno.numbers import price as given_price
 
 T = TypeVar("T")
 
@@ -205,5 +206,4 @@ def stated(chosen: Chosen, accelerator: str = "") -> str:
 
 
 def _money(value: float, price: Price) -> str:
-    whole, _, rest = f"{value:,.4f}".rstrip("0").partition(".")
-    return f"{whole}.{rest:0<2} {price.currency}"
+    return f"{given_price(value)} {price.currency}"

@@ -4,15 +4,15 @@ same workload and load. What else differs in a pair is what is compared."""
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from dyno.facts.imported import Figure, Row, Scalar
-from dyno.facts.load import COMPARED, LEVELS, ONE_TEXT, ONE_WORKLOAD, compared_words, near, plain
+from dyno.facts.imported import Figure, Row
+from dyno.facts.load import ONE_WORKLOAD, near, plain
 from dyno.facts.metric import SPEEDS
-from dyno.measure.points import input_each, point, same_model
+from dyno.measure.points import input_each, load_of, requests_of, same_model
 
 # What differs between repeats of one setting, or follows from the figures' own place.
 _PASSING = {
@@ -40,29 +40,6 @@ def passes(name: str) -> bool:
     return name in _PASSING or bool(_ONE_RUN.search(name))
 
 
-def key_of(row: Row) -> dict[str, Scalar]:
-    key = {name: value for name in COMPARED if (value := plain(row.setting(name))) is not None}
-    if key.get("burstiness") == 1:  # what every tool does by itself
-        del key["burstiness"]
-    paced = set(LEVELS) & key.keys()
-    if row.kind in ("serve", "throughput") and not paced and (count := requests_of(row)) is not None:
-        key["num_prompts"] = count  # all at once: their number is the load
-    return key
-
-
-def requests_of(row: Row) -> float | None:
-    """As many as were asked for; where that is unknown, as there were."""
-    if (asked := row.number("num_prompts")) is not None:
-        return asked
-    completed = row.get("completed")
-    return None if completed is None else completed + (row.get("failed") or 0)
-
-
-def load_words(row: Row) -> str:
-    """'8 streams, random, 512 in, 128 out'."""
-    return compared_words(key_of(row))
-
-
 def groups(rows: Sequence[Row]) -> list[Group]:
     """Repeats together."""
     by_identity: dict[tuple[object, ...], Group] = {}
@@ -80,36 +57,15 @@ def _identity(row: Row) -> tuple[object, ...]:
     return (row.kind, row.tool, *named, *settings)
 
 
-def conflicts(a: Row, b: Row) -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
-    """In workload and load. What a file lacks conflicts with nothing; a run of dyno's own has all."""
-    one, other = key_of(a), key_of(b)
-    sure = a.form == b.form == "run"
-    for name in (*COMPARED, "num_prompts"):
-        if name == "dataset" and a.tool != b.tool:  # each has its own word for made-up text
-            continue
-        x, y = one.get(name), other.get(name)
-        if name == "rate":  # an unlimited rate is a known one
-            x, y = x or (_unlimited(a) if y else None), y or (_unlimited(b) if x else None)
-        if x != y and (sure or (x is not None and y is not None)):
-            yield name, x, y
-    said = "input_len" in one and "input_len" in other
-    read, other_read = input_each(a), input_each(b)
-    if sure or said or not read or not other_read:
-        return
-    if not near(max(read, other_read), min(read, other_read), ONE_TEXT):
-        yield "tokens of a prompt", read, other_read
-
-
-def _unlimited(row: Row) -> str | None:
-    rate = row.setting("rate")
-    return "inf" if rate is not None and plain(rate) is None else None
-
-
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
     """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
     is the only one of its load goes with all that are equally like it."""
+    loads_a, loads_b = ([load_of(group[0]) for group in side] for side in (a, b))
     fits = {
-        (i, j): like for i, x in enumerate(a) for j, y in enumerate(b) if (like := _likeness(x[0], y[0])) is not None
+        (i, j): _likeness(x[0], y[0])
+        for i, x in enumerate(a)
+        for j, y in enumerate(b)
+        if x[0].kind == y[0].kind and loads_a[i].same(loads_b[j])
     }
     chosen: list[tuple[int, int]] = []
     torn: list[Group] = []
@@ -134,10 +90,8 @@ def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
     return [group for i, group in enumerate(groups) if i not in used]
 
 
-def _likeness(a: Row, b: Row) -> int | None:
-    """How many settings agree. None: not comparable."""
-    if a.kind != b.kind or any(conflicts(a, b)):
-        return None
+def _likeness(a: Row, b: Row) -> int:
+    """How many settings agree."""
     same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name))
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
@@ -157,7 +111,7 @@ def once(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if id(row) not in whole:
             continue
-        keys = [(row.kind, point(row), *speed) for speed in _near(row)]
+        keys = [(row.kind, load_of(row), *speed) for speed in _near(row)]
         nearby = dict.fromkeys(
             i for key in keys for file, some in places.get(key, {}).items() if file != row.file for i in some
         )

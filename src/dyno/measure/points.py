@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from dyno.facts.imported import Figure, Row, Scalar, place
-from dyno.facts.load import COMPARABLE, COUNTED, LEVELS, LOAD, identity, near
+from dyno.facts.load import COUNTED, LEVELS, LOAD, SELDOM, Load, plain
 from dyno.facts.setting import SETTINGS
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4}(?:\.\d{1,2})?)\s?[bB](?![A-Za-z0-9])")
@@ -112,15 +112,34 @@ ENGINE = tuple(
 )
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 
-Point = tuple[tuple[str, Scalar], ...]
+
+def load_of(row: Row) -> Load:
+    """As far as it is known. Where nothing paces requests, their number is the load."""
+    values = {name: plain(row.setting(name)) for name in (*LOAD, *SELDOM)}
+    if row.setting("burstiness") is not None and values["burstiness"] in (None, 1):  # 1 is every tool's default
+        values["burstiness"] = "inf" if values["burstiness"] is None else None
+    values["rate"] = rate = plain(finite_rate(row))
+    if values[COUNTED] is None and row.kind in ("serve", "throughput") and not any(values[n] for n in LEVELS):
+        values[COUNTED] = plain(requests_of(row))
+    known = {name: value for name, value in values.items() if value is not None}
+    own = row.form == "run"
+    return Load(
+        settings={name: value for name, value in known.items() if own or name not in SELDOM},
+        seldom={} if own else {name: value for name, value in known.items() if name in SELDOM},
+        tool=row.tool,
+        complete=own,
+        unlimited=rate is None and row.setting("rate") is not None,
+        input_tokens=input_each(row),
+        output_tokens=output_each(row),
+    )
 
 
-def point(row: Row) -> Point:
-    """The load, as far as it is known. Of a serving benchmark without one, the requests that it completed."""
-    load = {name: v for name in LOAD if (v := row.setting(name)) is not None and (name != "rate" or finite_rate(row))}
-    if row.kind == "serve" and not load.keys() & {*LEVELS, "num_prompts"} and (done := row.get("completed")):
-        load["completed"] = done
-    return tuple(load.items())
+def requests_of(row: Row) -> float | None:
+    """As many as were asked for; where that is unknown, as there were."""
+    if (asked := row.number(COUNTED)) is not None:
+        return asked
+    completed = row.get("completed")
+    return None if completed is None else completed + (row.get("failed") or 0)
 
 
 def finite_rate(row: Row) -> float | None:
@@ -156,63 +175,43 @@ def settings(row: Row) -> dict[str, Scalar]:
 def key(row: Row) -> tuple[object, ...]:
     """Rows with the same one differ by their load alone, as far as it is known."""
     section = row.section if row.form == "block" else ""
-    return (row.file, row.kind, row.tool, row.form, row.table, identity(settings(row)), section)
-
-
-def level(row: Row) -> tuple[str, float] | None:
-    """How much load there was, by what a sweep raises."""
-    for name in LEVELS:
-        value = finite_rate(row) if name == "rate" else row.number(name)
-        if value is not None:
-            return name, value
-    if row.kind == "serve" and (done := row.number("num_prompts") or row.get("completed")):
-        return "requests", done
-    return None
+    return (
+        row.file,
+        row.kind,
+        row.tool,
+        row.form,
+        row.table,
+        frozenset(settings(row).items()),
+        section,
+    )
 
 
 def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows of the same thing under rising load."""
     out: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in rows:
-        if (its_level := level(row)) is not None:
-            name, value = its_level
-            rest = tuple((k, v) for k, v in point(row) if k not in (name, *COUNTED))
-            out.setdefault((*key(row), name, rest), {}).setdefault(value, row)
+        load = load_of(row)
+        if load.level is not None:
+            axis, amount = load.level
+            out.setdefault((*key(row), axis, load.workload), {}).setdefault(amount, row)
     return [[by_level[v] for v in sorted(by_level)] for by_level in out.values() if len(by_level) > 1]
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows under the same load, as far as it is known."""
-    groups: dict[tuple[str, Point], list[Row]] = {}
+    groups: dict[tuple[str, Load], list[tuple[Load, Row]]] = {}
     for row in rows:
-        if load := point(row):
-            groups.setdefault((row.kind, load), []).append(row)
-    parts = (_by_prompts(group) if unsaid(load) else [group] for (_, load), group in groups.items())
-    return [part for some in parts for part in some if len(part) > 1]
-
-
-def unsaid(load: Point) -> bool:
-    """The dataset is unknown: prompts of other lengths are then another load, and not a mistake."""
-    return not any(name in ("dataset", "input_len") for name, _ in load)
-
-
-def _by_prompts(group: list[Row]) -> list[list[Row]]:
-    parts: list[list[Row]] = []
-    for row in sorted(group, key=lambda r: input_each(r) or 0.0):
-        if parts and alike_prompts(parts[-1][0], row):
-            parts[-1].append(row)
-        else:
-            parts.append([row])
-    return parts
-
-
-def alike_prompts(a: Row, b: Row) -> bool:
-    """By their lengths. Answers that all have one length, and another one, were asked for so."""
-    x, y, out_x, out_y = input_each(a), input_each(b), output_each(a), output_each(b)
-    if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
-        return x is None and y is None
-    whole = out_x is not None and out_y is not None and out_x.is_integer() and out_y.is_integer()
-    return not (whole and out_x != out_y)
+        if load := load_of(row):
+            groups.setdefault((row.kind, load), []).append((load, row))
+    parts: list[list[tuple[Load, Row]]] = []
+    for group in groups.values():
+        split = group[0][0].lengths_unknown
+        begin = len(parts)
+        for load, row in sorted(group, key=lambda pair: pair[0].input_tokens or 0.0) if split else group:
+            if len(parts) == begin or (split and not parts[-1][0][0].same_prompts(load)):
+                parts.append([])
+            parts[-1].append((load, row))
+    return [[row for _, row in part] for part in parts if len(part) > 1]
 
 
 # ---- figures with their rounding ----
@@ -252,7 +251,7 @@ def sent(row: Row) -> tuple[float, str] | None:
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
         return done + failed, ""
-    if (asked := row.number("num_prompts")) is None:
+    if (asked := row.number(COUNTED)) is None:
         return None
     sources = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
     return asked, sources.get(row.settings["num_prompts"].by, "the command")

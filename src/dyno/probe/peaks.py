@@ -16,9 +16,9 @@ import msgspec
 from dyno import files
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Peaks, Rig
+from dyno.numbers import human_bytes, percent
 from dyno.probe import accelerator_test, datasheets, host
 from dyno.probe.software import ask, last_json
-from dyno.units import human_bytes
 
 T = TypeVar("T")
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
@@ -231,7 +231,7 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
     lost = max(tested.given, 0.1) if disturbed else 1.0  # to the others: too low a peak would void what is sound
     by_size = {size: rate / lost for size, rate in sorted(tested.bandwidth_by_size.items())}
     largest = max(by_size)
-    others = f"; corrected for the {1 - tested.given:.0%} of CPU time that other processes took" if disturbed else ""
+    others = f"; corrected for {percent(1 - tested.given)} of CPU time used by other processes" if disturbed else ""
     return Peaks(
         name=f"{rig.cpu}, {rig.cores} core{'' if rig.cores == 1 else 's'}",
         count=1,

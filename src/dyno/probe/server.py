@@ -1,10 +1,13 @@
 """What a running server reports about itself: its models, version, limits, quantization, cache."""
 
+import contextlib
+import json
 import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dyno import files
 from dyno.errors import TargetError
 from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
@@ -12,6 +15,7 @@ from dyno.transport import DIRECT, Transport
 
 _MODELS_MAX = 1000  # of a list: a gateway's has hundreds
 _SAME = {"models_listed": "list of models", "max_model_len": "context", "version": "version"}  # in all replicas
+_MESSAGE = ("error", "message", "detail")  # keys of an error, by the habits of several servers
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
@@ -200,6 +204,7 @@ class Attempt(NamedTuple):
     completed: bool
     problem: str  # in words, where it wasn't
     settled: bool = False  # waiting won't change that
+    status: int = 0  # HTTP's; 0: no answer
 
 
 def attempt(
@@ -212,11 +217,18 @@ def attempt(
         return Attempt(False, str(e))
     finally:
         client.close()
-    return Attempt(
-        status == 200 and not _complains(answer),
-        CONTROL.sub(" ", f"it answers {status}: {str(answer)[:300]}"),
-        status in (400, 401, 403, 404, 405, 422),
-    )
+    problem = CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}")
+    return Attempt(status == 200 and not _complains(answer), problem, status in (400, 401, 403, 404, 405, 422), status)
+
+
+def _complaint(answer: Any) -> str:
+    """The message of a server's JSON error, or of the first event of a stream; else all that it answers."""
+    if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
+        with contextlib.suppress(*files.BROKEN):
+            answer = json.loads(event[1])
+    while isinstance(answer, dict) and (inner := next(filter(None, map(answer.get, _MESSAGE)), None)):
+        answer = inner
+    return str(answer)
 
 
 def _complains(answer: Any) -> bool:

@@ -5,8 +5,9 @@ from textwrap import wrap
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
-from dyno.facts.load import compared_words
+from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
+from dyno.numbers import change, change_interval, count, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import markdown, terminal, text_table
 
@@ -61,7 +62,7 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
 
 def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Iterator[str]:
     """`elsewhere`: findings that are told once for all."""
-    title = compared_words(p.load)
+    title = Load(p.load).words or "unknown load"
     yield f"### {title}" if as_markdown else title
     yield ""
     for name, side in (("A", p.a), ("B", p.b)):
@@ -108,7 +109,9 @@ def _item(line: str, as_markdown: bool) -> list[str]:
 
 
 def _side(side: Side) -> str:
-    counted = [f"{n:,} {word}" for n, word in ((side.completed, "completed"), (side.failed, "failed")) if n is not None]
+    counted = [
+        f"{count(n)} {word}" for n, word in ((side.completed, "completed"), (side.failed, "failed")) if n is not None
+    ]
     runs = f"{len(side.rows)} runs" if len(side.rows) > 1 else "1 run"
     return ", ".join([*([side.label] if side.label else []), *counted, runs])
 
@@ -119,41 +122,11 @@ def _row(d: Difference) -> list[str]:
         words(d.metric) + unit,
         number(d.a.value),
         number(d.b.value),
-        _percent(d.change) if d.change is not None else "-",
-        _span(d),
-        _share(d.smallest),
+        change(d.change),
+        change_interval(d.low, d.high),
+        percent(d.smallest),
         d.word,
     ]
-
-
-def number(value: float) -> str:
-    return (
-        f"{value:,.0f}"
-        if abs(value) >= 10_000 or value == 0
-        else f"{value:,.1f}"
-        if abs(value) >= 100
-        else f"{value:.2f}"
-    )
-
-
-def _span(d: Difference) -> str:
-    return "-" if d.low is None or d.high is None else f"{_percent(d.low)[:-2]} to {_percent(d.high)}"
-
-
-def _percent(share: float | None) -> str:
-    if share is None:
-        return "-"
-    return ">1000 %" if share > 10 else f"{100 * share:+.{_digits(share)}f} %"
-
-
-def _share(share: float | None) -> str:
-    if share is None:
-        return "-"
-    return ">1000 %" if share > 10 else f"{100 * share:.{_digits(share)}f} %"
-
-
-def _digits(share: float) -> int:
-    return 1 if abs(share) < 1 else 0
 
 
 def sentences(p: Pairing) -> Iterator[str]:
@@ -167,10 +140,10 @@ def sentences(p: Pairing) -> Iterator[str]:
     if perhaps := [f"{_said(d)} {d.word[8:]}" for d in p.differences if d.word.startswith("perhaps ")]:
         yield f"Perhaps: {', '.join(perhaps)}. Of {len(p.differences)} figures one may lie so by chance alone."
     measured = [d for d in p.differences if d.smallest is not None]
-    same = [f"{words(d.metric)} ({_share(d.smallest)} and more would have been seen)"
+    same = [f"{words(d.metric)} ({percent(d.smallest)} and more would have been seen)"
             for d in measured if d.word == "no difference seen"]  # fmt: skip
     yield from [f"No difference seen: {', '.join(same)}."] if same else []
-    unclear = [f"{words(d.metric)} {_percent(d.change)} (could have shown {_share(d.smallest)} and more; {_more(d)})"
+    unclear = [f"{words(d.metric)} {change(d.change)} (could have shown {percent(d.smallest)} and more; {_more(d)})"
                for d in measured if d.word == "can't tell"]  # fmt: skip
     yield from [f"Can't tell: {', '.join(unclear)}."] if unclear else []
     yield from _unknown(p)
@@ -188,15 +161,15 @@ def _unknown(p: Pairing) -> Iterator[str]:
         if d.word == "not known how sure":
             unknown.setdefault(d.why, []).append(d)
     for why, differences in unknown.items():
-        listed = ", ".join(f"{words(d.metric)} {_percent(d.change)}" for d in differences)
+        listed = ", ".join(f"{words(d.metric)} {change(d.change)}" for d in differences)
         yield f"Not known how sure: {listed}: {why}."
     for why in dict.fromkeys(x.why for x in p.left_out):
         yield f"Left out, {why}: {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
 
 
 def _said(d: Difference) -> str:
-    interval = "" if d.low is None else f" (95 %: {_span(d)})"
-    return f"{words(d.metric)} {_percent(d.change)}{interval}"
+    interval = "" if d.low is None else f" (95 %: {change_interval(d.low, d.high)})"
+    return f"{words(d.metric)} {change(d.change)}{interval}"
 
 
 def _how(differences: Sequence[Difference]) -> str:
@@ -207,7 +180,7 @@ def _how(differences: Sequence[Difference]) -> str:
 def _more(d: Difference) -> str:
     ways = []
     if d.more_requests:
-        ways.append(f"about {_rounded(d.more_requests):,} more requests of each")
+        ways.append(f"about {count(_rounded(d.more_requests))} more requests of each")
     if d.more_repeats:
         ways.append(f"{d.more_repeats} more repeat{'s' * (d.more_repeats > 1)} of each")
     if not ways:

@@ -3,7 +3,8 @@
 from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import Scalar
 from dyno.facts.report import Report
-from dyno.report.table import csv_text, decimals
+from dyno.numbers import decimals
+from dyno.report.table import csv_text
 from dyno.visible import one_line
 
 _COST = ("hour", "per_million_input", "per_million_output", "per_million_total", "per_thousand_requests",
@@ -19,7 +20,7 @@ def csv(report: Report) -> str:
 
 def _columns(report: Report) -> list[str]:
     """In a fixed order: what it is, how it went, then figures as they come."""
-    loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load)
+    loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load.settings)
     settings = dict.fromkeys(f"setting.{name}" for e in report.entries for name in e.settings)
     names = (name for e in report.entries for name in e.figures if name not in _SUMS)
     figures = dict.fromkeys(f"{name}{end}" for name in names for end in _ENDS)
@@ -44,7 +45,7 @@ def _line(e: Entry) -> dict[str, str]:
         "accelerators": e.accelerators, "machine_accelerators": e.machine, "power_w": e.power_w,
         "joules_per_token": e.joules_per_token, "at": " ".join(e.locations),
     }  # fmt: skip
-    held |= {f"load.{name}": value for name, value in e.load.items()}
+    held |= {f"load.{name}": value for name, value in e.load.settings.items()}
     held |= {f"setting.{name}": value for name, value in e.settings.items()}
     if e.memory is not None:
         held |= {"memory_after_load_bytes": e.memory.after_load_bytes, "memory_peak_bytes": e.memory.peak_bytes}

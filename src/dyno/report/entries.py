@@ -11,7 +11,6 @@ from dyno.facts.comparison import Estimate
 from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.imported import Row, RowKind
-from dyno.facts.load import rank
 from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
@@ -46,7 +45,7 @@ def entries(
     ranked = sorted(_together(all_groups, series, loads), key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
     by_file = _by_file([*findings, *doubts], rows)
     return [
-        _entry(Entry(f"t{i}", name, group[0].kind, loads.load(group[0]), loads.axes(group[0]), "void", rows=group),
+        _entry(Entry(f"t{i}", name, group[0].kind, loads.load(group[0]), "void", rows=group),
                _findings(name, group, by_file), rules, detail)
         for i, (name, group) in enumerate(ranked, 1)
     ]  # fmt: skip
@@ -68,7 +67,7 @@ def _together(all_groups: Sequence[Group], series: Sequence[str], loads: Loads) 
 
 
 def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
-    return row.kind, *rank(loads.load(row), loads.axes(row))
+    return row.kind, *loads.load(row).rank
 
 
 # ---- findings ----
@@ -204,7 +203,7 @@ def _entry(
 def _priced(entry: Entry, chosen: Chosen) -> Entry:
     machine = chosen.price.machine_accelerators
     entry = msgspec.structs.replace(entry, machine=entry.machine if machine is None else machine)
-    done = rates(entry.value, str(entry.load.get("test", "")))
+    done = rates(entry.value, str(entry.load.get("test") or ""))
     paid = cost(chosen, done, entry.accelerators, entry.machine, entry.power_w, entry.joules_per_token)
     return msgspec.structs.replace(entry, cost=paid, price=stated(chosen, entry.accelerator))
 

@@ -7,11 +7,13 @@ Two results with one name and one load are repeats of each other. Any other resu
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from dyno.facts.imported import Row, Scalar
-from dyno.facts.load import LEVELS, LOAD, ONE_WORKLOAD, OWN, identity, near
+from dyno.facts.load import LOAD, ONE_WORKLOAD, Load, near, plain
 from dyno.facts.study import short
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, finite_rate, input_each, named, point, subject
+from dyno.measure.points import ASIDE, ENGINE, input_each, load_of, named, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
@@ -40,38 +42,12 @@ class Loads:
         self._asked = {m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)}
         self._lengths = _alike(means - self._asked.keys())
 
-    def load(self, row: Row) -> dict[str, Scalar]:
-        """As points.point has it, and the length of prompts where that is all that is known of them."""
-        load = dict(point(row))
-        if row.form == "run":  # which has all of it
-            load |= {name: short(value) for name in OWN if (value := row.setting(name)) is not None}
+    def load(self, row: Row) -> Load:
+        """With the length of prompts where that is all that is known of them."""
+        load, length = load_of(row), self._length(row)
         if (asked := self._asked.get(_mean_length(row) or -1.0)) is not None:
-            return load | {"input_len": int(asked) if asked.is_integer() else asked}
-        length = self._length(row)
-        return load if length is None else load | {"context": length}
-
-    def axes(self, row: Row) -> dict[str, float]:
-        """Of facts.load.AXES those that it has."""
-        known: dict[str, float | None] = {
-            "concurrency": row.number("concurrency"),
-            "rate": finite_rate(row),
-            "batch_size": row.number("batch_size"),
-            "context": self._context(row),
-        }
-        axes = {name: value for name, value in known.items() if value is not None}
-        if row.kind in ("serve", "throughput") and not axes.keys() & set(LEVELS):
-            count = row.number("num_prompts") or row.get("completed")
-            if count is not None:
-                axes["requests"] = count
-        return axes
-
-    def _context(self, row: Row) -> float | None:
-        """Tokens of a prompt, as it was asked for; of a micro test, what is there before it."""
-        if row.kind == "micro":
-            return row.number("depth") or 0.0
-        if (length := row.number("input_len")) is not None:
-            return length + (row.number("--random-prefix-len") or 0.0)
-        return self._asked.get(_mean_length(row) or -1.0, self._length(row))
+            return replace(load, settings={**load.settings, "input_len": plain(asked) or 0})
+        return load if length is None else replace(load, settings={**load.settings, "context": length})
 
     def _length(self, row: Row) -> float | None:
         # Where all prompts are alike, their length says nothing of the load.
@@ -81,7 +57,7 @@ class Loads:
 
     def key(self, row: Row) -> tuple[object, ...]:
         """The same for results of one kind, tool and load."""
-        return (row.kind, row.tool, *identity(self.load(row)))
+        return row.kind, row.tool, self.load(row)
 
 
 def _mean_length(row: Row) -> float | None:
@@ -154,8 +130,9 @@ def _file_name(row: Row) -> str:
 
 def _parts(row: Row, words: str, loads: Loads) -> list[str]:
     """Words without what is of one run alone, and without the load's own numbers: h100-c8-run2.json → h100."""
-    load = [v for v in loads.load(row).values() if isinstance(v, int | float) and not isinstance(v, bool)]
-    numbers = {f"{v:g}" for v in (*loads.axes(row).values(), *load)}
+    load = loads.load(row)
+    numbers = {f"{v:g}" for name in load.settings if (v := load.number(name)) is not None}
+    numbers |= {f"{v:g}" for v in load.axes.values()}
     parts = re.split(r"[^A-Za-z0-9.+]+", re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words))
     return [
         p

@@ -11,11 +11,11 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry
-from dyno.facts.load import identity, whole
-from dyno.facts.load import words as in_words
+from dyno.facts.load import COUNTED, Load
 from dyno.facts.metric import STEMS, THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
+from dyno.numbers import count, number, percent
 
 FEW = 0.01  # of the requests may have failed
 ALIKE = 0.02  # of a throughput: as good as the same
@@ -118,13 +118,12 @@ def latency(entry: Entry, name: str) -> float | None:
 
 def limit_words(limits: Limits) -> str:
     """'p99 TTFT ≤ 500 ms'."""
-    return " and ".join(f"{words(name)} ≤ {limit:g} ms" for name, limit in limits.items())
+    return " and ".join(f"{words(name)} ≤ {count(limit)} ms" for name, limit in limits.items())
 
 
 def level(entry: Entry) -> str:
     """In words: 'concurrency 8'."""
-    return in_words([("num_prompts" if entry.axis == "requests" else entry.axis, entry.axes[entry.axis])]
-                    if entry.axis else [])  # fmt: skip
+    return entry.load.level_words
 
 
 # ---- the best load ----
@@ -138,15 +137,15 @@ class _Candidate(NamedTuple):
 
 def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
     """Of each series and workload the load with the most output. No limits: at any latency."""
-    groups: dict[tuple[str, str, str], list[_Candidate]] = {}
+    groups: dict[tuple[str, str, Load], list[_Candidate]] = {}
     for entry in entries:
         if entry.kind not in SMALL:
-            key = (entry.series, entry.kind, whole(entry.workload))
+            key = (entry.series, entry.kind, entry.load.workload)
             groups.setdefault(key, []).append(_candidate(entry, limits))
     out = []
     for (series, kind, load), candidates in groups.items():
         chosen = _fastest([c.entry for c in candidates if not c.why])
-        named = ", ".join(filter(None, [load, "" if kind == "serve" else f"offline {kind}"]))
+        named = ", ".join(filter(None, [load.words, "" if kind == "serve" else f"offline {kind}"]))
         silent = any(c.why == "silent" for c in candidates)
         why = "" if chosen is not None and not silent else _why(candidates, limits, chosen is not None)
         out.append(Best(series, named, chosen.id if chosen is not None else None, why))
@@ -180,8 +179,8 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
 def failed_share(entry: Entry) -> float:
     """Of the requests that were sent; by what was asked for where failures are unknown."""
     done, failed = entry.completed, entry.failed
-    asked = entry.load.get("num_prompts", entry.settings.get("num_prompts"))
-    if failed is None and done is not None and isinstance(asked, int | float) and not isinstance(asked, bool):
+    asked = entry.load.number(COUNTED)
+    if failed is None and done is not None and asked is not None:
         failed = max(asked * entry.repeats - done, 0.0)
     sent = (done or 0.0) + (failed or 0.0)
     return (failed or 0.0) / sent if sent else 0.0
@@ -202,13 +201,15 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
     if slow and not chosen:
         near = min(slow, key=lambda c: c.missed).entry
         values = [(words(name), latency(near, name), limit) for name, limit in limits.items()]
-        over = [f"{what} {v:,.4g} ms, {limit:,.4g} allowed" for what, v, limit in values if v is not None and v > limit]
+        over = [
+            f"{what} {number(v)} ms, {count(limit)} allowed" for what, v, limit in values if v is not None and v > limit
+        ]
         out.append(f"Nearest: {level(near)} with {', '.join(over)}")
     latencies = " or ".join(words(name) for name in limits)
     reasons = {
         "silent": f"no {latencies} told at {{}}",
         "void": "void at {}",
-        "requests": f"over {FEW:.0%} of the requests failed at {{}}",
+        "requests": f"over {percent(FEW)} of the requests failed at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput told at {}",
     }
@@ -238,7 +239,7 @@ class Contest(msgspec.Struct):
 
     @property
     def lower(self) -> bool:
-        return better(self.metric, str(self.entries[0].load.get("metric", ""))) == "lower"
+        return better(self.metric, str(self.entries[0].load.get("metric") or "")) == "lower"
 
     def value(self, e: Entry) -> float:
         return e.value(self.metric) or 0.0
@@ -260,15 +261,15 @@ BySeries = dict[str, list[Entry]]
 def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
     """One that was measured under more loads than another has no right to its best of these. A target leaves out what
     misses it, and doesn't change which loads are shared."""
-    families: dict[tuple[str, str, str], BySeries] = {}
+    families: dict[tuple[str, Load, str], BySeries] = {}
     for e in entries:
         if e.axis and e.kind not in SMALL and counts(e, {}):
-            families.setdefault((e.kind, whole(e.workload), e.axis), {}).setdefault(e.series, []).append(e)
-    for (kind, about, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1])):
+            families.setdefault((e.kind, e.load.workload, e.axis), {}).setdefault(e.series, []).append(e)
+    for (kind, load, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1].words)):
         shared = _sharing(family, axis)
         able = {name: [e for e in some if counts(e, limits)] for name, some in shared.items()}
         able = {name: some for name, some in able.items() if some}
-        contest = _contest(kind, about, able, axis) if len(able) > 1 else None
+        contest = _contest(kind, load.words, able, axis) if len(able) > 1 else None
         if contest is not None:
             contest.left_out = [name for name in family if name not in able]
             contest.partial = len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
@@ -340,9 +341,9 @@ def small_contests(entries: Sequence[Entry]) -> Iterator[Contest]:
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
         if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:
-            groups.setdefault((e.kind, e.tool, *identity(e.load)), []).append(e)
+            groups.setdefault((e.kind, e.tool, e.load), []).append(e)
     for some in groups.values():
-        contest = Contest(SMALL[some[0].kind], some[0].kind, whole(some[0].load), some)
+        contest = Contest(SMALL[some[0].kind], some[0].kind, some[0].load.words, some)
         contest.entries = list({e.series: e for e in reversed(contest.ranked)}.values())  # of a series, its best
         if len(contest.entries) > 1:
             yield contest

@@ -14,9 +14,9 @@ import msgspec
 
 from dyno import files
 from dyno.errors import StoreError, UsageError
+from dyno.numbers import human_bytes
 from dyno.store.run import UNSCRUBBED, Run, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
-from dyno.units import human_bytes
 
 _LEVEL = 9
 # May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.

@@ -50,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
     rig: Rig
+    test_requests: int = 0  # sent before the load to see that the server answers; in no figure
     cache_emptied: bool | None = None  # right before the load; None: not tried
     place: Place | None = None  # in a study
     model: ModelShape | None = None  # from its files; None: they aren't here

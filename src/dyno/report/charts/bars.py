@@ -9,7 +9,7 @@ from dyno.facts.entry import Entry, Number
 from dyno.facts.metric import THROUGHPUTS, metric
 from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
-from dyno.report.charts.base import Drawing, LoadItems, Row, Select, tips
+from dyno.report.charts.base import Drawing, Row, Select, Workload, tips
 from dyno.report.charts.latency import NAMES
 from dyno.report.charts.throughput import letters
 from dyno.report.charts.vega import expr, let, unit, when
@@ -72,7 +72,7 @@ def figures(entry: Entry) -> dict[str, Number]:
 
 
 def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    groups: dict[LoadItems, list[Entry]] = {}
+    groups: dict[Workload, list[Entry]] = {}
     for entry in entries:
         if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
             groups.setdefault(base.workload(entry, ""), []).append(entry)
@@ -131,7 +131,7 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         speed = entry.figures.get("speed")
         if entry.kind == "micro" and (speed or entry.failure):
             kind = letters(entry) if letters(entry) in TESTS else "other"
-            row = base.entry_row(entry) | {"kind": kind, "test": base.load_words(entry.load.items())}
+            row = base.entry_row(entry) | {"kind": kind, "test": entry.load.words}
             put_value(row, speed, (speed.deviation or None) if speed else None)
             rows.append(row)
     if all("why" in row for row in rows):
@@ -158,8 +158,8 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         score = entry.figures.get("score")
         if entry.kind == "quality" and (score or entry.failure):
             # Accuracies and perplexities don't share an axis.
-            name = ", ".join(str(entry.load[k]) for k in ("metric", "filter") if k in entry.load) or "score"
-            task = base.load_words((k, v) for k, v in entry.load.items() if k not in ("metric", "filter"))
+            name = entry.load.only(("metric", "filter")).words or "score"
+            task = entry.load.without("metric", "filter").words
             row = base.entry_row(entry) | {"metric": metrics.setdefault(name, len(metrics)), "task": task}
             put_value(row, score, entry.value("stderr"))
             if score and "low" in row:

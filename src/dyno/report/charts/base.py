@@ -12,9 +12,10 @@ import altair as alt
 import msgspec
 
 from dyno.facts.entry import Entry, Number
-from dyno.facts.imported import Scalar
-from dyno.facts.load import whole
+from dyno.facts.imported import RowKind
+from dyno.facts.load import Load
 from dyno.facts.report import DATA, Chart
+from dyno.numbers import many
 from dyno.report.charts import vega
 from dyno.report.charts.vega import constant, expr, let, tip, when
 from dyno.report.look import PALETTE, Look, theme
@@ -25,7 +26,7 @@ KINDS = {"serve": "serving", "throughput": "offline", "latency": "offline batch"
 
 T = TypeVar("T")
 Row = dict[str, Any]
-LoadItems = tuple[tuple[str, Scalar], ...]
+Workload = tuple[RowKind, Load]
 
 
 class Select(msgspec.Struct, frozen=True):
@@ -199,21 +200,18 @@ REQUESTS = let(
 # ---- workloads: what stays the same along a line ----
 
 
-def workload(entry: Entry, axis: str) -> LoadItems:
+def workload(entry: Entry, axis: str) -> Workload:
     """The load without what the axis shows. Points of two workloads are never on one line."""
-    return (("kind", entry.kind), *entry.beside(axis).items())
+    return entry.kind, entry.load.beside(axis)
 
 
-def load_words(load: Iterable[tuple[str, Scalar]]) -> str:
-    """In words, and all of it: two workloads must not read alike."""
-    rest = dict(load)
-    kind = rest.pop("kind", "")
-    return whole(rest) or KINDS.get(str(kind), "") or "one workload"
+def load_words(kind: RowKind, load: Load) -> str:
+    return load.words or KINDS.get(kind, "") or "one workload"
 
 
-def several_words(loads: Iterable[LoadItems]) -> dict[int, str]:
+def several_words(loads: Iterable[Workload]) -> dict[int, str]:
     """Numbered, each different from the others."""
-    words = [(load_words(load), KINDS[str(dict(load)["kind"])]) for load in loads]
+    words = [(load_words(kind, load), KINDS[kind]) for kind, load in loads]
     texts = [text for text, _ in words]
     return {i: f"{text} ({kind})" if texts.count(text) > 1 else text for i, (text, kind) in enumerate(words)}
 
@@ -221,7 +219,7 @@ def several_words(loads: Iterable[LoadItems]) -> dict[int, str]:
 def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
     """The select of a workload, at first that with most entries, and a row for each entry, with its load in `field`.
     None where there is no result, or no workload was measured at so many loads."""
-    groups: dict[LoadItems, list[Entry]] = {}
+    groups: dict[Workload, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(workload(entry, axis), []).append(entry)
     enough = any(len({e.axes[axis] for e in group}) >= least for group in groups.values())
@@ -248,7 +246,7 @@ class OneTrial:
     def add_to(self, drawing: Drawing, *subtitle: str) -> None:
         """Let a reader select one, at first that with most requests, and show its verdict and failures."""
         first = max(enumerate(self.entries), key=lambda pair: (pair[1].completed or 0.0, -pair[0]))[0]
-        words = {i: e.label or f"{e.series}: {load_words(e.load.items())}" for i, e in enumerate(self.entries)}
+        words = {i: e.label or f"{e.series}: {e.load.words}" for i, e in enumerate(self.entries)}
         drawing.selects = [Select("trial", "Trial", words, first)]
         drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]
         drawing.params.append(constant("trial_signs", [_signs(e) for e in self.entries]))
@@ -258,5 +256,5 @@ class OneTrial:
 
 def _signs(entry: Entry) -> str:
     signs = [f"verdict: {entry.verdict}"] if entry.verdict != "sound" else []
-    signs += [f"{entry.failed:,.0f} requests failed"] if entry.failed else []
+    signs += [f"{many(entry.failed, 'request')} failed"] if entry.failed else []
     return ", ".join(signs) or "sound"

@@ -11,6 +11,7 @@ from dyno.facts.load import AXES, COUNTED
 from dyno.facts.metric import STEMS, definition, meanings
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Chart
+from dyno.numbers import count
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.base import Drawing, Row, Select
@@ -108,7 +109,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         "Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. Further "
         "left is better. Failed requests are not in it."
     )
-    drawing.about += f" {len(drawn):,} of {len(lines):,} lines are kept." if len(drawn) < len(lines) else ""
+    drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are kept." if len(drawn) < len(lines) else ""
     seen = [row["latency"] for row in rows]
     drawing.selects = [
         Select("latency", "Latency", {k: text for k, text in latencies.words.items() if k in seen}, seen[0]),
@@ -141,6 +142,6 @@ def _lines(drawing: Drawing) -> list[Any]:
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
     """Loads in words, and the number of each entry's. Series can be compared under the same one."""
-    loads = {e.id: (("kind", e.kind), *((k, v) for k, v in e.load.items() if k not in COUNTED)) for e in entries}
+    loads = {e.id: (e.kind, e.load.without(COUNTED)) for e in entries}
     numbers = {load: i for i, load in enumerate(dict.fromkeys(loads.values()))}
-    return {i: base.load_words(load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}
+    return {i: base.load_words(*load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}

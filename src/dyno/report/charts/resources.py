@@ -99,7 +99,7 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
                 most[key] = (value, entry)
     rows: list[Row] = []
     for (holder, what, _), (value, entry) in most.items():
-        load = base.load_words([("kind", entry.kind), *entry.load.items()])
+        load = base.load_words(entry.kind, entry.load)
         row = {"of": holder, "what": WHAT[what], "y": base.short(value / 2**30), "load": load}
         rows.append(base.entry_row(entry) | row)
     if not rows:

@@ -6,8 +6,9 @@ from typing import Any
 import altair as alt
 
 from dyno.facts.entry import Entry, Position
-from dyno.facts.load import AXES
+from dyno.facts.load import AXES, COUNTED
 from dyno.facts.report import Chart
+from dyno.numbers import number
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import points
 from dyno.report.charts.base import Drawing, Row, short
@@ -73,7 +74,7 @@ def _rows(placed: Placed) -> list[Row]:
         level = next((axis for axis in AXES if axis in entry.axes), None)
         row = base.entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
         row |= {"bandwidth": short(place.bandwidth_share), "arithmetic": short(place.arithmetic_share)}
-        row["load"] = base.load_words((k, v) for k, v in entry.load.items() if k != "num_prompts")
+        row["load"] = base.load_words(entry.kind, entry.load.without(COUNTED))
         # A line goes through the loads of one workload.
         row["line"] = lines.setdefault((place.what, *(base.workload(entry, level) if level else ())), len(lines))
         rows.append(row)
@@ -97,7 +98,7 @@ def _roofs(placed: Placed, intensities: Sequence[float]) -> list[Row]:
             "roof": name,
             "x": [short(v) for v in corners],
             "y": [short(min(v * peaks.bandwidth, flops) / 1e12) for v in corners],
-            "told": f"{peaks.bandwidth / 1e9:,.4g} GB/s, {flops / 1e12:,.4g} T operations/s"
+            "told": f"{number(peaks.bandwidth / 1e9)} GB/s, {number(flops / 1e12)} T operations/s"
             + (", measured here" if peaks.measured else ""),
         }
     return list(roofs.values())

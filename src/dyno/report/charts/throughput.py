@@ -8,7 +8,7 @@ import altair as alt
 import msgspec
 
 from dyno.facts.entry import Entry
-from dyno.facts.load import AXES, KEYS, LOADS
+from dyno.facts.load import AXES, KEYS, LOADS, Load
 from dyno.facts.metric import metric
 from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
@@ -46,14 +46,14 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield from against(THROUGHPUT, [e for e in entries if e.kind in base.WHOLE], look, AXES)
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
     if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
-        micro = [msgspec.structs.replace(e, load={**e.load, "test": letters(e)}) for e in micro]
+        micro = [msgspec.structs.replace(e, load=Load({**e.load.settings, "test": letters(e)})) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
     yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate"])
 
 
 def letters(micro: Entry) -> str:
     """'pp512' → 'pp'."""
-    test = str(micro.load.get("test", ""))
+    test = str(micro.load.get("test") or "")
     return re.sub(r"\d.*", "", test) or test
 
 
