@@ -315,7 +315,7 @@ def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool,
     with pytest.raises(EngineError, match=r'`docker pull` of i exited with code 1: "manifest unknown".*log'):
         container.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
     assert said == ["pulling i with docker"]
-    with pytest.raises(EngineError, match="no image i here"):
+    with pytest.raises(EngineError, match="image i isn't on this machine"):
         container.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
 
 

@@ -507,7 +507,7 @@ def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None
     (home / "engines" / "half").mkdir()
     (home / "mine").mkdir()
     for name in ("vllm", "../mine", "..", "", "."):
-        with pytest.raises(UsageError, match=r"There are: half, vllm-0.9.2-cpu"):
+        with pytest.raises(UsageError, match=r"Installed: half, vllm-0.9.2-cpu"):
             environment.remove(name)
     environment.remove("vllm-0.9.2-cpu")
     environment.remove("half")
