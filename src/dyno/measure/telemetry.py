@@ -85,7 +85,7 @@ class Series:
         return _integral(self.times, self.values, start, end)
 
     def difference(self, start: int, end: int) -> float | None:
-        """Return a counter's increase, as if it rose evenly between samples. None where it dropped, or an end is unknown."""
+        """Return a counter's increase, interpolated between samples. None where it dropped, or an end is unknown."""
         if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end or (np.diff(self.values) < 0).any():
             return None
         first, last = np.interp([start, end], self.times, self.values)
@@ -259,7 +259,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
 
 
 def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
-    """Return increases from the last sample before the load to the first after it; {} where one is missing or dropped."""
+    """Return increases from the last sample before the load to the first after it; {} if one is missing or dropped."""
     first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:
