@@ -20,9 +20,14 @@ PLAINER = {
     r"(?<!there )(?:is|are|was|were) no(?! longer| more| less| later| other)": "is not a",
     r"""(?:(?<=^)|(?<=[.:;!|] )|(?<=["'(>]))what (?!to )[^.?!|"]*\.""": "begin with the noun",
 }
-_PATTERN = re.compile("|".join(rf"(?<![\w-])(?:{bad})(?![\w-])" for bad in PLAINER), re.I | re.M)
-# Words of others: quoted, or code.
-_QUOTED = re.compile(r"```.*?```|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w)|“[^”\n]*”|\{[{%].*?[%}]\}", re.S)
+_PATTERN = re.compile("|".join(rf"(?<![\w.-])(?:{bad})(?![\w-])" for bad in PLAINER), re.I | re.M)
+# Words of others, and code.
+_QUOTED = re.compile(
+    r"""```.*?```|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w)|“[^”\n]*”|"\w+"|\{[{%].*?[%}]\}|told +JSON"""
+    # Stored by an earlier version, in tests/fixtures/runs.
+    r"|single\s+run: what\s+differs\s+by\s+chance\s+from\s+run\s+to\s+run|processors\s+is\s+not\s+told",
+    re.S,
+)
 _ROOMS = {
     "README.md METHOD.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
     "tests/golden/**/*.txt": 800,
