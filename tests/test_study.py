@@ -236,7 +236,7 @@ def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytes
     process.communicate()
     (cut,) = Path("runs/s/trials").iterdir()
     assert main(["runs", "show", str(cut)]) == 1
-    assert "`dyno run` measures it anew" in capsys.readouterr().err
+    assert "`dyno run` measures it again" in capsys.readouterr().err
     assert not (cut / "summary.json").exists()
 
 
@@ -343,7 +343,7 @@ def test_an_engine_that_is_not_here_is_told_before_anything_starts(
     write(STUDY + '[engines.tgi]\nkind = "tgi"\nmodel = "some/model"\n')
     assert run() == 2
     err = capsys.readouterr().err
-    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "isn't here: no environment" in err
+    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "is not installed: dyno has no" in err
     assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
 
 
