@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-class Completion(NamedTuple):
+class NextWord(NamedTuple):
     """What can follow a command: a word, or a value."""
 
     command: str  # 'bench serve'; '': dyno itself
@@ -41,16 +41,16 @@ class Completion(NamedTuple):
     values: str  # choices with spaces between, or one of FILES, RUNS, ANY; '': none
 
 
-def completions(parser: Parser) -> Iterator[Completion]:
+def completions(parser: Parser) -> Iterator[NextWord]:
     command = parser.prog.partition(" ")[2]
     abouts = {name: inner.description or "" for name, inner in parser.commands().items()}
     for name, about in abouts.items():
-        yield Completion(command, name, _short(about), "")
+        yield NextWord(command, name, _short(about), "")
     for action in parser._actions:
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):
             continue
         for word in action.option_strings or [""]:
-            yield Completion(command, word, _short(action.help or ""), _values(action))
+            yield NextWord(command, word, _short(action.help or ""), _values(action))
     for inner in parser.commands().values():
         yield from completions(inner)
 
@@ -77,7 +77,7 @@ def _case(name: str, rows: dict[str, list[str]]) -> str:
     return "\n".join([f"{name}() {{", '  case "$1" in', *lines, "  esac", "}"])
 
 
-def _tables(completions: list[Completion]) -> str:
+def _tables(completions: list[NextWord]) -> str:
     """The functions that bash and zsh share."""
     words: dict[str, list[str]] = {}
     values: dict[str, list[str]] = {}
@@ -160,7 +160,7 @@ end
 complete -c dyno -f"""
 
 
-def _fish(completions: list[Completion]) -> str:
+def _fish(completions: list[NextWord]) -> str:
     commands = " ".join(_quoted(c) for c in dict.fromkeys(e.command for e in completions) if c)
     lines = [_FISH.replace("COMMANDS", commands)]
     for e in completions:

@@ -74,6 +74,7 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import running
     from dyno.probe import rig
@@ -87,9 +88,10 @@ def start_engine(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
-    say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
+    progress = ProgressLine()
     try:
-        with running(plan, folder, {}, say, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+            progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
             for url in fleet.urls:
@@ -174,16 +176,13 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.engines import install as installing
 
-    env = installing.install(
-        options.kind,
-        options.version,
-        options.variant,
-        options.source,
-        lambda text: print(text, file=sys.stderr, flush=True),
-        python=options.python,
-    )
+    with ProgressLine() as line:
+        env = installing.install(
+            options.kind, options.version, options.variant, options.source, line.say, options.python, line.below
+        )
     print(f"{env.name}  {env.binary or env.python}")
     return 0
 

@@ -3,12 +3,13 @@
 The wire calls it, so it draws by hand and never waits: a table drawn by a library would take the loop's time.
 """
 
+import contextlib
 import select
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Self
 
@@ -96,7 +97,7 @@ class ProgressLine(Watcher):
         self._drawn = False
         self._next = 0.0
         self._rates = Rates()
-        self._began = 0.0  # the step
+        self._began, self._below = 0.0, ""  # the step
         self._stop_clock: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
@@ -106,13 +107,23 @@ class ProgressLine(Watcher):
         self.over()
 
     def phase(self, text: str) -> None:
-        """A step begins. Below its name runs a clock, until the next step or something better to draw."""
+        self.say(f"{text} …" if text else "")
+
+    def say(self, text: str) -> None:
+        """Print a line. A step begins with it: a clock runs below, until the next one or something better to draw."""
         self.over()
         if text:
-            print(f"{text} …", file=sys.stderr, flush=True)
-        self._began = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+        self._began, self._below = time.monotonic(), ""
         if self._bar:
-            self._stop_clock = _every(_CLOCK_EVERY_S, lambda: self._draw(f"  {clock(time.monotonic() - self._began)}"))
+            self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
+
+    def below(self, text: str) -> None:
+        """What goes on now, beside the clock."""
+        self._below = text
+
+    def _draw_clock(self) -> None:
+        self._draw(f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}")
 
     def sampling(self, sampler: Sampler) -> None:
         self._stop_clock()  # the load begins: no other thread takes time from it
@@ -162,6 +173,15 @@ class ProgressLine(Watcher):
         if self._drawn:
             draw("\r\x1b[K", "")
             self._drawn = False
+
+
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Show a clock, on a terminal alone, while something takes more than a second."""
+    with ProgressLine() as line:
+        line.say("")
+        line.below(text)
+        yield
 
 
 def _every(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -240,6 +260,9 @@ class StudyView(StudyWatcher):
 
     def within(self, done: int, count: int) -> None:
         self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests of this iteration"))
+
+    def step(self, done: int, count: int) -> None:
+        self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
 
     def _indented(self, text: str) -> list[str]:
         """The text, and what the sampler saw last."""

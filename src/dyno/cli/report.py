@@ -1,19 +1,16 @@
 """`dyno report`: runs, studies and other people's results as a page, Markdown, CSV or pictures."""
 
 import argparse
-import contextlib
 import os
 import shlex
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
 from dyno import secrets
 from dyno.cli import exit_codes, settings
 from dyno.cli.flags import pairs
-from dyno.cli.terminal import draw
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
 from dyno.numbers import many
@@ -81,17 +78,19 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import busy
+
     outputs = options.output or [Path("report.html")]
     _check(options, outputs)
     report = _report(options)
-    with _waiting("Drawing charts"):
+    with busy("drawing charts"):
         charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
             print("\n    ".join([f"{chart.name}: {chart.title}", *_choices(chart)]))
         return 0
     for output in outputs:
-        with _waiting(f"Writing {output}"):
+        with busy(f"writing {output}"):
             written = _write(report, charts, output, options)
         print("\n".join(map(str, written)))
     return exit_codes.from_verdicts([report.verdict], options, "worst result")
@@ -121,41 +120,20 @@ def study_page(study: Path, runs: Path) -> Path | None:
 
 
 def _report(options: argparse.Namespace) -> "Report":
+    from dyno.cli.progress import busy
     from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
     from dyno.report.target import limits
     from dyno.study.prices import price_rules
 
     rules = price_rules(options.price, options.energy_price, options.prices)
     request = ReportRequest(options.what, rules, limits(options.target), options.title or "", _again(options))
-    with _waiting("Reading results"):
+    with busy("reading results"):
         reading = distinct(read_words(options.what, options.runs))
     _warn([*reading.failed, *reading.unread])
-    with _waiting(f"Checking and comparing {many(len(reading.rows), 'result')}"):
+    with busy(f"checking and comparing {many(len(reading.rows), 'result')}"):
         report, warnings = make_report(reading, request)
     _warn(warnings)
     return report
-
-
-@contextlib.contextmanager
-def _waiting(text: str) -> Iterator[None]:
-    """On a terminal, say what takes longer than a second."""
-    drawn = []
-
-    def show() -> None:
-        drawn.append(text)
-        draw("\r", f"{text} …", "\x1b[K")
-
-    timer = threading.Timer(1.0, show)
-    if sys.stderr.isatty():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()
-        if drawn:
-            draw("\r\x1b[K", "")
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
         print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
-    if outcome.result.served.completed and code != exit_codes.INTERRUPTED:
+    if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
         again = flags.command(options, "--repeats", "5")
         print(f"Single run: run-to-run variation is unknown. Repeat it:\n  {again}", file=sys.stderr)
     return code
@@ -209,8 +209,8 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     trials = []
     for varying, trial, _ in specs:
         # The study's seed makes one for each load and repeat.
-        work, load = (msgspec.structs.replace(part, seed=0) for part in (trial.workload, trial.load))
-        place = Place("", "", server, trial.workload.dataset, "load", varying)
+        work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
+        place = Place("", "", server, trial.workload.dataset, "closed" if load.closed_loop else "open", varying)
         trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
     slugs = "-".join(trial.load.slug for _, trial in trials)
     study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)
@@ -234,19 +234,19 @@ def _show(
 ) -> None:
     """Print one table of all trials, or a JSON list; save the result of each."""
     from dyno.conduct.trial import Outcome
-    from dyno.report import repeats, study
+    from dyno.report import study
 
     runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]
     outcomes = [(place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs]
     files = [result_file(outcome, options.save_detailed) for _, outcome in outcomes]
-    if options.json:
-        print(json.dumps(files))
-    else:
-        print("\n".join([*study.lines(wanted, done), *repeats.lines([run for _, run in runs])]))
     for (place, outcome), file in zip(outcomes, files, strict=True):
         if options.save_result or options.append_result:
             varying = f"-{outcome.manifest.trial.load.slug}" if options.result_filename and place.settings else ""
             _save(file, outcome, options, varying + (f"-r{place.repeat}" if place.repeats > 1 else ""))
+    if options.json:
+        print(json.dumps(files))
+    else:
+        print("\n".join(study.lines(wanted, done)))
 
 
 # ---- one trial ----
@@ -267,20 +267,21 @@ def _dry_run(trial: TrialSpec) -> int:
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
-    if outcome.result.served.outcome == "interrupted":
-        return 130
-    engine = outcome.run.engine()
+    served, engine = outcome.result.served, outcome.run.engine()
+    if served.outcome == "interrupted":
+        return exit_codes.INTERRUPTED
     if engine is not None and engine.died:
-        print(f"dyno: {engine.died} What was measured until then is kept.", file=sys.stderr)
-        return 1
-    if outcome.result.served.outcome != "complete":
-        print(
-            f"dyno: the server stopped answering after {outcome.result.served.completed} completed requests. "
-            "Look at its log; what was measured until then is kept.",
-            file=sys.stderr,
-        )
-        return 1
-    if not outcome.result.served.completed:
+        why = engine.died
+    elif served.outcome == "all failed":
+        failures = ", ".join(f"{count} {kind}" for kind, count in served.failures.items())
+        why = f"every request failed ({failures}), so the load was stopped. Read the server's log."
+    elif served.outcome != "complete":
+        why = f"the server stopped answering after {served.completed} completed requests. Read its log."
+    else:
+        why = ""
+    if why:
+        print(f"dyno: {why} What was measured until then is kept.", file=sys.stderr)
+    if why or not served.completed:
         return exit_codes.FAILED
     return exit_codes.from_verdicts([outcome.result.verdict], options)
 

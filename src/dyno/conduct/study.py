@@ -280,7 +280,9 @@ class Conductor:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True)
+        return finish(
+            run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True, watcher=self.watcher
+        )
 
     def _recovered(self, planned: PlannedTrial) -> bool:
         """Sum up a trial that was measured to its end and not summed up yet, instead of running it again."""

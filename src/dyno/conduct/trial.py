@@ -46,6 +46,7 @@ from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer
 
+_STEP = 64  # requests decoded between two words about it
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 
@@ -98,7 +99,7 @@ def serve(
         measure(run, session, prepared._replace(sent_before=before))
     watcher.phase("Decoding")
     try:
-        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True)
+        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher)
     except KeyboardInterrupt:
         raise _not_summed_up(run) from None
 
@@ -185,6 +186,7 @@ def finish(
     keep_raw: bool = False,
     only_whole: bool = False,
     keys_known: bool = False,
+    watcher: Watcher | None = None,
 ) -> Outcome:
     """Make the result from the run's folder: after the load, or later for a run that was cut off.
 
@@ -193,7 +195,7 @@ def finish(
     answers: the words of these are not kept then.
     """
     try:
-        return _finish(run, tokenizer, keep_raw, only_whole, keys_known)
+        return _finish(run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher())
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
@@ -203,7 +205,9 @@ def finish(
         ) from e
 
 
-def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool) -> Outcome:
+def _finish(
+    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool, watcher: Watcher
+) -> Outcome:
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
@@ -214,6 +218,8 @@ def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: b
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
+        if client and sent % _STEP == 0:
+            watcher.step(sent, max(client.sent, sent))
     if client is None:  # dyno itself was killed: the spool is all there is
         planned = max(sent, trial.workload.num_prompts)
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)

@@ -187,8 +187,9 @@ def install(
     source: str | None = None,
     say: Say = lambda text: None,
     python: str | None = None,
+    below: Say = lambda text: None,
 ) -> Environment:
-    """`source` (a wheel, a URL, git+…) replaces the engine's package."""
+    """`source` (a wheel, a URL, git+…) replaces the engine's package. `below` gets the log's last line every second."""
     variant = variant or variant_of_this_machine()
     recipe = choose(kind, variant)
     if source and version:
@@ -198,7 +199,7 @@ def install(
     engines = engines_folder()
     if version and (env := read(engines / f"{kind}-{version}-{variant}")) and env.whole:
         return _as_wanted(env, python, say)  # without asking an index
-    work = _Installation(kind, variant, source, recipe, _interpreter(python), say)
+    work = _Installation(kind, variant, source, recipe, _interpreter(python), say, below)
     requirement, mark = _requirement(recipe, version, source)
     try:
         engines.mkdir(parents=True, exist_ok=True)
@@ -231,9 +232,11 @@ def install(
 class _Installation:
     """Commands one after another, with all that they print in one log."""
 
-    def __init__(self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say) -> None:
+    def __init__(
+        self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say, below: Say
+    ) -> None:
         self._kind, self._variant, self._source, self._recipe = kind, variant, source, recipe
-        self._python, self._say = python, say
+        self._python, self._say, self._below = python, say, below
         self._name = kind  # until the version is known
         self._phase_now = ""
         self._env = installer_env(dict(os.environ), recipe.env)
@@ -311,8 +314,12 @@ class _Installation:
             start = log.tell()
         # In a session of its own: Ctrl-C is ours, and it doesn't outlive us.
         with EngineProcess(command, self._env, self.log) as process:
+            due = time.monotonic() + 1
             while process.alive():
                 time.sleep(0.05)
+                if time.monotonic() > due:
+                    due += 1
+                    self._below(_without_password(process.last_line()))
             code = process.exit_code
         if code == 0:
             return

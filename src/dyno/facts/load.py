@@ -280,6 +280,8 @@ def span(axis: str, levels: Iterable[float]) -> str:
 
 def _words(name: str, value: Scalar) -> str:
     text = setting(value) if isinstance(value, str | bool) else count(value)
+    if name == "depth":  # as llama-bench writes it
+        text = text.replace(",", "")
     if name.endswith("-path"):
         text = text.rstrip("/").rpartition("/")[2]
     template = KEYS.get(name, Key()).words or f"{name.strip('-').replace('_', ' ').replace('-', ' ')} {{}}"

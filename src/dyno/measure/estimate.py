@@ -78,11 +78,24 @@ def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
     values = [v for row in group if (v := value_of(row, metric)) is not None]
     if not values:
         return None
-    error = statistics.error_of_mean(values)
     mean = sum(values) / len(values)
+    error = error_of_repeats(values)
     if error is None:
         return Estimate(mean, len(values), why="only one repeat reports it" if mean else "it is 0")
-    return Estimate(mean, len(values), max(error.error, LEAST / math.sqrt(len(values))), error.df, "repeats")
+    return Estimate(mean, len(values), error.error, error.df, "repeats")
+
+
+def error_of_repeats(values: Sequence[float]) -> Error | None:
+    """The error of their mean; None where it is unknown."""
+    error = statistics.error_of_mean(values)
+    return error and Error(max(error.error, LEAST / math.sqrt(len(values))), error.df)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of the mean of repeats; None where it is unknown."""
+    if (error := error_of_repeats(values)) is None:
+        return None
+    return abs(sum(values) / len(values)) * error.error * statistics.quantile(0.975, error.df)
 
 
 def _drawn(row: Row, stem: str, names: Sequence[str], effort: statistics.Effort) -> dict[str, Error]:

@@ -11,6 +11,7 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
+from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.table import terminal, text_table
 
@@ -53,8 +54,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     body = [[*row.cells, *(cells[i] for _, cells in drawn)] for i, row in enumerate(rows)]
     right = range(len(names), len(names) + len(drawn) - 1)
     yield from terminal(text_table([*names, *(title for title, _ in drawn)], body, right))
-    spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"{about}{spread}"
+    how = "95 % confidence interval" if kind == "serve" else "standard deviation"
+    yield f"{about}{f' Over n repeats: totals of done and failed, means of the rest, ± {how}.' if repeats else ''}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
 
 
@@ -96,7 +97,7 @@ def _serving(results: Sequence[Result]) -> _Columns:
 
 def _output_speed(repeats: Sequence[Result]) -> str:
     speeds = [r.served.output_throughput for r in repeats]
-    return deviating(mean(speeds), stdev(speeds) if len(speeds) > 1 else None)
+    return deviating(mean(speeds), half_interval(speeds))
 
 
 def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Result]], str]:
@@ -107,7 +108,8 @@ def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Res
             values = [d.median for d in latencies]
         else:
             values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
-        return number(mean(values)) if values and None not in values else UNKNOWN
+        known = [v for v in values if v is not None]
+        return deviating(mean(known), half_interval(known)) if known and None not in values else UNKNOWN
 
     return show
 
