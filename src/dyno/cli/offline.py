@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
-    "dyno hands prompts to vLLM's synchronous engine; the other one is what `dyno bench serve` measures. Leave it out.":
+    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.":
         "--async-engine",
-    "dyno measures plain sampling. Leave it out, or use vLLM itself.": "--use-beam-search",
-    "a profiler slows what is measured; profile with vLLM itself.": "--profile",
-    "dyno assigns no LoRA adapters.": "--lora-path --lora-assignment",
-    "dyno leaves queueing to the engine. Leave it out.": "--prequeue-requests",
-    "dyno runs transformers as it is. Leave it out.": "--hf-enable-torch-compile",
-    "dyno loads no dataset from a hub; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
+    "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search",
+    "a profiler slows the measurement; profile with vLLM itself.": "--profile",
+    "dyno does not support LoRA adapters.": "--lora-path --lora-assignment",
+    "dyno leaves queueing to the engine. Remove it.": "--prequeue-requests",
+    "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
+    "dyno does not download datasets; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
 }  # fmt: skip
 # Near to a flag of ours, and an engine's own all the same.
 _NEAR = ("--ubatch-size", "--device")
@@ -50,18 +50,18 @@ _THROUGHPUT = """examples:
 _LATENCY = """examples:
   dyno bench latency --batch-size 1 --num-iters 10                            dyno's own small model, on llama.cpp
   dyno bench latency --model FOLDER|NAME --input-len 128 --output-len 128 --batch-size 16 --output-json result.json
-  dyno bench latency --model NAME --enforce-eager --trust-remote-code         flags of the engine's own are handed on
+  dyno bench latency --model NAME --enforce-eager --trust-remote-code         flags of the engine are passed on
   dyno bench latency --model NAME --draft-model NAME --draft-tokens 4
 """
 _EXIT = """
-As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs are as long as asked.
-Flags that dyno doesn't know go to the engine untouched, which refuses what it doesn't know either.
+As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs have the requested length.
+Flags that dyno does not know are passed to the engine, which refuses unknown ones.
 
 """
 
 
 def add_throughput(p: argparse.ArgumentParser) -> None:
-    p.description = "Load an engine, hand it all prompts at once, and measure the time to the last token."
+    p.description = "Load an engine, send it all prompts at once, and measure the time to the last token."
     _add_engine(p, _THROUGHPUT)
     g = p.add_argument_group("prompts")
     flags.add(
@@ -92,9 +92,7 @@ def add_throughput(p: argparse.ArgumentParser) -> None:
 
 
 def add_latency(p: argparse.ArgumentParser) -> None:
-    p.description = (
-        "Load an engine, hand it one batch of random prompts again and again, and measure how long each takes."
-    )
+    p.description = "Load an engine, run one batch of random prompts repeatedly, and measure how long each run takes."
     _add_engine(p, _LATENCY)
     g = p.add_argument_group("procedure")
     flags.number(g, int, Option("--input-len", "N", "tokens of each prompt", least=1), 32)
@@ -123,7 +121,7 @@ def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
     flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs (default: none)", least=1))
     flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the model's)")
     g.add_argument("--served-model-name", metavar="NAME", help=argparse.SUPPRESS)
-    settings.add_engine(p.add_argument_group("setting of the engine"))
+    settings.add_engine(p.add_argument_group("engine settings"))
     flags.add_refused(p, _REFUSED)
 
 
@@ -158,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
 
     outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
-        raise Interrupted("interrupted before the first iteration was over. Nothing was measured.")
+        raise Interrupted("interrupted during the first iteration. Nothing was measured.")
     [outcome] = outcomes
     print(json.dumps(result_file(outcome)) if options.json else printed(outcome))
     if options.output_json:
@@ -219,7 +217,7 @@ def _check_writable(path: Path) -> None:
 def spec(o: argparse.Namespace) -> TrialSpec:
     from dyno.engines.kinds import kind_of
 
-    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence for each prompt. Leave it out, or use more prompts.")
+    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.")
     setting = _engine(o)
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=o.model),
@@ -246,7 +244,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     )
     refuse(
         o.dataset_name in ("random", "sharegpt-shaped") and o.dataset_path,
-        f"--dataset-name {o.dataset_name} needs no file: leave --dataset-path out.",
+        f"--dataset-name {o.dataset_name} needs no file: remove --dataset-path.",
     )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")
     if dataset != "random" and (o.random_input_len or o.input_len or o.random_prefix_len):
@@ -270,7 +268,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
 def _engine(o: argparse.Namespace) -> EngineSpec:
     kind = o.engine or _BACKENDS.get(o.backend) or kind_for(o.model)
     if o.engine and o.backend and _BACKENDS[o.backend] != o.engine:
-        raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Leave one out.")
+        raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Remove one.")
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
     setting = settings.engine(kind, o)
     own = []
@@ -287,7 +285,7 @@ def kind_for(model: str | None) -> str:
 def handed_on(words: list[str], ours: Any) -> list[str]:
     """Return an engine's own flags. What looks like a slip in one of dyno's isn't among them."""
     if words and not words[0].startswith("-"):
-        raise UsageError(f"{words[0]!r} stands alone: it follows no flag. Quote values that have spaces.")
+        raise UsageError(f"{words[0]!r} follows no flag. Quote values that contain spaces.")
     for word in words:
         name = word.partition("=")[0]
         if not name.startswith("--") or name in _NEAR:

@@ -58,22 +58,27 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     _target_flags(p.add_argument_group("server"))
-    settings.add_engine(p.add_argument_group("setting of an engine (with --engine)"))
+    settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
     flags.add_list(
-        load, LoadSpec, "max_concurrency", help="most requests in flight at once; several: 1,4,16 (default: no limit)"
+        load,
+        LoadSpec,
+        "max_concurrency",
+        help="most requests in flight; 1,4,16 measures each in turn (default: no limit)",
     )
     flags.add_list(
         load,
         LoadSpec,
         "request_rate_rps",
         default=[math.inf],
-        help="requests per second; inf: no rate; several: 1,2,inf",
+        help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
-    repeats = Option("--repeats", "N", "measure N times, with other prompts each time (default: 1)", least=1, most=1000)
+    repeats = Option(
+        "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
+    )
     flags.number(load, int, repeats, 1)
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
@@ -142,7 +147,11 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
         metavar="KEY:MS",
         help="count requests within these latencies, such as ttft:500 tpot:30 (default: none)",
     )
-    g.add_argument("--save-result", action="store_true", help="write a JSON file with vLLM's keys")
+    g.add_argument(
+        "--save-result",
+        action="store_true",
+        help="write a JSON file with vLLM's keys; for several loads or repeats, one file each",
+    )
     g.add_argument("--save-detailed", action="store_true", help="include each request's lengths, times and text")
     g.add_argument("--append-result", action="store_true", help="append one JSON object per line to the file")
     g.add_argument("--result-dir", metavar="DIR", help="folder for the JSON file (default: the current one)")
@@ -153,8 +162,8 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
     exit_codes.add(g)
-    g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
-    g.add_argument("--json", action="store_true", help="print the result as JSON")
+    g.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
+    g.add_argument("--json", action="store_true", help="print the result as JSON; for several loads or repeats, a list")
     flags.add_ignored(g, "--trust-remote-code", "--no-stream")
     flags.add_ignored(g, "--tokenizer-mode", "--request-id-prefix", nargs=None)
 
@@ -183,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
     if options.save_result or options.append_result:
         _save(file, outcome, options)
     if options.keep_raw and not outcome.run.spool_path.exists():
-        print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
+        print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
     if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
@@ -281,7 +290,7 @@ def _dry_run(trial: TrialSpec) -> int:
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
-        raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
+        raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
     settings.print_plan([*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))])
     return settings.report_problems(plan.problems([longest(trial)]))
@@ -301,7 +310,7 @@ def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
     else:
         why = ""
     if why:
-        print(f"dyno: {why} What was measured until then is kept.", file=sys.stderr)
+        print(f"dyno: {why} Results until then are kept.", file=sys.stderr)
     if why or not served.completed:
         return exit_codes.FAILED
     return exit_codes.from_verdicts([outcome.result.verdict], options)
@@ -351,7 +360,7 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
-            raise UsageError(f"--{name.replace('_', '-')} holds a control character, such as a line end.")
+            raise UsageError(f"--{name.replace('_', '-')} contains a control character, such as a line end.")
     backend = o.backend or "openai"
     host = f"[{o.host}]" if ":" in o.host else o.host
     urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port or 8000}"]]
@@ -361,7 +370,7 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
             url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
     base_url, *more_urls = map(str, urls)
     if len({base_url, *more_urls}) < len(urls):
-        raise UsageError("--base-url names a server twice. Give each copy of it once.")
+        raise UsageError("--base-url names a server twice. Give each replica once.")
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
@@ -395,7 +404,7 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(
-            f"--backend {backend} has no {', '.join(unknown)}: the server would ignore it in silence. Leave it out. "
+            f"--backend {backend} has no {', '.join(unknown)}: the server would silently ignore it. Remove it. "
             f"It has: {', '.join(sorted(fields))}."
         )
     return {"sampling": sampling, "extra_body": extra_body}
@@ -406,8 +415,8 @@ def _starting(o: argparse.Namespace) -> bool:
     if o.engine is None:
         if used := settings.given_engine(o):
             raise UsageError(
-                f"{', '.join(used)}: settings of an engine. Add --engine KIND to start one "
-                f"({', '.join(settings.KINDS)}), or --engine openai to hold the running server against them."
+                f"{', '.join(used)}: only for engines. Add --engine KIND to start one "
+                f"({', '.join(settings.KINDS)}), or --engine openai to check the running server against them."
             )
         return False
     from dyno.engines.kinds import kind_of
@@ -415,8 +424,8 @@ def _starting(o: argparse.Namespace) -> bool:
     starting = kind_of(o.engine).starts
     if starting and o.base_url:
         raise UsageError(
-            "--engine starts a server of its own, and --base-url names one that runs: give one of them, or "
-            "--engine openai for the running one."
+            "--engine starts a server, but --base-url names a running one. Give one of them, or "
+            "--engine openai for the running server."
         )
     if starting:
         o.backend = o.backend or kind_of(o.engine).backend
@@ -430,7 +439,7 @@ def _default_prompts(o: argparse.Namespace) -> int:
 def _check_flags(o: argparse.Namespace) -> None:
     refuse(
         o.duration is not None and o.max_concurrency is None and math.isinf(o.request_rate) and not o.ramp_up_strategy,
-        "--duration needs to know the load: give --max-concurrency, --request-rate, or a ramp.",
+        "--duration needs a load: give --max-concurrency, --request-rate, or a ramp.",
     )
     ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
     if o.ramp_up_strategy is None:
@@ -439,13 +448,13 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(None in ramp, "--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps.")
         refuse(
             not math.isinf(o.request_rate),
-            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Leave one out.",
+            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Remove one.",
         )
-        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp goes up: 0 ≤ start ≤ end, end > 0.")
+        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
     refuse(
         o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped"),
-        f"--dataset-name {o.dataset_name} makes its prompts and reads no file. For {o.dataset_path}, use "
+        f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         "--dataset-name sharegpt or custom.",
     )
     refuse(
@@ -453,7 +462,7 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
     refuse(
         o.result_filename is not None and not (o.save_result or o.append_result),
-        "--result-filename needs --save-result or --append-result; nothing would be written.",
+        "--result-filename needs --save-result or --append-result; otherwise nothing is written.",
     )
 
 
