@@ -59,7 +59,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, a price of one is taken as it stands.
+    # Where the number of accelerators is unknown, the price of one is used.
     paid = cost(chosen, rates(row.get), count or 1)
     per_million = None
     if paid is not None and best is not None:
@@ -218,7 +218,7 @@ _KINDS = {
 
 
 def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
-    """One for each kind and tool: figures of different definitions don't share a column."""
+    """One per kind and tool: figures of different definitions don't share a column."""
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
