@@ -131,7 +131,9 @@ def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys
         in capsys.readouterr().out
     )
     assert main(["runs"]) == 0
-    assert "runs/imports/sound.log.json: imported from sound.log, 1 result (text)" in capsys.readouterr().out
+    assert ["runs/imports/sound.log.json", "sound.log", "1", "text"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
     assert (
         main(["sql", "select tool, line, value, definition from imported where name = 'mean_ttft_ms'", "--json"]) == 0
     )

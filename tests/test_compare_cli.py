@@ -129,7 +129,7 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nope", "s"), "'nope' is no run folder or study"),
+        (("nope", "s"), "No run or study named 'nope'"),
         (("s", "s"), "s: A and B are the same."),
         (("s", "s:slow"), "is on both sides. Name two without a run in common"),
         (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),

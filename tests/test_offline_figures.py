@@ -66,10 +66,10 @@ def test_rates_agree_with_their_sums_and_their_deviation_is_a_samples() -> None:
 
 
 def test_what_failed_is_in_no_count_but_its_own() -> None:
-    lost = Answer(100, 0, 5, error="the engine gave no answer")
+    lost = Answer(100, 0, 5, error="the engine returned no answer")
     o = summarized(iteration(100, answer(0, 20, 100), lost))
     assert (o.completed, o.failed, o.output_tokens, o.wanted_output_tokens) == (1, 1, 5, 5)
-    assert o.request_throughput.mean == 10 and o.failure_example == "the engine gave no answer"
+    assert o.request_throughput.mean == 10 and o.failure_example == "the engine returned no answer"
 
 
 def test_token_generation_is_no_test_of_prompt_processing() -> None:

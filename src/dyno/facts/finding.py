@@ -1,6 +1,7 @@
 """A finding: a doubt, as a value that travels with the number it is about."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -40,3 +41,54 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: -_RANK[f.level])
+
+
+# A number by itself: not part of a name such as Llama-2-7b or p99, nor of a place in a file.
+_NUMBER = re.compile(r"(?<![\w.,:/-])([+-]?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|[.,]\d)")
+_RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
+_RANGES = 4  # numbers that may differ: a sentence with more ranges is hard to read
+
+
+def merged(findings: Iterable[Finding], apart: Collection[str] = ()) -> list[Finding]:
+    """Join findings of one code that differ only in their numbers into one with ranges and all places.
+
+    Of those that remain, a code has three at most, and one note. `apart`: codes whose findings are never joined.
+    """
+    by_code: dict[tuple[str, str], dict[tuple[str, ...], list[Finding]]] = {}
+    for f in findings:
+        words = [f.text] if f.code in apart else _NUMBER.split(f.text)[::2]
+        by_code.setdefault((f.code, f.level), {}).setdefault(tuple(words), []).append(f)
+    out: list[Finding] = []
+    for (code, level), alike in by_code.items():
+        if code in apart or len(alike) <= (1 if level == "note" else 3):
+            out += [_joined(same, _ranged([f.text for f in same])) for same in alike.values()]
+        else:
+            every = [f for same in alike.values() for f in same]
+            out.append(_joined(every, _similar(every[0].text, len(every))))
+    return out
+
+
+def _ranged(texts: Sequence[str]) -> str:
+    """Return 'p99 of 64 to 300 requests is an estimate (9 results).'"""
+    parts = list(zip(*(_NUMBER.split(text) for text in texts), strict=True))
+    differing = sum(len(set(part)) > 1 for part in parts)
+    if not differing:
+        return texts[0]
+    if differing > _RANGES or _RANGE.search(texts[0]):
+        return _similar(texts[0], len(texts))
+    text = "".join(part[0] if len(set(part)) == 1 else _range(part) for part in parts)
+    return f"{text.removesuffix('.')} ({len(texts):,} results)."
+
+
+def _similar(text: str, count: int) -> str:
+    return f"{text.removesuffix('.')} (and {count - 1:,} similar result{'s' if count > 2 else ''})."
+
+
+def _range(numbers: Iterable[str]) -> str:
+    ranked = sorted(numbers, key=lambda text: float(text.replace(",", "")))
+    return f"{ranked[0]} to {ranked[-1]}"
+
+
+def _joined(some: Sequence[Finding], text: str) -> Finding:
+    locations = list(dict.fromkeys(location for f in some for location in f.locations))
+    return msgspec.structs.replace(some[0], text=text, locations=locations)
