@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from dyno.audit.audit import REPORT_CHECKS
+from dyno.checks import CHECKS, FindingGuide
 from dyno.cli.main import Parser, parser
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -237,7 +239,45 @@ def file(path: str) -> str:
     return f'```{language} title="{Path(path).name}"\n{(ROOT / path).read_text().rstrip()}\n```'
 
 
+# ---- findings ----
+
+_PLACES = {
+    "server": "runs", "offline": "runs", "run": "runs", "rig": "runs", "repeats": "studies", "row": "results",
+    "any_row": "results", "rows": "results", "roofline": "results", "duplicates": "results", "pair": "comparisons",
+    "documents": "documents",
+}  # fmt: skip
+
+
+def _findings() -> dict[str, list[tuple[str, FindingGuide, str]]]:
+    """Family → each code, what is said about it, and where it is found."""
+    families: dict[str, list[tuple[str, FindingGuide, str]]] = {}
+    for check in (*CHECKS, *REPORT_CHECKS):
+        places = ", ".join(dict.fromkeys(_PLACES[need] for need in check.judges))
+        for name, about in check.about.items():
+            family = name.partition(".")[0]
+            other = "comparisons" if family == "comparability" else "studies"
+            families.setdefault(family, []).append((name, about, places or other))
+    return families
+
+
+def finding_table() -> str:
+    rows = [
+        [code(name), about.levels, where, about.when] for some in _findings().values() for name, about, where in some
+    ]
+    return table(["finding", "level", "in", "when"], rows)
+
+
+def finding_pages() -> str:
+    parts = []
+    for family, some in _findings().items():
+        rows = [[code(name), about.levels, about.when, about.advice] for name, about, _ in some]
+        parts += [f"## {family}", table(["finding", "level", "when", "what to do"], rows)]
+    return "\n\n".join(parts)
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "findings": finding_table,
+    "findings-by-family": finding_pages,
     "commands": commands,
     "study-keys": study_keys,
     "metrics": metrics,
