@@ -49,18 +49,18 @@ _RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
 _RANGES = 4  # numbers that may differ: a sentence with more ranges is hard to read
 
 
-def merged(findings: Iterable[Finding], apart: Collection[str] = ()) -> list[Finding]:
+def merged(findings: Iterable[Finding], separate: Collection[str] = ()) -> list[Finding]:
     """Join findings of one code that differ only in their numbers into one with ranges and all places.
 
-    Of those that remain, a code has three at most, and one note. `apart`: codes whose findings are never joined.
+    Of those that remain, a code has three at most, and one note. `separate`: codes whose findings are never joined.
     """
     by_code: dict[tuple[str, str], dict[tuple[str, ...], list[Finding]]] = {}
     for f in findings:
-        words = [f.text] if f.code in apart else _NUMBER.split(f.text)[::2]
+        words = [f.text] if f.code in separate else _NUMBER.split(f.text)[::2]
         by_code.setdefault((f.code, f.level), {}).setdefault(tuple(words), []).append(f)
     out: list[Finding] = []
     for (code, level), alike in by_code.items():
-        if code in apart or len(alike) <= (1 if level == "note" else 3):
+        if code in separate or len(alike) <= (1 if level == "note" else 3):
             out += [_joined(same, _ranged([f.text for f in same])) for same in alike.values()]
         else:
             every = [f for same in alike.values() for f in same]
