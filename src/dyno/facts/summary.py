@@ -67,7 +67,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     """How well the client kept up."""
 
     kernel_stamps: bool
-    cpu_share: float  # of one core
+    cpu_share: float | None  # of one core; None: the load was too short to say
     send_late: Distribution  # sent minus due where nothing but the client stood between
     read_late_mean_ms: float
     read_late_max_ms: float

@@ -33,7 +33,7 @@ _THROUGHPUT: Final = {
     "elapsed_time": "duration_s", "num_requests": "completed", "total_num_tokens": "total_tokens",
     "requests_per_second": "request_throughput",
 }  # fmt: skip
-# Its own keys that are no settings.
+# Its own keys that are not settings.
 _LEFT: Final = (
     "label", "dyno", "rtfx", "rps_change_events", "input_lens", "output_lens", "ttfts", "itls", "start_times",
     "generated_texts", "errors", "latencies", "queue_times", "spec_decode_num_drafts", "spec_decode_draft_tokens",
