@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dyno.checks.statistics import unlike_repeats
+from dyno import checks
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
@@ -91,7 +91,7 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
                 row.cells[i] = key[i]
     for row in rows.values():
         speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results]
-        row.findings.extend(unlike_repeats(", ".join(row.cells), [s for s in speeds if s is not None]))
+        row.findings.extend(checks.run(repeats=(", ".join(row.cells), [s for s in speeds if s is not None])))
     return list(rows.values())
 
 
