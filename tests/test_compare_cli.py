@@ -129,7 +129,7 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nope", "s"), "'nope' is no run folder or study"),
+        (("nope", "s"), "No run or study named 'nope'"),
         (("s", "s"), "s: A and B are the same."),
         (("s", "s:slow"), "is on both sides. Name two without a run in common"),
         (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),
@@ -150,7 +150,7 @@ def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys:
     other = str(trials(runs, "quick*")[1])
     assert compare(str(run.path), other) == 3
     out = capsys.readouterr().out
-    assert "A is void by itself: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
+    assert "Side A is void: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
     assert compare(str(run.path), other, "--anyway") == 0
     assert "Verdict: void (compared all the same: --anyway)" in capsys.readouterr().out
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from dyno import __version__, secrets
+from dyno import __version__, checks, secrets
 from dyno.audit.audit import SINGLE, Audit, audit, coverage
-from dyno.checks.consistency import reported_twice
 from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
@@ -214,7 +213,7 @@ def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
     """Findings that only repeats or copies of a result make."""
     known = {f.text for f in judged.each}
     findings = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
-    findings += reported_twice([(row, copy) for e in shown for row in e.rows for copy in row.also])
+    findings += checks.run(duplicates=[(row, copy) for e in shown for row in e.rows for copy in row.also])
     return list({f.text: f for f in findings}.values())
 
 

@@ -17,21 +17,21 @@ class Finding(msgspec.Struct, frozen=True):
     code: str  # stable, dotted: family.name
     level: Level
     text: str  # one sentence with the numbers
-    advice: str  # what to do about it
+    advice: str = ""  # what to do about it; '' until `checks` fills in the usual one
     locations: list[str] = msgspec.field(
         default_factory=list, name="at"
     )  # file:line of what it rests on, in other tools' results
 
 
-def note(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+def note(code: str, text: str, advice: str = "", locations: Sequence[str] = ()) -> Finding:
     return Finding(code, "note", text, advice, list(locations))
 
 
-def doubt(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+def doubt(code: str, text: str, advice: str = "", locations: Sequence[str] = ()) -> Finding:
     return Finding(code, "doubt", text, advice, list(locations))
 
 
-def void(code: str, text: str, advice: str, locations: Sequence[str] = ()) -> Finding:
+def void(code: str, text: str, advice: str = "", locations: Sequence[str] = ()) -> Finding:
     return Finding(code, "void", text, advice, list(locations))
 
 

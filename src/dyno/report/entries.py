@@ -6,7 +6,7 @@ from statistics import mean
 
 import msgspec
 
-from dyno.checks.statistics import unlike_repeats
+from dyno import checks
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
@@ -143,7 +143,7 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for copy in (row, *row.also):
             findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
     figure = next((n for n in _SPEED if n in group[0].figures), "")
-    findings += unlike_repeats(name, [v for row in group if (v := row.get(figure)) is not None])
+    findings += checks.run(repeats=(name, [v for row in group if (v := row.get(figure)) is not None]))
     unique: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         unique.setdefault((finding.code, finding.text), finding)
