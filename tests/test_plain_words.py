@@ -29,7 +29,7 @@ _QUOTED = re.compile(
     re.S,
 )
 _ROOMS = {
-    "README.md METHOD.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
+    "README.md METHOD.md ARCHITECTURE.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
     "tests/golden/**/*.txt": 800,
     "src/dyno/*.py": 0,
     "src/dyno/audit/**/*.py": 18,
