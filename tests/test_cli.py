@@ -605,5 +605,5 @@ def test_ctrl_c_in_the_demo_keeps_what_there_is_and_leaves_no_process(tmp_path: 
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "`dyno run demo` goes on" in err
+    assert "Resume with:\n  dyno demo" in err
     wait_for(lambda: engines_of(12) == [])

@@ -337,15 +337,15 @@ def test_no_rate_is_written_inf_by_some() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "level", "told"),
     [
-        ({"quantization": "fp8"}, "comparability.subject", "note", "quantization not told / fp8"),
-        ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 things differ"),
+        ({"quantization": "fp8"}, "comparability.subject", "note", "quantization unknown / fp8"),
+        ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 settings differ"),
         ({}, "comparability.nothing_changed", "note", ""),
-        ({"num_prompts": 500}, "comparability.requests", "doubt", "A had 100 requests, B 500"),
-        ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "(x and y)"),
-        ({"failed": 5.0}, "comparability.failures", "doubt", "0.0% of A's requests failed and 4.8% of B's"),
-        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A had 32.0 output tokens a request"),
-        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "64.0 input tokens a request, B 66.0"),
-        ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. For each: 100.0 and 12.5 tokens/s"),
+        ({"num_prompts": 500}, "comparability.requests", "doubt", "A has 100 requests, B 500"),
+        ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "x and y"),
+        ({"failed": 5.0}, "comparability.failures", "doubt", "0 % of A's requests failed and 4.8 % of B's"),
+        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A has 32.00 output tokens"),
+        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "tokens per request, B 66.00"),
+        ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. Per accelerator: 100.0 and 12.50 tokens/s"),
     ],
 )  # fmt: skip
 def test_what_differs_is_told(changes: dict[str, Any], code: str, level: str, told: str) -> None:

@@ -150,7 +150,7 @@ def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys:
     other = str(trials(runs, "quick*")[1])
     assert compare(str(run.path), other) == 3
     out = capsys.readouterr().out
-    assert "A is void by itself: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
+    assert "Side A is void: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
     assert compare(str(run.path), other, "--anyway") == 0
     assert "Verdict: void (compared all the same: --anyway)" in capsys.readouterr().out
 

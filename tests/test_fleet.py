@@ -377,7 +377,7 @@ def test_files_of_another_quantization_than_said_are_found_before_the_start() ->
 
 
 def test_a_model_that_is_not_there_or_no_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="isn't there"):
+    with pytest.raises(UsageError, match="does not exist"):
         EnginePlan(EngineSpec("llamacpp", model=str(tmp_path / "none.gguf")), RIG)
     with pytest.raises(UsageError, match=r"has no config\.json"):
         EnginePlan(EngineSpec("vllm", model=str(tmp_path)), RIG, dry=True)
@@ -431,7 +431,7 @@ def test_devices_that_do_not_exist_are_named() -> None:
         EnginePlan(EngineSpec("vllm", model="m", devices=[0, 5]), two, dry=True)
     with pytest.raises(UsageError, match="1 × 4 accelerators are needed"):
         EnginePlan(EngineSpec("vllm", model="m", devices=[0, 1], tensor_parallel=4), two, dry=True)
-    assert "none is seen here" in problems(EngineSpec("vllm", model="m", tensor_parallel=8))
+    assert "none is detected" in problems(EngineSpec("vllm", model="m", tensor_parallel=8))
     assert problems(EngineSpec("vllm", model="m", tensor_parallel=2, devices=[])) == ""
 
 
@@ -513,7 +513,7 @@ def test_a_quantization_that_no_flag_makes_must_lie_in_the_files(tmp_path: Path)
     model = a_folder(tmp_path / "m")
     rig = msgspec.structs.replace(RIG, memory_free_bytes=10**12)
     for quantization in ("gptq", "awq", "int8"):
-        assert "aren't quantized" in problems(EngineSpec("vllm", model=model, quantization=quantization), rig)
+        assert "needs quantized files" in problems(EngineSpec("vllm", model=model, quantization=quantization), rig)
     assert problems(EngineSpec("vllm", model=model, quantization="fp8"), rig) == ""
 
 

@@ -156,7 +156,7 @@ def test_running_and_cut_off_trials_are_told_apart(home: Path, say: Say) -> None
     assert "cut off" in say("runs", "list", "tp")[1]
     with held(spool):
         (line,) = [line for line in say("runs", "list", "tp")[1].splitlines() if trial.name in line]
-        assert line.split()[1:] == ["-", "-", "-", "running"]
+        assert line.split()[1:] == ["–", "–", "–", "running"]
     with held(home / "runs/tp/.lock"):
         assert say("runs")[1].splitlines()[1].endswith("running")
 
@@ -188,7 +188,7 @@ def test_a_study_is_shown_as_a_table_with_what_failed(home: Path, say: Say) -> N
     code, out, _ = say("runs", "show", "tp")
     assert code == 0
     rows = [line.split()[:3] for line in out.splitlines()]
-    assert ["TP", "done", "failed"] in rows and ["2", "6", "0"] in rows
+    assert ["TP", "completed", "failed"] in rows and ["2", "6", "0"] in rows
     assert "failed: The engine died: out of memory." in out
     shown = json.loads(say("runs", "show", "tp", "--json")[1])
     assert [trial["completed"] for trial in shown["trials"]] == [6, 6]

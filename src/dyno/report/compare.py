@@ -1,7 +1,6 @@
 """A comparison as people read it: a table for each pairing, then words, then findings."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
@@ -10,8 +9,8 @@ from dyno.facts.metric import latency, words
 from dyno.numbers import change, change_interval, count, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import markdown, terminal, text_table
+from dyno.screen import wrapped
 
-_WIDTH = 100
 _HEAD = ["", "A", "B", "change", "95 % interval", "could show", "B is"]
 _BY = {
     "repeats": "over repeats",
@@ -48,7 +47,7 @@ def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
     for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
         if left and c.pairings:
             yield ""
-            yield from wrap(f"Only in {name}, not compared: {'; '.join(left)}.", _WIDTH)
+            yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
     if everywhere:
         yield ""
         yield f"Of all {len(c.pairings)} pairings:"
@@ -70,7 +69,7 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Ite
     if p.differences:
         table = text_table(_HEAD, map(_row, p.differences), right=range(1, 6))
         yield ""
-        yield from markdown(table) if as_markdown else (f"  {line}" for line in terminal(table))
+        yield from markdown(table) if as_markdown else terminal(table, indent="  ")
         yield ""
         for line in sentences(p):
             yield from _item(line, as_markdown)
@@ -103,9 +102,7 @@ def _gate(g: GateResult, as_markdown: bool) -> list[str]:
 def _item(line: str, as_markdown: bool) -> list[str]:
     if as_markdown:
         return [f"- {line}"]
-    held = line.replace(" %", "\xa0%")  # a number stays with its sign
-    lines = wrap(held, _WIDTH, initial_indent="  ", subsequent_indent="    ")
-    return [one.replace("\xa0", " ") for one in lines]
+    return wrapped(line, "  ", "    ")
 
 
 def _side(side: Side) -> str:

@@ -283,8 +283,10 @@ def _sure(judged: Sequence[Judged]) -> str:
         return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
     sure = {"real": "The difference is real", "perhaps real": "The difference is perhaps real"}
     sure["can't tell"] = "Inconclusive"
-    interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}" if len(judged) == 1 else ""
-    return f"{sure.get(j.word, 'No difference detected')}{each}{f': {interval}' if interval else ''}."
+    if len(judged) > 1:
+        return f"{sure.get(j.word, 'No difference detected')}{each}."
+    interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}"
+    return f"{sure.get(j.word, 'Difference')}: {interval}."
 
 
 def _standing(main: Judged, detail: Callable[[Row], Detail | None]) -> Standing:
@@ -441,7 +443,7 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
         out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
     out += _unsound(verdicts, total)
     serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
-    out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
+    out += [f"{f.text} ({_places(f, entries)}{f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
         out.append(f"{many(len(serious) - _MOST, 'more doubt')} in the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
@@ -452,6 +454,11 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
+
+
+def _places(f: Finding, entries: Sequence[Entry]) -> str:
+    n = sum(not set(f.locations).isdisjoint(e.locations) for e in entries)
+    return f"{many(n, 'result')}, " if n > 1 else ""
 
 
 def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:
