@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__, checks, secrets
-from dyno.audit.audit import Audit, audit, coverage
+from dyno.audit.audit import SINGLE, Audit, audit, coverage
 from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
