@@ -198,7 +198,7 @@ class _Slot(NamedTuple):
 
 
 class Aligned:
-    """A table in aligned columns: titles, perhaps a rule, and lines whose cells stand below the titles."""
+    """A table in aligned columns: titles, perhaps a rule, and lines with cells below the titles."""
 
     def __init__(self, line: int, titles: Sequence[_Slot]) -> None:
         self.line, self._titles = line, titles

@@ -1,4 +1,4 @@
-"""What a text says before its results: commands, dumps of arguments and environments, and how far each holds."""
+"""Read commands, dumps of arguments and environments before results, and the results that each applies to."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -59,7 +59,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, a price of one is taken as it stands.
+    # Where the number of accelerators is unknown, a price per accelerator is used unchanged.
     paid = cost(chosen, rates(row.get), count or 1)
     per_million = None
     if paid is not None and best is not None:
@@ -236,7 +236,7 @@ def _table(rows: Sequence[Normal]) -> Table:
 
 
 def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """By their columns' titles, which are the same for all rows of a kind."""
+    """Group rows by column titles, which all rows of a kind share."""
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {

@@ -43,17 +43,17 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: -_RANK[f.level])
 
 
-# A number that stands alone: not part of a name such as Llama-2-7b or p99.
+# A separate number: not part of a name such as Llama-2-7b or p99.
 _NUMBER = re.compile(r"(?<![\w.,-])(\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|\.\d)")
 
 
-def merged(findings: Iterable[Finding], apart: Collection[str] = ()) -> list[Finding]:
+def merged(findings: Iterable[Finding], separate: Collection[str] = ()) -> list[Finding]:
     """Join findings that differ only in their numbers: each number becomes a range. Of one code, few are left.
 
-    `apart`: codes whose findings are never joined."""
+    `separate`: codes whose findings are never joined."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for f in findings:
-        words = [f.text] if f.code in apart else _NUMBER.split(f.text)[::2]
+        words = [f.text] if f.code in separate else _NUMBER.split(f.text)[::2]
         alike.setdefault((f.code, f.level, *words), []).append(f)
     by_code: dict[tuple[str, str], list[Finding]] = {}
     for same in alike.values():
@@ -62,7 +62,7 @@ def merged(findings: Iterable[Finding], apart: Collection[str] = ()) -> list[Fin
         by_code.setdefault((same[0].code, same[0].level), []).append(_joined(same, text))
     out = []
     for (code, level), some in by_code.items():
-        if code in apart or len(some) <= (1 if level == "note" else 3):
+        if code in separate or len(some) <= (1 if level == "note" else 3):
             out += some
         else:
             out.append(_joined(some, f"{some[0].text} {len(some) - 1} similar."))

@@ -1,4 +1,4 @@
-"""What AIPerf writes, and GenAI-Perf before it: a block for each metric, in the unit that it names; and its records."""
+"""Results of AIPerf, and of GenAI-Perf before it: one block per metric, in its named unit; and its records."""
 
 from collections.abc import Iterator
 from pathlib import PurePath

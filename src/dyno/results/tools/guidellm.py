@@ -1,4 +1,4 @@
-"""What GuideLLM writes as benchmarks.json: a row for each load of it. Figures are of the successful requests."""
+"""GuideLLM's benchmarks.json: one row per load. Figures are of the successful requests."""
 
 import re
 from collections.abc import Iterator
