@@ -355,7 +355,7 @@ def pack(options: argparse.Namespace) -> int:
     archive: Path = options.output or Path(f"{name}.tar.zst")
     packed = packing.pack(paths, archive, words=not options.no_prompts)
     for left in packed.left_out:
-        why = "a key may be in it" if left.endswith((".spool", ".log")) else "it is no plain file"
+        why = "a key may be in it" if left.endswith((".spool", ".log")) else "it is not a plain file"
         print(f"Left out, since {why}: {left}", file=sys.stderr)
     print(f"{archive}: {packed.files} files, {human_bytes(archive.stat().st_size)}")
     return 0
