@@ -1,4 +1,4 @@
-"""Was the engine what it was said to be, and did it behave?"""
+"""Did the engine serve what the setting asks for, without failures?"""
 
 from collections.abc import Iterator
 

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except DynoError as e:
-        # Further lines stand back: a server's words can't look like dyno's own.
+        # Indent further lines: a server's text can't look like dyno's.
         print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:

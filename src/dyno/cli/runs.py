@@ -57,7 +57,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
         v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
-        # Said before or after the verb; unsaid here, it doesn't undo what was said before.
+        # Accepted before or after the verb: without it here, the earlier value stays.
         v.add_argument(
             "--runs",
             type=Path,

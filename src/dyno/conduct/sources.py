@@ -117,7 +117,7 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
-    """As `dyno run --only`: those whose name in the file, or whose folder's, matches or holds the words."""
+    """Select trials as `dyno run --only` does: by name in the file, or by folder."""
     pattern = part if set(part) & set("*?") else f"*{part}*"
     labels = {p.place.id: p.place.label for p in StudyFolder(study).study().trials}
 
