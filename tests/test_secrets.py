@@ -275,7 +275,7 @@ def test_a_secret_in_a_body_reaches_neither_file_of_the_study(body: str, words: 
     "body", ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"]
 )
 def test_a_file_whose_secrets_cannot_be_taken_out_is_not_kept(body: str, tmp_path: Path) -> None:
-    assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not kept")
+    assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not stored")
 
 
 def test_a_trial_that_varies_a_secret_shows_none_and_a_renewed_key_is_the_same_trial(tmp_path: Path) -> None:
