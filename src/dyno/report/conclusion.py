@@ -1,4 +1,4 @@
-"""What a report says in sentences: what was compared, the answer, how sure it is, and its caveats."""
+"""The sentences of a report: subject, answer, confidence and caveats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
