@@ -502,7 +502,7 @@ def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
 def test_a_study_that_comes_with_dyno_is_found_by_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "demo", "--dry-run"]) == 0
     assert main(["run", "dmo", "--dry-run"]) == 2
-    assert "no study of that name comes with dyno. There are:" in capsys.readouterr().err
+    assert "no shipped study of that name. Shipped studies:" in capsys.readouterr().err
     assert main(["run", "no/such.toml"]) == 2
 
 

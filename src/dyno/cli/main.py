@@ -70,11 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except MemoryError:
-        print("dyno: memory ran out. Free some, raise the limit (`ulimit -v`), or ask for less.", file=sys.stderr)
+        print("dyno: out of memory. Free some, or raise the limit (`ulimit -v`).", file=sys.stderr)
         return 1
     except OSError as e:  # wherever it wasn't foreseen
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
-            print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
+            print(f"dyno: This file name is too long: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
         print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1

@@ -53,7 +53,7 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
     only = [flag for flag in only if flag != "--engine-version"]
     if kind == "openai" and only:
-        raise UsageError(f"{', '.join(only)}: a running server is attached to, not started. Leave that out.")
+        raise UsageError(f"{', '.join(only)}: --engine openai starts nothing, it measures a running server. Remove it.")
     container = flags.values(o, ContainerSpec)
     container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
     own = flags.values(o, EngineSpec)
@@ -74,7 +74,7 @@ def _devices(words: list[str] | None) -> list[int] | None:
         return None
     numbers = [n for word in words for n in word.split(",") if n]
     if not all(n.isdigit() for n in numbers):
-        raise UsageError(f"--devices {' '.join(words)}: accelerators are given by number, as 0 1 2 or 0,1,2.")
+        raise UsageError(f"--devices takes numbers of accelerators, as 0 1 2 or 0,1,2, but is {' '.join(words)}.")
     return [int(n) for n in numbers]
 
 
@@ -130,11 +130,10 @@ def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
             # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
-            raise UsageError("A header's name is one word. Write it with '=': --header 'Authorization=Bearer …'.")
+            raise UsageError("A header's name must be one word. Write --header 'Authorization=Bearer …', with '='.")
         if not re.fullmatch(r"[ -~]*", value):
             raise UsageError(
-                f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends and for letters "
-                "beyond ASCII."
+                f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."
             )
 
 
@@ -157,8 +156,7 @@ def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
     if len(proxies) > 1:
         raise UsageError(
-            "The environment names a proxy for some of the servers and none, or another one, for others. Set no_proxy "
-            "so that all are reached in the same way."
+            "The environment sets different proxies for the servers. Set no_proxy so that all are reached the same way."
         )
     (proxy,) = proxies
     if proxy is None:
