@@ -94,18 +94,25 @@ def report_problems(problems: Collection[str], words: Callable[[str], str] = in_
 # ---- prompts ----
 
 
-def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
-    """Add lengths. vLLM has several flags for one; each command has its own order of precedence."""
+def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = None) -> None:
+    """Add lengths. vLLM has several flags for one; each command has its own order of precedence.
+
+    `default`: of random prompts. None: it depends on the model.
+    """
+    small = ("", "") if default else ("; with dyno's small model: 128", "; with dyno's small model: 32")
     helps = {
         "--input-len": ("same as --random-input-len (default: none)", None),
         "--output-len": ("tokens to generate, for any dataset (default: the dataset's)", None),
-        "--random-input-len": ("tokens of a random prompt (default: 1024)", default[0]),
-        "--random-output-len": ("tokens to generate for a random prompt (default: 128)", default[1]),
+        "--random-input-len": (f"tokens of a random prompt (default: 1024{small[0]})", default and default[0]),
+        "--random-output-len": (
+            f"tokens to generate for a random prompt (default: 128{small[1]})",
+            default and default[1],
+        ),
     }
     for flag, (help, value) in helps.items():
         flags.number(g, int, Option(flag, "N", help, least=1), value)
     g.add_argument(
-        "--random-range-ratio", default="0.0", metavar="R",
+        "--random-range-ratio", default="0", metavar="R",
         help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
     )  # fmt: skip
 
