@@ -74,5 +74,5 @@ _ADVICE = {
 
 
 def limit_advice(error: BaseException) -> str | None:
-    """Return what to do about a limit of this machine; None for another error."""
+    """Return advice for a limit of dyno's machine, which is not the server's failure. None: another error."""
     return _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as e:  # wherever it wasn't foreseen
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
-            print(f"dyno: This file name is too long: {str(e.filename)[:60]}….", file=sys.stderr)
+            print(f"dyno: The file name is too long: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
         print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1

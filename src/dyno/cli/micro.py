@@ -118,7 +118,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.set_defaults(command=run, port=None, served_model_name=None)
 
 
-# ---- what stands after a flag ----
+# ---- values of flags ----
 
 
 def words(text: str) -> list[str]:

@@ -256,7 +256,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {
-        # Where both are said, vLLM prefers the longer name.
+        # Where both are given, vLLM prefers the longer name.
         "random": o.random_output_len or o.output_len or (32 if small else 128),
         "custom": o.output_len or o.custom_output_len or 256,
     }

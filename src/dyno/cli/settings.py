@@ -1,4 +1,4 @@
-"""What several commands ask for: an engine's setting, prompts, and how a running server is reached."""
+"""Flags that several commands share: an engine's setting, prompts, and the way to a running server."""
 
 import argparse
 import os

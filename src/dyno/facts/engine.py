@@ -156,7 +156,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a setting allows, as far as it is known before the engine runs. Of one replica."""
+    """Limits of a setting for one replica, as far as known before the engine runs."""
 
     context: int | None = None  # of one request
     slots: int | None = None  # requests worked on at once

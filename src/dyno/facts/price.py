@@ -1,4 +1,4 @@
-"""What an hour and a kilowatt-hour cost. Stated assumptions: where one comes from belongs to it."""
+"""Prices per hour and kilowatt-hour: stated assumptions, each with its source."""
 
 from sys import float_info
 from typing import Annotated
