@@ -175,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
     code = exit_code(outcome, options)
     if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
         again = flags.command(options, "--repeats", "5")
-        print(f"Single run: run-to-run variation is unknown. Repeat it:\n  {again}", file=sys.stderr)
+        print(f"Repeat it to measure run-to-run variation:\n  {again}", file=sys.stderr)
     return code
 
 
