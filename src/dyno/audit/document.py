@@ -16,7 +16,7 @@ from dyno.results.lines import decoded, holds_numbers, lines
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
-_AROUND = 256 << 10  # bytes before a mark: a command may be some lines above
+_AROUND = 256 << 10  # bytes before a mark: a command may be some way above
 _AFTER = 16 << 10
 _MARKS = (
     b"Benchmark Result", b"Successful requests:", b"Throughput: ", b"Avg latency:", b"|            test |", b"| t/s |",

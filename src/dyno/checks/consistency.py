@@ -125,7 +125,7 @@ def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
-    """Possible only if a few requests are far slower than all others; then the mean says nothing."""
+    """Possible only if a few requests are far slower than all others; then the mean is useless."""
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
@@ -375,7 +375,7 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
 
 
 def _alike(name: str, other: str) -> bool:
-    """llama-bench writes 'Q4_K - Medium' where a file's name says Q4_K_M."""
+    """llama-bench writes 'Q4_K - Medium' where a file is named Q4_K_M."""
     kinds = _KIND.findall(name.replace("-", "_"))
     if not kinds:
         return False

@@ -1,4 +1,4 @@
-"""Did the engine serve what the setting asks for, without failures?"""
+"""Was it the stated engine, and did it run without trouble?"""
 
 from collections.abc import Iterator
 

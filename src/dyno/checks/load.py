@@ -14,13 +14,13 @@ from dyno.numbers import change, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
-# counts do: three standard deviations of a count are not chance.
+# counts do: three standard deviations of a count are not luck.
 FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
-VLLM_SLOTS = 256  # of vLLM before its first major engine, where nothing else is known
+VLLM_SLOTS = 256  # vLLM's default before its V1 engine
 CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
-MANY = 20  # requests: fewer can't distinguish a queue from the start
+MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
 _WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
 
@@ -29,7 +29,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     wait, s = e.summary.wait, e.summary
     if e.trial.load.closed_loop or wait is None:
         return
-    # A queue that grows: whoever came late waited longer than nearly all who came early, by a good part of the run.
+    # A queue that grows: late requests waited longer than nearly all early ones, by a good part of the run.
     grown_ms = wait.last_median_ms - wait.first_median_ms
     if wait.last_p25_ms > wait.first_p75_ms and grown_ms > 0.1 * 1000 * wait.span_s:
         because = (

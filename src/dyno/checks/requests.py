@@ -144,7 +144,7 @@ def errors_among_successes(row: Row) -> Iterator[Finding]:
 
 
 def dropped(rows: Sequence[Row]) -> Iterator[Finding]:
-    """One of two series with rising counts of requests falls behind; neither says how many were sent."""
+    """One of two series with rising counts of requests falls behind; neither reports how many were sent."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind == "serve" and row.form == "csv" and sent(row) is None and row.get("completed"):

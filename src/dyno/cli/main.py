@@ -46,15 +46,22 @@ _GROUPS = {"bench": "measure an engine"}
 
 @shown()
 def main(argv: Sequence[str] | None = None) -> int:
+    settings = ""  # where the command's settings are: flags, or keys of a study
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
+        settings = getattr(options, "settings", "")
         command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except DynoError as e:
-        # Indent further lines: a server's text can't look like dyno's.
-        print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
+        text = str(e)
+        if settings:
+            from dyno.cli.vocabulary import WORDS
+
+            text = WORDS[settings](text)
+        # Further lines stand back: a server's words can't look like dyno's own.
+        print("dyno: " + text.replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         print("\ndyno: interrupted.", file=sys.stderr)

@@ -67,8 +67,8 @@ class ClientSummary(msgspec.Struct, frozen=True):
     """How well the client kept up."""
 
     kernel_stamps: bool
-    cpu_share: float  # of one core
-    send_late: Distribution  # sent minus due, where only the client caused the delay
+    cpu_share: float | None  # of one core; None: the load was too short to say
+    send_late: Distribution  # sent minus due where nothing but the client stood between
     read_late_mean_ms: float
     read_late_max_ms: float
     unseen_share: float  # of chunks, without the last of each answer: known only to have arrived between two times

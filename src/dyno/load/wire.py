@@ -169,10 +169,10 @@ class Wire:
         plan, progress = self._plan, self.progress
         try:
             pool.open_first(plan, lambda: self._stop.requested, self._read)
-            usage_before = resource.getrusage(resource.RUSAGE_SELF)
             gc.collect()
             gc.freeze()
             gc.disable()
+            usage_before = resource.getrusage(resource.RUSAGE_SELF)
             self._start_ns = self._last_byte_ns = start = now_ns()
             self._before = self._now = Poll(start, start, 0)
             self._note_clock()
@@ -183,7 +183,7 @@ class Wire:
             with self._priority, self._stalls:
                 yield
                 waited_ns = self._stalls.total_ns()
-            end = now_ns()
+            end, usage = now_ns(), resource.getrusage(resource.RUSAGE_SELF)
             self._note_clock()  # what the clock did since the last tick
             self._linger()
         finally:
@@ -191,7 +191,6 @@ class Wire:
             gc.unfreeze()
             pool.close()
             self._spool.flush()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         self._facts = ClientFacts(
             start_ns=start,
             end_ns=end,

@@ -97,7 +97,8 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if s.client.kernel_stamps:
         delays = f"{number(s.client.read_late_mean_ms)} / {number(s.client.read_late_max_ms)}"
         line("Client read delay, mean / max (ms):", delays)
-    line("Client CPU (of one core):", percent(s.client.cpu_share))
+    if s.client.cpu_share is not None:
+        line("Client CPU (of one core):", percent(s.client.cpu_share))
     return lines
 
 

@@ -1,7 +1,7 @@
 """Read the values of a JSON file: one value, one per line, or one after the other; and report what is broken.
 
-A value knows its line, and is decoded on demand. msgspec's Raw is a view of the bytes: its offset gives the line, and a
-list of a million generated texts is decoded only if needed.
+A value knows its line, and is decoded when it is asked for. msgspec's Raw is a view of the bytes: its place in them
+tells the line, and a list of a million generated texts that is never used is never built.
 
 Intact values are read. Python writes NaN and Infinity, which JSON doesn't have: they become null and "inf", vLLM's word
 for an unlimited rate (SGLang writes Infinity). A value that is cut off is closed after its last complete part.
@@ -243,7 +243,7 @@ def _one(view: memoryview) -> tuple[int, int | None]:
 
 
 def _whole(view: memoryview, byte: int) -> tuple[int, int | None]:
-    # The byte that is named is the one behind the value, or one further where there are blanks between.
+    # The byte that is named is the one behind the value, or one further if there are blanks between.
     for end in (byte, byte - 1):
         try:
             _ANY.decode(view[:end])

@@ -194,7 +194,7 @@ class EngineKind:
         shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
             f"{self._named(version)} doesn't support {name} = {shown}{known}. Remove it, change "
-            "it, or put the engine's own flag into args."
+            "it, or put the engine's own flag into `args`."
         )
 
     def _named(self, version: str | None) -> str:

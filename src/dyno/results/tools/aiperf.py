@@ -1,4 +1,4 @@
-"""Results of AIPerf, and of GenAI-Perf before it: one block per metric, in its named unit; and its records."""
+"""AIPerf's and GenAI-Perf's files: one block per metric with its unit, and single records."""
 
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""Results of Hugging Face's inference-benchmarker: one row per load, without the warm-up."""
+"""Hugging Face's inference-benchmarker: one row per load, without the warm-up."""
 
 from collections.abc import Iterator
 from typing import Final

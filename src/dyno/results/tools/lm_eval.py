@@ -1,4 +1,4 @@
-"""lm-eval's scores, a row for each metric of each task: its results_*.json, and the Markdown table that it prints."""
+"""lm-eval's scores, one row per task and metric: results_*.json, and its Markdown table."""
 
 import re
 from collections.abc import Iterator
