@@ -1,6 +1,5 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
-from dyno.numbers import many
+from dyno.numbers import count, many, money, number, plus_minus, trimmed
 from dyno.report.table import Table, markdown, terminal, text_table
+from dyno.screen import styled, verdict_style, wrapped
 
 LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
              "mean_latency_ms")  # fmt: skip
 NODE = 8  # accelerators of the machines that are rented as one
-WIDTH = 100
 LINES = 12  # places of a finding that are shown
 ROWS = 200  # of the table
 UNREAD = 40  # that are listed
@@ -55,12 +54,12 @@ class Normal(msgspec.Struct, frozen=True):
 def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     """`prices`: they take precedence over the row's own."""
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
-    count = row.number("accelerators") or row.number("tensor_parallel")
+    devices = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
     # Where the number of accelerators is unknown, a price of one is taken as it stands.
-    paid = cost(chosen, rates(row.get), count or 1)
+    paid = cost(chosen, rates(row.get), devices or 1)
     per_million = None
     if paid is not None and best is not None:
         per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
@@ -81,11 +80,11 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         requests_per_s=per_s,
         output_per_s=out,
         total_per_s=total,
-        accelerators=count,
-        per_accelerator=best / count if best is not None and count else None,
+        accelerators=devices,
+        per_accelerator=best / devices if best is not None and devices else None,
         per_accelerator_of=tokens if best is not None else "",
-        per_node=best / count * NODE if best is not None and count else None,
-        per_node_estimated=count != NODE,
+        per_node=best / devices * NODE if best is not None and devices else None,
+        per_node_estimated=devices != NODE,
         latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
         speed=_speed(row),
         price_per_hour=paid.hour or None if paid is not None else None,
@@ -97,8 +96,8 @@ def _speed(row: Row) -> str:
     for name in ("speed", "score"):
         if (figure := row.figures.get(name)) is not None:
             error = figure.deviation if figure.deviation is not None else row.get("stderr")
-            shown = f"{figure.value:,.2f}" if name == "speed" else f"{figure.value:.4g}"
-            return shown + (f" ± {error:.3g}" if error is not None else "")
+            shown = number(figure.value, figure.half)
+            return f"{shown} {plus_minus(error, figure.value)}" if error is not None else shown
     return ""
 
 
@@ -111,7 +110,7 @@ def text(audit: Audit, rows: Sequence[Normal]) -> str:
     for title, table in _tables(rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
-        parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
+        parts.append(f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all.")
     parts += [_legend(rows), _unread(audit)]
     return "\n\n".join(p for p in parts if p)
 
@@ -151,12 +150,13 @@ def _read(audit: Audit) -> bool:
 def _head(audit: Audit, rows: Sequence[Normal]) -> str:
     """The verdict, and what it is limited to. Without a result, nothing is sound."""
     read, counts = audit.coverage.describe(), _counts(audit, rows)
+    verdict = styled(audit.verdict, verdict_style(audit.verdict))
     if not _read(audit) and audit.verdict == "sound":
         lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f" ({read} read)" if read else "")]
     elif audit.coverage.complete:
-        lines = [f"{audit.verdict}: {counts}" + (f" ({read} read)" if read else "")]
+        lines = [f"{verdict}: {counts}" + (f" ({read} read)" if read else "")]
     else:
-        lines = [f"{audit.verdict}, but not everything was read ({read}): {counts}"]
+        lines = [f"{verdict}, but not everything was read ({read}): {counts}"]
     lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     return "\n".join(lines)
 
@@ -170,14 +170,10 @@ def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
 
 
 def _finding(f: Finding) -> str:
-    lines = [f"{f.level:<6}{f.code}"]
-    lines += textwrap.wrap(_plain(f.text), WIDTH, initial_indent="      ", subsequent_indent="      ")
-    lines += textwrap.wrap(_plain(f.advice), WIDTH, initial_indent="    → ", subsequent_indent="      ")
-    if f.locations:
-        lines += textwrap.wrap(
-            _plain(_located(f.locations)), WIDTH, initial_indent="   at ", subsequent_indent="      ",
-            break_on_hyphens=False,
-        )  # fmt: skip
+    blank = " " * 6
+    lines = [f"{styled(f.level, verdict_style(f.level))}{blank[len(f.level) :]}{f.code}"]
+    lines += wrapped(_plain(f.text), blank) + wrapped(_plain(f.advice), "    → ", blank)
+    lines += wrapped(_plain(_located(f.locations)), "   at ", blank) if f.locations else []
     return "\n".join(lines)
 
 
@@ -243,17 +239,17 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
         "name": _short(r.subject, 36),
         "load": _short(r.load, 44),
         "completed": _done(r),
-        "in": _number(r.input_each, 0),
-        "out": _number(r.output_each, 0),
-        "req/s": _number(r.requests_per_s, 2),
-        "out tok/s": _number(r.output_per_s, 1),
-        "total tok/s": _number(r.total_per_s, 1),
+        "in": _number(r.input_each),
+        "out": _number(r.output_each),
+        "req/s": _number(r.requests_per_s),
+        "out tok/s": _number(r.output_per_s),
+        "total tok/s": _number(r.total_per_s),
         "score" if r.kind == "quality" else "tok/s": r.speed,
-        "devices": _number(r.accelerators, 0),
-        "tok/s/device": _number(r.per_accelerator, 1),
-        "tok/s/8 devices": estimated + _number(r.per_node, 0) if nodes else "",
-        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0], 1) for n in latencies},
-        "$/M tok": _number(r.cost_per_million, 2),
+        "devices": _number(r.accelerators),
+        "tok/s/device": _number(r.per_accelerator),
+        "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
+        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0]) for n in latencies},
+        "$/M tok": "" if r.cost_per_million is None else money(r.cost_per_million),
     }
 
 
@@ -273,13 +269,11 @@ def _places(rows: Sequence[Normal]) -> list[str]:
 def _done(r: Normal) -> str:
     if r.completed is None:
         return ""
-    return f"{r.completed:,.0f}" + (f"/{r.sent:,.0f}" if r.sent is not None and r.sent != r.completed else "")
+    return count(r.completed) + (f"/{count(r.sent)}" if r.sent is not None and r.sent != r.completed else "")
 
 
-def _number(value: float | None, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.{digits}f}" if digits == 0 or abs(value) >= 1 or value == 0 else f"{value:.3g}"
+def _number(value: float | None) -> str:
+    return "" if value is None else trimmed(value)
 
 
 def _short(words: str, width: int) -> str:
@@ -296,7 +290,7 @@ def _legend(rows: Sequence[Normal]) -> str:
     if not definitions:
         return ""
     lines = ["Latencies are means in milliseconds, unless a percentile is named. Definitions:"]
-    lines += [f"  {key}: {DEFINITIONS[key]}" for key in definitions]
+    lines += [line for key in definitions for line in wrapped(f"{key}: {DEFINITIONS[key]}", "  ", "    ")]
     if any(r.per_accelerator is not None for r in rows):
         tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
         lines.append(f"  tok/s/device: {tokens} tokens/s per accelerator")
