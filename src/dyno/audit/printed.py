@@ -13,6 +13,7 @@ from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
 from dyno.numbers import count, many, money, number, plus_minus, trimmed
+from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
 
@@ -54,12 +55,12 @@ class Normal(msgspec.Struct, frozen=True):
 def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     """`prices`: they take precedence over the row's own."""
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
-    devices = row.number("accelerators") or row.number("tensor_parallel")
+    count = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, a price of one is taken as it stands.
-    paid = cost(chosen, rates(row.get), devices or 1)
+    # Where the number of accelerators is unknown, the price of one is used.
+    paid = cost(chosen, rates(row.get), count or 1)
     per_million = None
     if paid is not None and best is not None:
         per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
@@ -80,11 +81,11 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         requests_per_s=per_s,
         output_per_s=out,
         total_per_s=total,
-        accelerators=devices,
-        per_accelerator=best / devices if best is not None and devices else None,
+        accelerators=count,
+        per_accelerator=best / count if best is not None and count else None,
         per_accelerator_of=tokens if best is not None else "",
-        per_node=best / devices * NODE if best is not None and devices else None,
-        per_node_estimated=devices != NODE,
+        per_node=best / count * NODE if best is not None and count else None,
+        per_node_estimated=count != NODE,
         latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
         speed=_speed(row),
         price_per_hour=paid.hour or None if paid is not None else None,
@@ -97,7 +98,7 @@ def _speed(row: Row) -> str:
         if (figure := row.figures.get(name)) is not None:
             error = figure.deviation if figure.deviation is not None else row.get("stderr")
             shown = number(figure.value, figure.half)
-            return f"{shown} {plus_minus(error, figure.value)}" if error is not None else shown
+            return shown if error is None else f"{shown} {plus_minus(error, figure.value)}"
     return ""
 
 
@@ -105,19 +106,18 @@ def _speed(row: Row) -> str:
 
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
-    parts = [_head(audit, rows)]
-    parts += [_finding(f) for f in audit.findings]
+    parts = ["\n".join(_head(audit, rows)), *map(_finding, audit.findings)]
     for title, table in _tables(rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
-        parts.append(f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all.")
+        parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
     parts += [_legend(rows), _unread(audit)]
     return "\n\n".join(p for p in parts if p)
 
 
 def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
-    head, _, files = _head(audit, rows).partition("\n")
-    parts = [f"## Audit: {head}", files.strip()]
+    head, *files = _head(audit, rows)
+    parts = [f"## {head}", "\n".join(line.replace("  ", "- ", 1) for line in files)]
     for f in audit.findings:
         where = f" ({_located(f.locations, '`')})" if f.locations else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
@@ -147,33 +147,28 @@ def _read(audit: Audit) -> bool:
     return any(d.rows for d in audit.documents)
 
 
-def _head(audit: Audit, rows: Sequence[Normal]) -> str:
+def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
     """The verdict, and what it is limited to. Without a result, nothing is sound."""
-    read, counts = audit.coverage.describe(), _counts(audit, rows)
-    verdict = styled(audit.verdict, verdict_style(audit.verdict))
+    files, read = many(len(audit.documents), "file"), audit.coverage.describe()
+    listed = [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     if not _read(audit) and audit.verdict == "sound":
-        lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f" ({read} read)" if read else "")]
-    elif audit.coverage.complete:
-        lines = [f"{verdict}: {counts}" + (f" ({read} read)" if read else "")]
-    else:
-        lines = [f"{verdict}, but not everything was read ({read}): {counts}"]
-    lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
-    return "\n".join(lines)
-
-
-def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
+        return [f"{NOTHING} in {files}" + (f" ({read} read)" if read else ""), *listed]
     levels = [f.level for f in audit.findings]
     counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
               for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    where = f"{many(len(rows), 'result')} in {many(len(audit.documents), 'file')}"
-    return f"{', '.join(counts) or 'no findings'}; {where}"
+    limited = "" if audit.coverage.complete else ", but not everything was read"
+    verdict = styled(audit.verdict, verdict_style(audit.verdict))
+    return [
+        f"Verdict: {verdict}{limited} ({', '.join(counts) or 'no findings'})",
+        f"Read: {many(len(rows), 'result')} in {files}" + (f"; {read}" if read else ""),
+        *listed,
+    ]
 
 
 def _finding(f: Finding) -> str:
-    blank = " " * 6
-    lines = [f"{styled(f.level, verdict_style(f.level))}{blank[len(f.level) :]}{f.code}"]
-    lines += wrapped(_plain(f.text), blank) + wrapped(_plain(f.advice), "    → ", blank)
-    lines += wrapped(_plain(_located(f.locations)), "   at ", blank) if f.locations else []
+    lines = finding_lines(msgspec.structs.replace(f, text=_plain(f.text), advice=_plain(f.advice)))
+    if f.locations:
+        lines += wrapped(f"at {_plain(_located(f.locations))}", " " * 8)
     return "\n".join(lines)
 
 
@@ -214,7 +209,7 @@ _KINDS = {
 
 
 def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
-    """One for each kind and tool: figures of different definitions don't share a column."""
+    """One per kind and tool: figures of different definitions don't share a column."""
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
@@ -228,11 +223,12 @@ def _table(rows: Sequence[Normal]) -> Table:
     lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
     right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
-    return text_table(titles, ([line[title] for title in titles] for line in lines), right)
+    keep = [i for i, title in enumerate(titles) if title in ("line", "name", "load", "completed")]
+    return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
 
 
 def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """By their columns' titles, which are the same for all rows of a kind."""
+    """Group rows by column titles, which all rows of a kind share."""
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {
@@ -245,7 +241,7 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
         "out tok/s": _number(r.output_per_s),
         "total tok/s": _number(r.total_per_s),
         "score" if r.kind == "quality" else "tok/s": r.speed,
-        "devices": _number(r.accelerators),
+        "devices": "" if r.accelerators is None else count(r.accelerators),
         "tok/s/device": _number(r.per_accelerator),
         "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
         **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0]) for n in latencies},
@@ -269,7 +265,7 @@ def _places(rows: Sequence[Normal]) -> list[str]:
 def _done(r: Normal) -> str:
     if r.completed is None:
         return ""
-    return count(r.completed) + (f"/{count(r.sent)}" if r.sent is not None and r.sent != r.completed else "")
+    return f"{r.completed:,.0f}" + (f"/{r.sent:,.0f}" if r.sent is not None and r.sent != r.completed else "")
 
 
 def _number(value: float | None) -> str:
@@ -290,7 +286,7 @@ def _legend(rows: Sequence[Normal]) -> str:
     if not definitions:
         return ""
     lines = ["Latencies are means in milliseconds, unless a percentile is named. Definitions:"]
-    lines += [line for key in definitions for line in wrapped(f"{key}: {DEFINITIONS[key]}", "  ", "    ")]
+    lines += [f"  {key}: {DEFINITIONS[key]}" for key in definitions]
     if any(r.per_accelerator is not None for r in rows):
         tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
         lines.append(f"  tok/s/device: {tokens} tokens/s per accelerator")

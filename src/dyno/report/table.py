@@ -207,7 +207,7 @@ def guarded(words: str) -> str:
 
 
 def figure_text(figure: Number) -> str:
-    exact = figure.low is None and not figure.definition and not figure.half  # a count, if it is whole
+    exact = figure.low is None and not figure.definition and not figure.half and figure.value == round(figure.value)
     return count(figure.value) if exact else number(figure.value, figure.half)
 
 
