@@ -321,7 +321,10 @@ def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> No
         (["-m", "folder", "--by", "timers"], "--by: only for llama.cpp"),
         (["-ctk", "q8_0", "--kv-cache-dtype", "q8_0"], "set the same thing twice"),
         (["-b", "8", "--max-num-batched-tokens", "8"], "set the same thing twice"),
-        (["-m", "a.gguf,f", "--engine", "llamacpp,vllm", "--engine-python", "p"], "--engine-python: only for one"),
+        (
+            ["-m", "a.gguf,f", "--engine", "llamacpp,vllm", "--engine-python", "p"],
+            "-python: only for one engine",
+        ),
         (["-r", "0"], "-r must be at least 1"),
         (["-pg", "8"], "write PROMPT,GENERATED"),
         (["-fa", "maybe"], "'maybe' is not one of on, off, auto"),
