@@ -83,7 +83,7 @@ def test_a_void_result_is_in_no_answer() -> None:
 
 def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)])
-    assert "not known how sure" in words.sure[0]
+    assert "confidence unknown" in words.sure[0]
     assert any("Nothing was repeated" in d for d in words.doubtful)
 
 
@@ -109,8 +109,8 @@ def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
     assert any("B gives the most: 1,200 tokens/s" in a and a.startswith("pp512") for a in answers)
     assert any("A gives the most: 20.00 tokens/s" in a and a.startswith("tg128") for a in answers)
     words = said([score(0.8466, 0.0135, quantization="FP16"), score(0.848, 0.0135, quantization="FP8")])
-    assert "no difference is seen between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
-    assert "no difference seen" in words.sure[0]
+    assert "no difference is detected between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
+    assert "no difference detected" in words.sure[0]
     words = said([score(0.95, 0.01, quantization="FP16"), score(0.6, 0.01, quantization="FP8")])
     assert "FP16 scores highest: 0.9500, against FP8 (0.6000)." in words.answer[0]
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dyno.compare.compare import default_metrics, pairing
+from dyno.compare.compare import default_metrics, pairings
 from dyno.facts.comparison import Difference
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
@@ -36,7 +36,7 @@ _KINDS = {
 _MOST = 4  # of the same kind of sentence
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
-_EQUAL = ("no difference seen", "can't tell")
+_EQUAL = ("no difference detected", "inconclusive")
 
 
 def conclude(
@@ -125,7 +125,7 @@ def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[s
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
     usual = default_metrics(sides[0], sides[1])
     metrics = usual if contest.metric in usual else [contest.metric]
-    pair = pairing(sides[0], sides[1], metrics, anyway=loads_differ)
+    (pair,) = pairings([(sides[0], sides[1])], metrics, anyway=loads_differ)
     if loads_differ:
         where = f", each at its best load ({level(b)} and {level(a)})"
     else:
@@ -158,7 +158,7 @@ def _how_sure(d: Difference) -> str:
     if "repeats" in sides:
         over = "over repeats" if sides == ("repeats", "repeats") else "by one side's repeats: the other was run once"
     interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
-    if d.word in _EQUAL or d.word == "not known how sure":
+    if d.word in _EQUAL or d.word == "confidence unknown":
         return f"{d.word}, {interval}"
     return f"{'perhaps' if d.word.startswith('perhaps') else 'the difference is'} real, {interval}"
 
@@ -176,7 +176,7 @@ def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
     value, other = (f"{digits(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
     behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
     if word in _EQUAL or contest.lead() == 0:
-        why = "no difference is seen" if word != "can't tell" else "it can't be told which is better"
+        why = "no difference is detected" if word != "inconclusive" else "it is inconclusive which is better"
         text = f"{why} between {first.series} ({value}{loads[0]}{keeps}) and {behind}"
     else:
         lead = f"{contest.lead():.0%} {'less' if contest.lower else 'more'} than" if contest.lead() < 10 else "against"
