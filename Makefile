@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast test-engines test-hostile test-pages check format bench bench-engines bench-peers clean
+.PHONY: demo gallery test test-fast test-engines test-hostile test-pages check format bench bench-engines bench-peers docs \
+        docs-reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
@@ -58,6 +59,19 @@ bench-engines: $(VENV)/.installed
 bench-peers:
 	bench/install-peers.sh
 
+# The documentation as a site, build/site/index.html: opens without a server or a network.
+docs: $(VENV)/docs/.installed
+	rm -rf build/docs
+	mkdir -p build/docs/published
+	cp -r README.md METHOD.md ARCHITECTURE.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
+	cp published/README.md build/docs/published
+	$(VENV)/docs/bin/mkdocs build --quiet --strict
+	@echo build/site/index.html
+
+# Tables of commands, keys, findings, metrics and settings in the documentation, made from the code anew.
+docs-reference: $(VENV)/.dev
+	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/test_docs.py
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dyno needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
@@ -68,5 +82,10 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
 	touch $@
 
+$(VENV)/docs/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"])')
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

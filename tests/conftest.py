@@ -35,10 +35,10 @@ os.environ["DYNO_TRACEBACK"] = "1"
 REAL = {
     f"test_{name}"
     for name in (
-        "accelerators", "busy_machine", "charts", "cli", "compare_cli", "container", "embedded", "environment",
-        "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server", "protocols", "replicas",
-        "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study", "telemetry", "tgi", "twins",
-        "two_rigs", "wire", "workload",
+        "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
+        "embedded", "environment", "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server",
+        "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study",
+        "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -146,6 +147,7 @@ def test_several_base_urls_are_copies_of_one_server(dyno: Callable[..., Done], f
         done = dyno(*bench(fake), "--base-url", fake.base_url, f"{second.base_url}/v1", "--json")
         sent = [len(server.log()["streams"]) for server in (fake, second)]
     result = json.loads(done.out)
+    sent = [count - 1 for count in sent]  # without the test request to each
     assert result["completed"] == sum(sent) == 12
     assert min(sent) >= 4
     target = result["dyno"]["trial"]["target"]
@@ -187,14 +189,62 @@ def test_a_host_that_is_given_is_the_only_one_sent(
 
     words = ["bench", "serve", "--base-url", scripted(talk).base_url, "--model", "fake", "--num-prompts", "2"]
     assert dyno(*words, "--random-input-len", "5", "--header", "Host=models.example").code == 0
-    assert len(heads) == 2
+    assert len(heads) == 1 + 2  # a test request, and the load
     assert all(head.count(b"host:") == 1 and b"host: models.example" in head for head in heads)
 
 
 def test_warm_up_prompts_are_none_of_the_measured_ones(dyno: Callable[..., Done], tmp_path: Path) -> None:
     with Fake.start(FakeSpec(first_ms=1, gap_ms=1), tmp_path / "log") as own:
         dyno(*bench(own, "--num-warmups", "4"))
-        assert len(own.log()["streams"]) == 12 + 4
+        assert len(own.log()["streams"]) == 1 + 12 + 4  # a test request, too
+
+
+def test_several_loads_and_repeats_are_one_table_and_a_result_each(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    words = bench(
+        fake, "--max-concurrency", "1,2", "4", "--repeats", "2", "--save-result", "--result-filename", "x.json"
+    )
+    done = dyno(*words)
+    assert done.code == 0
+    rows = [line.split() for line in done.out.splitlines() if line.endswith("sound")]
+    assert [row[:4] for row in rows] == [[level, "2", "24", "0"] for level in ("1", "2", "4")]
+    assert "95 % confidence interval" in done.out
+    assert {p.name for p in tmp_path.glob("x*")} == {f"x-c{level}-r{n}.json" for level in (1, 2, 4) for n in (1, 2)}
+    results = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("x*"))]
+    assert len({r["dyno"]["workload_sha256"] for r in results}) == 6  # other prompts each time
+    [study] = (tmp_path / "runs").iterdir()
+    assert (study / "report.html").exists()
+    again = dyno(*words, "--json")  # complete: it begins anew
+    assert len(json.loads(again.out)) == 6
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_after_a_single_run_a_command_that_repeats_it_can_be_pasted(dyno: Callable[..., Done], fake: Fake) -> None:
+    done = dyno(*bench(fake, "--header", "X-Key=a secret of mine", "--label", "two words"))
+    command = done.err.splitlines()[-1]
+    assert "secret" not in command
+    words = shlex.split(command)
+    assert words[1:-5] == bench(fake, "--header")
+    assert words[-4:] == ["--label", "two words", "--repeats", "5"]
+
+
+def test_ctrl_c_between_repeats_keeps_what_is_measured_and_says_how_to_resume(
+    dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+) -> None:
+    words = bench(fake, "--repeats", "3", "--random-output-len", "200")
+    process = start(tmp_path, *words)
+    wait_for(lambda: list(tmp_path.glob("runs/*/trials/*/summary.json")))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "of 3 trials are measured and kept. Resume with:" in err
+    assert " ".join(["dyno", *words]) in err
+    assert "confidence" in out or "tok/s" in out  # the table of what there is
+    done = dyno(*words)
+    assert done.code == 0
+    assert "of 3 trials are done" in done.err
+    assert len(list(tmp_path.glob("runs/*/trials/*/summary.json"))) == 3
 
 
 def test_runs_are_listed_and_shown_again(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
@@ -317,7 +367,7 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (2, "has no min_p, presence_penalty", ["--backend", "tgi", "--min-p", "0.1", "--presence-penalty", "1"]),
     (2, "has no logprobs", ["--backend", "tgi", "--logprobs", "1"]),
     (2, "has no ignore_eos_token", ["--backend", "tgi", "--extra-body", '{"ignore_eos_token": true}']),
-    (2, "invalid choice: 'trtllm'", ["--backend", "trtllm"]),
+    (2, "--backend: there is no 'trtllm'", ["--backend", "trtllm"]),
 ]  # fmt: skip
 
 
@@ -336,7 +386,8 @@ def test_a_mistake_gets_one_clear_message(
 
 def test_a_model_that_the_server_does_not_list_is_a_finding(dyno: Callable[..., Done], fake: Fake) -> None:
     done = dyno(*bench(fake, "--model", "another"))
-    assert done.code == 0
+    assert done.code == 3
+    assert "dyno: the result is void: exit code 3. --allow-void exits with 0." in done.err
     assert "model.not_listed" in done.out
     assert "model.other_answered" in done.out  # the fake answers under its own name
     assert "Verdict: void" in done.out
@@ -344,18 +395,59 @@ def test_a_model_that_the_server_does_not_list_is_a_finding(dyno: Callable[..., 
 
 def test_nothing_completed_is_a_failure_with_the_servers_own_words(dyno: Callable[..., Done], tmp_path: Path) -> None:
     with Fake.start(FakeSpec(faults={"500": 1}), tmp_path / "log") as broken:
-        done = dyno(*bench(broken))
+        done = dyno(*bench(broken, "--ready-check-timeout-sec", "0"))
     assert done.code == 1
     assert "Failed, http_500:" in done.out
     assert "as told: 500" in done.out
     assert "Mean TTFT (ms):                          -" in done.out
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "advice"),
+    [
+        ("401 no", '{"error": {"message": "Incorrect API key"}}', "answers 401: Incorrect API key. Check the API key"),
+        ("405 no", '{"detail": "Not Allowed"}', "answers 405: Not Allowed. Check --endpoint and --backend."),
+        ("400 no", '{"object": "error", "message": "bad m"}', "The server lists a, b, but not m: check --model."),
+        ("500 no", "no such luck", "answers 500: no such luck. Read the server's log."),
+        ("200 ok", 'data: {"error": {"message": "no GPU"}}\n\n', "answers 200: no GPU. Read the server's log."),
+    ],
+)
+def test_a_test_request_that_fails_ends_it_at_once_in_the_servers_words(
+    dyno: Callable[..., Done], scripted: Callable[..., Scripted], tmp_path: Path, status: str, said: str, advice: str
+) -> None:
+    def complain(sock: socket.socket, _: int) -> None:
+        while asked := sock.recv(65536):
+            models = asked.startswith(b"GET /v1/models")
+            line, text = ("200 ok", '{"data": [{"id": "a"}, {"id": "b"}]}') if models else ("404 none", "")
+            line, text = (status, said) if asked.startswith(b"POST") else (line, text)
+            sock.sendall(f"HTTP/1.1 {line}\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
+
+    base = scripted(complain).base_url
+    for more in ([], ["--repeats", "3"]):
+        done = dyno("bench", "serve", "--base-url", base, "--model", "m", "--num-prompts", "3", *more)
+        assert done.code == 1
+        assert advice in done.err
+        assert not (tmp_path / "runs").exists()
+
+
+def test_everything_that_fails_ends_the_load_early_and_the_run_is_kept(
+    dyno: Callable[..., Done], tmp_path: Path
+) -> None:
+    with Fake.start(FakeSpec(faults={"500": 1}), tmp_path / "log") as broken:
+        done = dyno(*bench(broken, "--ready-check-timeout-sec", "0", "--num-prompts", "400"))
+    assert done.code == 1
+    assert "Verdict: void" in done.out
+    assert "so the load was stopped" in done.err
+    [run] = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "client.json").read_text())["outcome"] == "all failed"
+    assert json.loads((run / "trial.json").read_text())["test_requests"] == 0
+
+
 def test_a_warm_up_that_fails_altogether_stops_before_the_measurement(
     dyno: Callable[..., Done], tmp_path: Path
 ) -> None:
     with Fake.start(FakeSpec(faults={"503": 1}), tmp_path / "log") as broken:
-        done = dyno(*bench(broken, "--num-warmups", "2"))
+        done = dyno(*bench(broken, "--num-warmups", "2", "--ready-check-timeout-sec", "0"))
     assert done.code == 1
     assert "All 2 warm-up requests failed (http_503" in done.err
 
@@ -396,7 +488,8 @@ def test_a_key_that_the_server_sends_back_in_its_complaint_is_not_repeated(
 
     base = scripted(complain).base_url
     words = ["bench", "serve", "--base-url", base, "--model", "m", "--num-prompts", "3", "--random-input-len", "5"]
-    for more in ([], ["--ready-check-timeout-sec", "1"], ["--num-warmups", "1"]):
+    untested = ["--ready-check-timeout-sec", "0"]
+    for more in ([], untested, ["--ready-check-timeout-sec", "1"], ["--num-warmups", "1", *untested]):
         done = dyno(*words, *more, OPENAI_API_KEY="sk-very-secret-1234")
         assert done.code == 1
         assert "is not allowed here" in done.said  # with stars or [redacted] in the key's place
@@ -425,7 +518,7 @@ def test_llm_dyno_is_the_same_program() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from dyno.cli.main import _flags, parser; _flags(parser()); print(*sys.modules)"
+    code = "import sys; from dyno.cli.main import parser; list(parser().walk()); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 

@@ -164,7 +164,7 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
         (["throughput", "--dataset-name", "sharegpt"], "give --dataset-path FILE"),
         (["throughput", "--dataset-name", "random", "--dataset-path", "f"], "needs no file"),
         (["latency", "--engine", "vllm", "--backend", "hf"], "name two engines"),
-        (["latency", "--engine", "vlm"], "There is no engine kind 'vlm'"),
+        (["latency", "--engine", "vlm"], "No engine named 'vlm'"),
         (["latency", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["latency", "--num-iters-warmup", "-1"], "--num-iters-warmup can't be negative"),
         (["throughput", "--random-range-ratio", "2"], "from 0 to below 1"),

@@ -37,7 +37,7 @@ def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings:
 def test_the_faster_one_is_named_with_its_load_and_its_lead() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0), at("tgi", 8, 400.0), at("tgi", 64, 1600.0)])
     (answer,) = words.answer
-    assert "vllm gives the most: 2,000 output tokens/s at concurrency 64, 25% more than tgi (1,600" in answer
+    assert "vllm gives the most: 2,000 output tokens/s at concurrency 64, 25 % more than tgi (1,600" in answer
     assert words.compared.startswith("vllm and tgi (served) at concurrency 8 to 64") and "4 results" in words.compared
     assert "1 × H100" in words.on
 
@@ -68,7 +68,7 @@ def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
 
     words = said([offered("vllm", 200.0), offered("tgi", 300.0)])
     assert "vllm has the shortest p99 TTFT: 200.0 ms at 10 requests/s" in words.answer[0]
-    assert "33% less than tgi" in words.answer[0]
+    assert "33.3 % less than tgi" in words.answer[0]
 
 
 def test_a_void_result_is_in_no_answer() -> None:

@@ -125,9 +125,7 @@ def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
     rules = [rule(1.0, "a:1", accelerator="H100"), rule(2.0, "a:4", series="vllm"), rule(9.0, "a:9")]
     found = choose(rules, "NVIDIA H100", "vllm tp 8")
     assert found is not None and (found.price.accelerator_hour, found.passed) == (1.0, ["a:4"])
-    assert stated(found, "vllm") == (
-        "vllm: 1.00 USD for an accelerator-hour (a:1); a:4 would fit as well, the first one holds"
-    )
+    assert stated(found, "vllm") == ("vllm: 1.00 USD per accelerator-hour (a:1); the first match is used (also: a:4)")
     found = choose(rules, "NVIDIA H100", "tgi")
     assert found is not None and not found.passed, "one for all is meant for the others"
     found = choose(rules, "MI300X", "tgi")
@@ -149,7 +147,7 @@ def test_a_price_is_stated_with_its_source() -> None:
     price = Price(machine_hour=0.0761, energy_kwh=0.12, currency="EUR", source="bought", machine_accelerators=1)
     found = choose([PriceRule(price, origin="p:1")])
     assert found is not None
-    assert stated(found) == "0.0761 EUR for a machine-hour (1 accelerators), 0.12 EUR for a kWh (bought, p:1)"
+    assert stated(found) == "0.0761 EUR per machine-hour (1 accelerator), 0.12 EUR per kWh (bought, p:1)"
 
 
 def test_an_audited_row_costs_by_the_price_that_was_given_before_its_own() -> None:

@@ -285,7 +285,7 @@ def test_replicas_get_disjoint_devices_and_ports() -> None:
 
 
 def test_too_few_devices_are_an_error_before_anything_starts() -> None:
-    with pytest.raises(UsageError, match=r"2 × 4 accelerators are needed.*4 are there"):
+    with pytest.raises(UsageError, match=r"2 × 4 accelerators are needed.*4 are available"):
         launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(4), vendor="nvidia")
 
 

@@ -140,7 +140,7 @@ def test_what_a_started_engine_does_is_held_against_what_the_machine_can(tmp_pat
     assert 0 < (shares["whole"].arithmetic or 0) < 1
     if "decode" in shares:
         assert 0 < (shares["decode"].bandwidth or 0) < 1
-        assert "Share of memory bandwidth (decode):" in block(outcome.result, outcome.manifest.trial, [])
+        assert "Memory bandwidth used (decode):" in block(outcome.result, outcome.manifest.trial, [])
     if "prefill" in shares:
         assert 0 < (shares["prefill"].arithmetic or 0) < 1
     assert "physics.above_roofline" not in {f.code for f in outcome.result.findings}

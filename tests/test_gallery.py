@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
-from dyno.facts.entry import Number
 from dyno.facts.imported import Document, Figure
 from dyno.facts.report import Report
+from dyno.numbers import decimals
 from dyno.report.charts import charts
 from dyno.report.page import page
-from dyno.report.table import printed
 from dyno.report.target import limits
 from dyno.study.prices import price_rules
 from test_published import NAMES, REPORTS, ROOT, published
@@ -57,7 +56,7 @@ def test_what_is_printed_are_the_digits_of_the_reports(gallery: tuple[str, Repor
         for row in document.rows:
             for figure, told in row.figures.items():
                 if told.half > 0 and not in_other_units(figure, told, lines):
-                    text = printed(Number(told.value, half=told.half))
+                    text = f"{told.value:.{decimals(told.half)}f}"
                     assert text in lines[told.line - 1].replace(",", "") or text in lines[told.line - 1], row.location
                     seen += 1
     assert seen > 0 or not any(d.rows for d in published(name))
@@ -72,7 +71,7 @@ def source(document: Document) -> list[str]:
 
 def in_other_units(name: str, told: Figure, lines: list[str]) -> bool:
     """Seconds of a file are milliseconds here: the same digits, with the point elsewhere."""
-    shifted = printed(Number(told.value / 1000, half=told.half / 1000))
+    shifted = f"{told.value / 1000:.{decimals(told.half / 1000)}f}"
     return name.endswith("_latency_ms") and shifted in lines[told.line - 1]
 
 

@@ -24,7 +24,7 @@ _PATTERN = re.compile("|".join(rf"(?<![\w-])(?:{bad})(?![\w-])" for bad in PLAIN
 # Words of others: quoted, or code.
 _QUOTED = re.compile(r"```.*?```|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w)|“[^”\n]*”|\{[{%].*?[%}]\}", re.S)
 _ROOMS = {
-    "README.md METHOD.md docs/**/*.md studies/*.* published/README.md published/*/*.toml": 160,
+    "README.md METHOD.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
     "tests/golden/**/*.txt": 1250,
     "src/dyno/*.py": 1,
     "src/dyno/audit/**/*.py": 18,

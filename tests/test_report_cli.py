@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dyno.cli.exit_codes import VOID
 from dyno.cli.main import main
 
 STUDY = """
@@ -71,7 +72,7 @@ def test_a_finished_study_that_is_run_again_keeps_its_page(here: Path, capsys: p
 
 
 def test_one_command_makes_page_markdown_and_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs/s", "-o", "out/r.html", "-o", "out/r.md", "-o", "out/r.csv"]) == 0
+    assert main(["report", "runs/s", "-o", "out/r.html", "-o", "out/r.md", "-o", "out/r.csv"]) == VOID
     assert capsys.readouterr().out.split() == ["out/r.html", "out/r.md", "out/r.csv"]
     text = Path("out/r.md").read_text()
     # Of two repeats on a busy machine it may not be known to be more; but then it stands first all the same.
@@ -112,7 +113,7 @@ def test_a_target_names_the_best_load_that_meets_it(here: Path) -> None:
 
 
 def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs/s", "--chart", "throughput-concurrency", "-o", "out/p.png", "-o", "out/p.svg"]) == 0
+    assert main(["report", "runs/s", "--chart", "throughput-concurrency", "-o", "out/p.png", "-o", "out/p.svg"]) == VOID
     assert Path("out/p.png").read_bytes().startswith(b"\x89PNG")
     words = "".join(ET.fromstring(Path("out/p.svg").read_text()).itertext())
     assert "quick" in words and "Concurrency" in words and "tokens/s" in words
@@ -145,7 +146,7 @@ def test_a_mistake_is_told_and_nothing_is_written(
 
 
 def test_what_cant_be_read_is_told_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == 0
+    assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == VOID
     assert "nothing-here" in capsys.readouterr().err and Path("out/m.md").exists()
     assert main(["report", "nothing-here", "-o", "out/none.md"]) == 1
     assert not Path("out/none.md").exists()
@@ -182,7 +183,7 @@ def test_a_good_result_stays_sound_beside_one_that_failed(here: Path) -> None:
 
 
 def test_a_study_without_any_result_is_not_sound(here: Path) -> None:
-    assert main(["report", "runs/s:gone", "-o", "out/gone.md"]) == 0
+    assert main(["report", "runs/s:gone", "-o", "out/gone.md"]) == VOID
     text = Path("out/gone.md").read_text()
     assert text.splitlines()[2].startswith("**void**") and "exited with code" in text and "2 trials failed" in text
 
@@ -201,13 +202,13 @@ def test_a_damaged_trial_is_told_and_the_others_are_shown(
     shutil.copytree("runs/s", tmp_path / "s")
     for path in (tmp_path / "s/trials").glob(f"quick*/{file}"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert main(["report", str(tmp_path / "s"), "-o", str(tmp_path / "d.md")]) == 0
+    assert main(["report", str(tmp_path / "s"), "-o", str(tmp_path / "d.md")]) == VOID
     assert told in capsys.readouterr().err + (tmp_path / "d.md").read_text()
     assert "slow" in (tmp_path / "d.md").read_text()
 
 
 def test_a_folder_of_studies_is_all_of_them(here: Path) -> None:
-    assert main(["report", "runs", "-o", "out/all.md"]) == 0
+    assert main(["report", "runs", "-o", "out/all.md"]) == VOID
     assert "quick" in Path("out/all.md").read_text()
 
 

@@ -25,7 +25,7 @@ from dyno.report import per, tables
 from dyno.report.csv_table import csv
 from dyno.report.markdown import escaped, escaped_line, markdown
 from dyno.report.page import embedded, page
-from dyno.report.table import guarded, interval, printed, significant
+from dyno.report.table import figure_interval, figure_text, guarded
 from dyno.visible import plain
 
 HOSTILE = (
@@ -177,36 +177,28 @@ def test_a_page_without_charts_or_results() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "half", "text"),
+    ("value", "half", "shown", "full"),
     [
-        (12.3, 0.005, "12.30"), (2310.0, 0.5, "2310"), (2310.0, 0.05, "2310.0"), (0.001, 0.0005, "0.001"),
-        (1200.0, 50.0, "1200"), (3.14159, 0.000005, "3.14159"), (1234567.8, 0.05, "1234567.8"),
+        (12.3, 0.005, "12.30", "12.30"), (2310.0, 0.5, "2,310", "2310"), (2310.0, 0.05, "2,310", "2310.0"),
+        (0.001, 0.0005, "0.001", "0.001"), (1200.0, 50.0, "1,200", "1200"), (3.14159, 0.000005, "3.142", "3.14159"),
+        (1234567.8, 0.05, "1,234,568", "1234567.8"),
     ],
 )  # fmt: skip
-def test_imported_numbers_keep_the_digits_that_were_printed(value: float, half: float, text: str) -> None:
-    assert printed(Number(value, half=half)) == text
+def test_imported_numbers_get_no_digit_that_was_not_printed(value: float, half: float, shown: str, full: str) -> None:
     row = Entry(
         "t1", "a", "serve", Load({"concurrency": 1}), "sound", figures={"output_throughput": Number(value, half=half)}
     )
     report = reports.of([row], best=[])
-    assert f">{text}<" in page(report, [])
-    assert f"| {text} |" in markdown(report)
-    assert next(commas.DictReader(io.StringIO(csv(report))))["output_throughput"] == text
+    assert f">{shown}<" in page(report, [])
+    assert f"| {shown} |" in markdown(report)
+    assert next(commas.DictReader(io.StringIO(csv(report))))["output_throughput"] == full
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (1.6, "1.600"), (12345.6, "12346"), (0.012356, "0.01236"), (999.96, "1000.0"), (1e-9, "1e-09"),
-     (float("nan"), "–")],
-)  # fmt: skip
-def test_own_numbers_show_four_digits(value: float, text: str) -> None:
-    assert significant(value) == text
-
-
-def test_intervals() -> None:
-    assert interval(Number(100, 97, 103)) == "±3.0"
-    assert interval(Number(100, 99, 120)) == "99.0…120"
-    assert interval(Number(100)) == ""
+def test_a_figure_and_its_interval() -> None:
+    assert figure_text(Number(900)) == "900" and figure_text(Number(900, 890, 910)) == "900.0"
+    assert figure_interval(Number(100, 97, 103)) == "± 3.0"
+    assert figure_interval(Number(100, deviation=2.5)) == "± 2.5"
+    assert figure_interval(Number(100)) == ""
 
 
 # ---- tables ----
@@ -249,7 +241,7 @@ def test_kinds_stand_apart() -> None:
         ("Micro tests", ["series", "verdict", "tok/s"]),
         ("Accuracy", ["series", "verdict", "score"]),
     ]
-    assert tables.results(report)[1].lines[0].cells[2].interval == "±0.020"
+    assert tables.results(report)[1].lines[0].cells[2].interval == "± 0.020"
 
 
 def test_two_definitions_are_two_columns() -> None:
@@ -313,7 +305,7 @@ def test_markdown_has_all_that_the_page_has(made: Report) -> None:
     for heading in ("Results", "Cost", "Findings", "Machines", "Engines", "Commands", "Definitions", "Sources"):
         assert f"\n## {heading}\n" in text
     assert "**void** `requests.failed`: 38 of 512 requests failed" in text
-    assert "| vLLM 0.11.0 | 16 | 512 | 128 | 3 | 1536 | 0 | sound | 16.00 ±0.48 |" in text
+    assert "| vLLM 0.11.0 | 16 | 512 | 128 | 3 | 1,536 | 0 | sound | 16.00 ± 0.48 |" in text
 
 
 def test_markdown_is_not_obeyed() -> None:

@@ -168,7 +168,7 @@ def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
     secrets.learn(["password-123"])
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
     assert str(UsageError("ftp://me:pw@host is not a URL")) == f"ftp://{HIDDEN}@host is not a URL"
-    with pytest.raises(UsageError, match=r"^The URL holds a user name or password"):
+    with pytest.raises(UsageError, match=r"^The URL contains a user name or password"):
         Url("ftp://me:pw@host")
 
 

@@ -108,7 +108,7 @@ def test_series_workloads_and_kinds_have_a_best_each() -> None:
 def test_why_there_is_none_names_the_nearest() -> None:
     (found,) = best([entry("t1", 60, 1.0), entry("t2", 80, 2.0)], {"p99_ttft_ms": 500.0})
     assert found.entry is None
-    assert found.why == "Nearest: concurrency 60 with p99 TTFT 600 ms, 500 allowed."
+    assert found.why == "Nearest: concurrency 60 with p99 TTFT 600.0 ms, 500 allowed."
 
 
 def test_void_results_and_those_with_failures_are_never_the_best() -> None:
@@ -121,7 +121,7 @@ def test_void_results_and_those_with_failures_are_never_the_best() -> None:
     (found,) = best(entries, {"p99_ttft_ms": 500.0})
     assert found.entry is None
     assert found.why == (
-        "Void at concurrency 8; over 1% of the requests failed at concurrency 4, concurrency 5; "
+        "Void at concurrency 8; over 1 % of the requests failed at concurrency 4, concurrency 5; "
         "no result at concurrency 2."
     )
     doubtful = entry("t5", 1, 1.0, verdict="doubtful", failed=1.0, completed=100.0)

@@ -447,6 +447,46 @@ def test_a_server_that_dies_in_the_middle_ends_the_run_and_what_was_measured_is_
     assert all(r.output_tokens == 4 for r in done)
 
 
+@pytest.mark.parametrize("fault", ["500", "cut", "said in the stream"])
+def test_a_load_ends_after_fifty_failures_without_a_success(fake: StartFake, scripted: Serve, fault: str) -> None:
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            sock.sendall(STREAM_HEAD + chunked(b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"))
+
+    server = scripted(talk) if " " in fault else fake(faults={fault: 1})
+    driven = drive(server.base_url, requests(1000), LoadSpec(max_concurrency=4))
+    assert driven.client.outcome == "all failed"
+    errors = [r.error for r in driven.records]
+    assert 50 <= len(errors) == driven.client.sent < 60
+    assert None not in errors
+    assert errors.count("interrupted") <= 4  # in flight at that moment
+
+
+def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(fake: StartFake, scripted: Serve) -> None:
+    driven = drive(fake(faults={"500": 2}).base_url, requests(200), LoadSpec(max_concurrency=4))
+    assert driven.client.outcome == "complete"
+    assert sum(r.error is None for r in driven.records) == 100
+
+    over = threading.Event()
+
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 1:
+                sock.sendall(STREAM_HEAD)
+                over.wait(10)
+                sock.sendall(chunked(*tokens(2)))
+            else:
+                sock.sendall(b"HTTP/1.1 429 Busy\r\ncontent-length: 0\r\n\r\n")
+                asked.append(1)
+                if len(asked) == 99:
+                    over.set()
+
+    asked: list[int] = []
+    driven = drive(scripted(talk).base_url, requests(100), LoadSpec(max_concurrency=2))
+    assert driven.client.outcome == "complete"
+    assert [r.error for r in driven.records].count(None) == 1
+
+
 def test_a_stop_keeps_the_finished_and_marks_those_in_flight(fake: StartFake) -> None:
     stop = Stop()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 TEXT = 4 << 20  # a file that a person writes: a study, prices, a query
 FACTS = 1 << 30  # one that dyno writes: the plan of a large study
@@ -56,7 +56,7 @@ def taken(file: IO[bytes], most: int, name: object, size: int = 0) -> bytes:
             got += len(more)
         data = b"".join(parts)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {human_bytes(most)}, the most that is read", str(name))
+        raise OSError(errno.EFBIG, f"it is larger than {human_bytes(most)}, the limit", str(name))
     return data
 
 

@@ -24,7 +24,9 @@ _PROXY_LOGIN = "proxy-authorization"
 def check_plain(text: str, what: str) -> None:
     """What goes into the first lines of a request: anything else could end a line, and begin another one."""
     if not re.fullmatch(r"[!-~]*", text):
-        raise UsageError(f"{what} holds a space, a line end or a letter beyond ASCII. Write it as %20 and the like.")
+        raise UsageError(
+            f"{what} contains a space, a line end or a non-ASCII character. Escape it, for example as %20."
+        )
 
 
 class Url:
@@ -36,7 +38,7 @@ class Url:
         parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
         if parts.username or parts.password:
             raise UsageError(
-                "The URL holds a user name or password. Leave it out and send it with "
+                "The URL contains a user name or password. Remove it, and use "
                 "--header 'Authorization=Basic …', or set OPENAI_API_KEY."
             )
         self.tls = parts.scheme == "https"
@@ -52,7 +54,7 @@ class Url:
             try:
                 self.port = parts.port or (443 if self.tls else 80)
             except ValueError:
-                raise UsageError(f"{shown!r} has a port that is no number from 1 to 65535.") from None
+                raise UsageError(f"{shown!r} has a port outside 1 to 65535.") from None
         else:
             raise UsageError(
                 f"{shown!r} is not a URL that dyno can use. Write it as http://HOST:PORT, https://HOST or "
@@ -112,17 +114,17 @@ class Route:
                 return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
             return f"Nothing listens at {to}. Start the server, or give its address with --base-url or --host/--port."
         if isinstance(error, FileNotFoundError) and self.url.unix:
-            return f"There is no socket {self.url.unix}. Start the server, or give its path with --base-url."
+            return f"No socket {self.url.unix}. Start the server, or give its path with --base-url."
         if isinstance(error, TimeoutError):
             return (
-                f"{to} took no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). Is "
-                "the address right, and is a firewall in between?"
+                f"{to} accepted no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). "
+                "Check the address, and whether a firewall blocks it."
             )
         if isinstance(error, OSError) and error.errno and error.errno < 0:
             host = (self.proxy or self.url).host
             return f"The host name {host!r} can't be resolved. Check the spelling in --base-url or --host."
         what = str(error) or type(error).__name__
-        wanted = " It may want a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
+        wanted = " It may require a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
         return (
             f"{to} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
         )
@@ -153,19 +155,19 @@ def tls_context(via: Transport) -> ssl.SSLContext:
                 "PEM files: a certificate and its private key. (An API key goes into OPENAI_API_KEY.)"
             ) from None
     elif via.cert_key is not None:
-        raise UsageError("--key is the private key of a client certificate: give that with --cert.")
+        raise UsageError("--key is the private key of a client certificate. Give the certificate with --cert.")
     return context
 
 
 def _refuse_to_ask() -> str:
     raise UsageError(
-        "The private key is encrypted, and dyno asks for no passphrase. Decrypt it: openssl pkey -in FILE -out NEW."
+        "The private key is encrypted, and dyno can't ask for a passphrase. Decrypt it: openssl pkey -in FILE -out NEW."
     )
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"it isn't PEM as expected ({(error.reason or 'PEM').replace('_', ' ').lower()})"
+        return f"it isn't valid PEM ({(error.reason or 'PEM').replace('_', ' ').lower()})"
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -180,10 +182,10 @@ def describe_tls(error: ssl.SSLError) -> str:
     ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)  # TLS 1.3 may show no more of a refusal
     if ended or ("ALERT" in reason and ("HANDSHAKE_FAILURE" in reason or "CERT" in reason)):
         return (
-            f"the server refuses the connection ({reason}). If it wants a client certificate, give one that it accepts "
+            f"the server refuses the connection ({reason}). If it requires a client certificate, give one "
             "with --cert and --key."
         )
-    return f"SSL doesn't work as expected ({reason}). Is it http:// rather than https://?"
+    return f"the TLS handshake failed ({reason}). Is it http:// rather than https://?"
 
 
 def connect_unix(sock: socket.socket, path: str, within_s: float) -> None:
@@ -277,10 +279,10 @@ class Client:
                 self.close()
                 raise
             except _TooMuch:
-                problem = f"{where} answers with more than {self._largest >> 20} MB, which dyno doesn't read."
+                problem = f"{where} answers with more than {self._largest >> 20} MB, more than dyno reads."
             except TimeoutError:
                 silence = self._route.via.read_timeout_s
-                problem = f"{where} sent no whole answer within {self._timeout_s:g} s."
+                problem = f"{where} sent no complete answer within {self._timeout_s:g} s."
                 if silence is not None and time.monotonic() < deadline:
                     problem = f"{where} sent nothing for {silence:g} s (--read-timeout)."
             except (http.client.HTTPException, OSError, ValueError) as e:
@@ -308,8 +310,8 @@ class Client:
         packed = response.headers.get("content-encoding", "identity").lower()
         if packed != "identity":
             raise TargetError(
-                f"{self.url}{path} answers compressed ({packed[:50]!r}), though dyno asks for plain text. Switch that "
-                "off in the server, or in the proxy before it."
+                f"{self.url}{path} sends compressed answers ({packed[:50]!r}), but dyno requests plain text. Disable "
+                "compression in the server or its proxy."
             )
         parts = []
         while part := response.read(65_536):  # not all at once: it would make room for what the head promises

@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
+from dyno.numbers import count
+
 
 class Option(NamedTuple):
     flags: str = ""  # names with spaces between, the first for messages; '': a key of study files alone
@@ -30,13 +32,13 @@ class Option(NamedTuple):
     def problem(self, value: float) -> str | None:
         """Why this isn't a value for it, in words that follow its name."""
         if self.least is not None and not value >= self.least:
-            why = f"must be at least {self.least:g}"
+            why = f"must be at least {count(self.least)}"
         elif self.above is not None and not value > self.above:
-            why = f"must be above {self.above:g}"
+            why = f"must be above {count(self.above)}"
         elif value > self.most and not (self.unlimited and value == math.inf):
-            why = f"must be at most {self.most:,.0f}"
+            why = f"must be at most {count(self.most)}"
         elif self.below is not None and not value < self.below:
-            why = f"must be below {self.below:g}"
+            why = f"must be below {count(self.below)}"
         else:
             return None
         return self.words or why

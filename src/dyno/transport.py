@@ -21,19 +21,22 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate")] = False
     # None: by the system's.
-    cacert: Annotated[str | None, Option("--cacert", "FILE", "verify it by the authorities in this PEM file")] = None
-    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM")] = None
+    cacert: Annotated[
+        str | None,
+        Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)"),
+    ] = None
+    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM (default: none)")] = None
     cert_key: Annotated[
-        str | None, Option("--key", "FILE", "private key of --cert, PEM (default: in the same file)")
+        str | None, Option("--key", "FILE", "private key of --cert (PEM; default: in the same file)")
     ] = None
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
     connect_timeout_s: Annotated[  # TLS included
         float,
-        Option("--connect-timeout", "S", "for a connection to open (default: 30)", above=0, most=1e8, note=" seconds"),
+        Option("--connect-timeout", "S", "time for a connection to open", above=0, most=1e8, note=" seconds"),
     ] = 30.0
     read_timeout_s: Annotated[
         float | None,
-        Option("--read-timeout", "S", "without a byte of an answer (default: no limit)", above=0, most=1e8,
+        Option("--read-timeout", "S", "time without a byte of an answer (default: no limit)", above=0, most=1e8,
                note=" seconds"),
     ] = None  # fmt: skip
 
@@ -64,14 +67,14 @@ def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy 
         parts, proxy, proxy_port = urlsplit("http:"), None, 0
     if parts.scheme != "http" and re.fullmatch(r"\w{1,10}", parts.scheme):
         raise UsageError(
-            f"{name} names a proxy that is spoken to by {parts.scheme}://. dyno knows http:// proxies only. Set "
+            f"{name} names a {parts.scheme}:// proxy, but dyno supports only http:// proxies. Set "
             f"another one, or name {host} in no_proxy."
         )
     # The value itself isn't repeated: it may hold a password.
     if not proxy or "@" in parts.path + parts.query + parts.fragment or not re.fullmatch(r"[!-~]+", value):
         raise UsageError(
             f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST "
-            "if it wants a login, and odd characters of the password as %40."
+            "if it requires a login. Escape special characters of the password, for example as %40."
         )
     login = None
     if parts.username is not None:
@@ -105,12 +108,12 @@ def granted(answer: bytes) -> bool:
     status = _ANSWER.match(answer)
     whole = b"\r\n\r\n" in answer
     if (whole and not status) or len(answer) > _LONGEST_ANSWER:
-        raise ProxyRefused("the proxy doesn't answer as an HTTP proxy does")
+        raise ProxyRefused("the proxy doesn't answer like an HTTP proxy")
     if whole and status and status[1] != b"200":
         raise ProxyRefused(f"the proxy answers {int(status[1])} to CONNECT" + login_wanted(int(status[1])))
     return whole
 
 
 def login_wanted(status: int) -> str:
-    advice = ": it wants a login. Write USER:PASSWORD@ before the host in the variable that names it"
+    advice = ": it requires a login. Write USER:PASSWORD@ before the host in the variable that names the proxy"
     return advice if status == 407 else ""

@@ -33,8 +33,3 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} TiB"
-
-
-def percent(share: float) -> str:
-    """A change: +12.3 %, -0.4 %, +250 %."""
-    return ">1000 %" if share > 10 else f"{100 * share:+.{1 if abs(share) < 1 else 0}f} %"

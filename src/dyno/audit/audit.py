@@ -11,7 +11,7 @@ from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
 from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
-from dyno.units import many
+from dyno.numbers import many
 
 Check = Callable[[Sequence[Document]], Iterator[Finding]]
 

@@ -9,9 +9,9 @@ from dyno import files
 from dyno.audit.text import Walk
 from dyno.errors import ImportFailed
 from dyno.facts.imported import Document, Unread
+from dyno.numbers import human_bytes
 from dyno.results import structured
 from dyno.results.lines import decoded, holds_numbers, lines
-from dyno.units import human_bytes
 
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000

@@ -13,8 +13,8 @@ from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
+from dyno.numbers import many
 from dyno.report.table import Table, markdown, terminal, text_table
-from dyno.units import many
 
 LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
              "mean_latency_ms")  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note, void
 from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 
 def model_name(e: Evidence) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 FEW = 10  # samples: fewer tell nothing of a share
 THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples

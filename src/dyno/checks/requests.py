@@ -46,7 +46,8 @@ def cut_short(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.outcome == "complete":
         return
-    why = "was interrupted" if s.outcome == "interrupted" else "ended early: the server stopped answering"
+    reasons = {"interrupted": "was interrupted", "all failed": "was stopped, because every request failed,"}
+    why = reasons.get(s.outcome, "ended early: the server stopped answering")
     in_flight = s.failures.get("interrupted", 0)
     total = "" if e.trial.load.duration_s is not None else f"of {s.planned} "
     text = f"The run {why} after {s.sent} {total}requests; {in_flight} in flight were abandoned."

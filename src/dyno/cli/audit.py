@@ -12,9 +12,9 @@ from dyno.cli import settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
+from dyno.numbers import many
 from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
-from dyno.units import many
 
 GATE, UNREAD = 3, 5  # exit codes: something is void; nothing is, but not all of it was read
 _FORMATS = """reads, told apart by content:

@@ -14,6 +14,7 @@ from dyno.cli.terminal import draw
 from dyno.errors import UsageError
 from dyno.facts.finding import worst_first
 from dyno.facts.rig import Rig
+from dyno.numbers import number, percent
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
 
@@ -29,7 +30,6 @@ def add(p: argparse.ArgumentParser) -> None:
         "machine as it is, and beside busy processes. The fake engine runs on the same cores, so a server elsewhere "
         "leaves dyno more room than is found here."
     )
-    p.formatter_class = argparse.HelpFormatter
     p.add_argument("--quick", action="store_true", help="describe the machine, don't calibrate")
     p.add_argument("--streams", type=int, nargs="+", default=list(LEVELS), metavar="N", help=f"default: {LEVELS}")
     p.add_argument("--measure-peaks", action="store_true", help="measure the processor's bandwidth and arithmetic anew")
@@ -105,7 +105,7 @@ def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None
 
     from dyno.conduct.calibration import Shape, calibrate
 
-    say("streams chunks/s       TTFT mean        TTFT p99         ITL p99  CPU  unseen  accurate")
+    say("streams chunks/s       TTFT mean        TTFT p99         ITL p99    CPU  unseen  accurate")
     rows, safe = [], 0
     for streams in levels:
         if sys.stderr.isatty():
@@ -114,9 +114,9 @@ def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None
         rows.append({**msgspec.to_builtins(row), "busy": busy, "accurate": row.holds})
         a, b = row.reported, row.actual
         say(
-            f"{streams:>7} {row.chunks_per_s:>8,.0f} {_pair(a.ttft_mean, b.ttft_mean)} "
+            f"{streams:>7} {number(row.chunks_per_s):>8} {_pair(a.ttft_mean, b.ttft_mean)} "
             f"{_pair(a.ttft_p99, b.ttft_p99)} {_pair(a.itl_p99, b.itl_p99)} "
-            f"{row.wire_us_per_chunk * row.chunks_per_s / 1e6:>4.0%} {row.unseen_share:>7.1%}  "
+            f"{percent(row.wire_us_per_chunk * row.chunks_per_s / 1e6):>6} {percent(row.unseen_share):>7}  "
             f"{'yes' if row.holds else 'no'}"
         )
         if not row.holds:
@@ -126,4 +126,4 @@ def _climb(levels: list[int], busy: int, folder: Path, say: Callable[[str], None
 
 
 def _pair(reported: float | None, actual: float | None) -> str:
-    return " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (reported, actual)).rjust(15)
+    return " / ".join(map(number, (reported, actual))).rjust(15)

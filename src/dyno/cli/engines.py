@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import settings
+from dyno.cli import flags, settings
 from dyno.errors import EngineError, UsageError
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def add(p: argparse.ArgumentParser) -> None:
     start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
         title="engines", required=True, metavar="KIND"
     )
-    fake = start.add_parser("fake", help=settings.KINDS["fake"], formatter_class=argparse.RawDescriptionHelpFormatter)
+    fake = start.add_parser("fake", help=settings.KINDS["fake"])
     fake.add_argument("--port", type=int, default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
     fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
@@ -74,6 +74,7 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import running
     from dyno.probe import rig
@@ -87,9 +88,10 @@ def start_engine(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
-    say = lambda text: print(f"{text} …", file=sys.stderr, flush=True)  # noqa: E731
+    progress = ProgressLine()
     try:
-        with running(plan, folder, {}, say, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+            progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
             for url in fleet.urls:
@@ -134,7 +136,7 @@ def _add_install(verbs: Any) -> None:
     p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
     p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
     p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
-    p.add_argument("--no-uv", action="store_true", help=argparse.SUPPRESS)  # accepted: pip is the only way now
+    flags.add_ignored(p, "--no-uv")  # pip is the only way now
     p.set_defaults(command=install)
 
 
@@ -174,16 +176,13 @@ def show(options: argparse.Namespace) -> int:
 
 
 def install(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
     from dyno.engines import install as installing
 
-    env = installing.install(
-        options.kind,
-        options.version,
-        options.variant,
-        options.source,
-        lambda text: print(text, file=sys.stderr, flush=True),
-        python=options.python,
-    )
+    with ProgressLine() as line:
+        env = installing.install(
+            options.kind, options.version, options.variant, options.source, line.say, options.python, line.below
+        )
     print(f"{env.name}  {env.binary or env.python}")
     return 0
 

@@ -3,8 +3,10 @@
 import argparse
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from dyno.facts.finding import Verdict
+if TYPE_CHECKING:
+    from dyno.facts.finding import Verdict
 
 DONE, FAILED, USAGE, VOID, UNDECIDED, UNREAD, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
@@ -33,7 +35,7 @@ def describe(*codes: int) -> str:
     return "\n".join(["exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in sorted(known))])
 
 
-def from_verdicts(verdicts: Iterable[Verdict], options: argparse.Namespace, noun: str = "result") -> int:
+def from_verdicts(verdicts: "Iterable[Verdict]", options: argparse.Namespace, noun: str = "result") -> int:
     """Return 0, or 3 if one of them fails the command; stderr says why."""
     known = list(verdicts)
     void, doubtful = known.count("void"), known.count("doubtful")

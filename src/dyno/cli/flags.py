@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from dyno import secrets
 from dyno.errors import UsageError
 from dyno.facts.metric import GOODPUT
 from dyno.option import Field, Option, fields, without_none
@@ -31,6 +32,34 @@ class _Checked(argparse._StoreAction):
             note = self.option.note if why.startswith("must be above") else ""
             raise UsageError(f"{self.option_strings[0]} {why.format(value=values)}{note}.")
         super().__call__(parser, namespace, values, option_string)
+
+
+class _CheckedList(_Checked):
+    """Takes several numbers, with commas or spaces between, and refuses one that is out of range."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        each = list(dict.fromkeys(value for part in values for value in part))
+        for value in each:
+            super().__call__(parser, namespace, value, option_string)
+        setattr(namespace, self.dest, each)
+
+
+def add_list(group: argparse._ActionsContainer, struct: Any, name: str, **changes: Any) -> None:
+    """Add the flag of a field as one that takes several values."""
+    field = fields(struct)[name]
+    kind = without_none(field.hint)
+
+    def read(text: str) -> list[Any]:
+        return [kind(word) for word in text.split(",")]
+
+    read.__name__ = kind.__name__  # argparse names it where a text can't be read
+    _add(group, field, {"nargs": "+", "type": read, "action": _CheckedList, "option": field.option, **changes})
+
+
+def command(options: argparse.Namespace, *more: str) -> str:
+    """The command as it was given, for the shell, without secrets."""
+    words = ["dyno", *options.words, *more]
+    return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
 
 
 def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str = "", **changes: Any) -> None:
@@ -122,6 +151,20 @@ def add_refused(p: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
 def check_refused(options: argparse.Namespace) -> None:
     if options.refused:
         raise UsageError(" ".join(options.refused))
+
+
+class _Ignored(argparse.Action):
+    """Notes that it was given."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.ignored = [*getattr(namespace, "ignored", []), option_string]
+
+
+def add_ignored(p: argparse._ActionsContainer, *flags: str, nargs: int | None = 0) -> None:
+    """Add flags of other tools that change nothing here. `nargs`: 0 for a switch, None for one value."""
+    for names in flags:
+        p.add_argument(*names.split(), action=_Ignored, dest="ignored", nargs=nargs, default=argparse.SUPPRESS,
+                       help=argparse.SUPPRESS)  # fmt: skip
 
 
 def refuse(condition: Any, message: str) -> None:

@@ -2,49 +2,52 @@
 
 import argparse
 import errno
-import importlib
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from dyno import __version__, secrets
+from dyno.cli import exit_codes
+from dyno.cli.parser import Parser
 from dyno.cli.terminal import shown
 from dyno.errors import DynoError, UsageError, limit_advice
 
-# Name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
-COMMANDS = {
-    "demo": ("run.add_demo", "start here: a small comparison on an engine that comes with dyno"),
-    "bench": ("", "measure an engine"),
-    "bench serve": ("serve.add", "an online serving benchmark: of a URL, or of an engine that dyno starts"),
-    "bench throughput": (
-        "offline.add_throughput", "an offline benchmark: all prompts at once, how many tokens a second"
-    ),
-    "bench latency": ("offline.add_latency", "an offline benchmark: one batch, again and again, how long it takes"),
-    "bench micro": ("micro.add", "prompt processing and token generation of one request, as llama-bench measures them"),
-    "run": ("run.add", "a whole comparison from one file; stopped, it goes on with the same command"),
-    "runs": ("runs.add", "list, show, tag, delete and pack runs and studies"),
-    "sql": ("sql.add", "query all runs and studies with SQL"),
-    "report": ("report.add", "a page, Markdown, CSV or pictures of runs, studies and imported results"),
-    "compare": ("compare.add", "is the difference between two runs, studies or result files real"),
-    "audit": ("audit.add", "read anybody's results, say what they are worth"),
-    "import": ("audit.add_import", "read other tools' results and keep them beside the runs"),
-    "engines": ("engines.add", "list, install and remove engines; start one in the foreground"),
-    "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings are accurate"),
-}  # fmt: skip
+# Group → name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "start here": {
+        "demo": ("run.add_demo", "compare two settings of a small engine that comes with dyno, in a minute"),
+    },
+    "measure": {
+        "bench serve": ("serve.add", "measure a server, or an engine that dyno starts, under a given load"),
+        "bench throughput": ("offline.add_throughput", "offline: hand all prompts to an engine at once"),
+        "bench latency": ("offline.add_latency", "offline: time one batch, many times"),
+        "bench micro": ("micro.add", "speed of prompt processing and generation, as llama-bench measures it"),
+        "run": ("run.add", "run a study file; repeat the command to resume"),
+    },
+    "results": {
+        "runs": ("runs.add", "list, show, tag, delete and pack runs and studies"),
+        "report": ("report.add", "make a page, Markdown, CSV or pictures of results"),
+        "compare": ("compare.add", "test whether two results really differ"),
+        "audit": ("audit.add", "check any tool's results for errors"),
+        "import": ("audit.add_import", "store other tools' results beside the runs"),
+        "sql": ("sql.add", "query all runs and studies with SQL"),
+    },
+    "set up": {
+        "engines": ("engines.add", "list, install, start and remove engines"),
+        "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings hold"),
+        "completion": ("completion.add", "print a completion script for bash, zsh or fish"),
+    },
+}
+_GROUPS = {"bench": "measure an engine"}
 
 
 @shown()
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        top = parser()
-        options, rest = top.parse_known_args(_dashed(sys.argv[1:] if argv is None else argv))
-        if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
-            raise UsageError(_unrecognized(top, rest))
-        options.rest = rest
+        options = parse(sys.argv[1:] if argv is None else argv)
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
         command: Callable[[argparse.Namespace], int] = options.command
@@ -78,23 +81,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _unrecognized(parser: "Parser", words: list[str]) -> str:
-    from difflib import get_close_matches
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    top, words = parser(), _dashed(argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    _check_order(top, words)
+    options: argparse.Namespace
+    options, rest = top.parse_known_args(words)
+    if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
+        raise UsageError(options.parser.unrecognized(rest, top))
+    options.rest, options.words = rest, words
+    if ignored := list(dict.fromkeys(getattr(options, "ignored", []))):
+        verb = "has" if len(ignored) == 1 else "have"
+        print(f"dyno: {', '.join(ignored)} {verb} no effect (accepted for compatibility).", file=sys.stderr)
+    return options
 
-    near = get_close_matches(words[0].partition("=")[0], _flags(parser), n=1, cutoff=0.75)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    return f"unrecognized arguments: {' '.join(secrets.without((), words))}. {hint}--help lists what there is."
 
-
-def _flags(parser: "Parser") -> list[str]:
-    """Return all flags of all commands."""
-    parser.fill()
-    flags: list[str] = []
-    for action in parser._actions:
-        flags += action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            flags += [flag for inner in action.choices.values() for flag in _flags(inner)]
-    return flags
+def _check_order(top: Parser, words: list[str]) -> None:
+    """A flag before its command would be skipped, and its value be taken for the command."""
+    p = top
+    for word in words:
+        if not p.group or word in p.flags:
+            return
+        if word.startswith("-"):
+            raise UsageError(f"{p.unrecognized([word], top)} Flags follow the command.")
+        if word not in p.commands():
+            return
+        p = p.commands()[word]
 
 
 def _dashed(argv: Sequence[str]) -> list[str]:
@@ -106,34 +119,28 @@ def _dashed(argv: Sequence[str]) -> list[str]:
     return out
 
 
-class Parser(argparse.ArgumentParser):
-    """Gets its flags when it parses: a list of the commands needs none."""
-
-    where = ""
-
-    def fill(self) -> None:
-        module, _, function = self.where.partition(".")
-        self.where = ""
-        if module:
-            getattr(importlib.import_module(f"dyno.cli.{module}"), function)(self)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.fill()
-        return super().parse_known_args(args, namespace)
-
-
 def parser() -> Parser:
+    parts = ["Measure LLM inference engines under a known load, and check the numbers."]
+    for title, commands in COMMANDS.items():
+        parts.append("\n".join([f"{title}:", *(f"  {name:<17} {about}" for name, (_, about) in commands.items())]))
     top = Parser(
         prog="dyno",
-        description="A dynamometer for LLM inference engines: known load in, checked numbers out.",
-        epilog="Start with `dyno demo`; then `dyno bench serve --base-url http://HOST:PORT`.",
+        usage="dyno COMMAND …",
+        description="\n\n".join(parts),
+        epilog="`dyno help COMMAND` shows a command's flags and examples.\n\n" + exit_codes.describe(3, 4, 5),
     )
-    top.add_argument("--version", action="version", version=f"dyno {__version__}")
-    groups = {"": top.add_subparsers(title="commands", required=True, metavar="COMMAND")}
-    for name, (where, about) in COMMANDS.items():
+    top.add_argument("--version", action="version", version=f"dyno {__version__}", help="show the version and exit")
+    groups = {"": top.add_subparsers(required=True, metavar="COMMAND", prog="dyno", help=argparse.SUPPRESS)}
+    for name, (where, about) in (item for commands in COMMANDS.values() for item in commands.items()):
         group, _, word = name.rpartition(" ")
-        p = groups[group].add_parser(word, help=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if group not in groups:
+            about_group = _GROUPS[group]
+            inner = groups[""].add_parser(group, help=about_group, description=_sentence(about_group))
+            groups[group] = inner.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
+        p = groups[group].add_parser(word, help=about, description=_sentence(about))
         p.where = where
-        if not where:
-            groups[name] = p.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
     return top
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."

@@ -109,7 +109,7 @@ def add(p: argparse.ArgumentParser) -> None:
     g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
     g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
     g.add_argument("--progress", action="store_true", help="tell each test on stderr")
-    g.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)  # the engine's log is always kept
+    flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     flags.add(g, TrialSpec, "label")
     settings.add_runs(g)

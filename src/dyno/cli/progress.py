@@ -3,11 +3,15 @@
 The wire calls it, so it draws by hand and never waits: a table drawn by a library would take the loop's time.
 """
 
+import contextlib
 import select
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Self
 
 from dyno.cli.terminal import draw
 from dyno.conduct.session import Watcher
@@ -17,37 +21,41 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
+from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 
-_EVERY_S, _STUDY_EVERY_S = 0.2, 0.4
+_EVERY_S, _STUDY_EVERY_S, _CLOCK_EVERY_S = 0.2, 0.4, 1.0
 
 
 class Rates:
     """Rates over the last few seconds, as the wire reports them. For the eye, not for results."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, int, float, int, int]] = []  # time, ended, tokens, firsts, their ns
+        self._seen: list[tuple[float, int, float]] = []  # time, ended, tokens
 
     def see(self, now: float, p: Progress) -> None:
-        self._seen.append((now, p.ended, p.tokens_estimate, p.firsts, p.first_ns))
+        self._seen.append((now, p.ended, p.tokens_estimate))
         del self._seen[:-15]
 
     def clear(self) -> None:
         self._seen.clear()
 
     def text(self, p: Progress) -> str:
-        (t0, ended0, tokens0, firsts0, ns0), (t1, ended1, tokens1, firsts1, ns1) = self._seen[0], self._seen[-1]
+        (t0, ended0, tokens0), (t1, ended1, tokens1) = self._seen[0], self._seen[-1]
         span = t1 - t0 or 1.0
-        firsts, first_ns = (firsts1 - firsts0, ns1 - ns0) if firsts1 > firsts0 else (firsts1, ns1)
-        ttft = f", TTFT ~{first_ns / firsts / NS_PER_MS:,.0f} ms" if firsts else ""
         total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
-        return (
-            f"{total} done, {p.in_flight} open, {p.failed} failed, {(ended1 - ended0) / span:.1f} req/s, "
-            f"~{max(tokens1 - tokens0, 0) / span:,.0f} tok/s{ttft}, {clock(_left_s(p)) if share_done(p) else '?'} left"
-        )
+        parts = [
+            f"{total} done, {p.in_flight} open",
+            f"{p.failed} failed",
+            f"{number((ended1 - ended0) / span, digits=3)} req/s",
+            f"~{number(max(tokens1 - tokens0, 0) / span, digits=3)} tok/s",
+            *([f"TTFT ~{number(median(p.recent_ns) / NS_PER_MS, digits=3)} ms"] if p.recent_ns else []),
+            f"{clock(_left_s(p)) if share_done(p) else '?'} left",
+        ]
+        return ", ".join(parts)
 
 
 def share_done(p: Progress) -> float:
@@ -73,7 +81,7 @@ def clock(s: float) -> str:
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
     left = clock((warmups + measured - done) * took_s)
     which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
-    return f"{which}, the last took {took_s:.2f} s, about {left} left"
+    return f"{which}, the last took {duration(took_s)}, about {left} left"
 
 
 def writable() -> bool:
@@ -82,46 +90,79 @@ def writable() -> bool:
 
 
 class ProgressLine(Watcher):
-    """One line that a load or an iteration draws over and over."""
+    """One line that a load, an iteration or a step draws over and over. Without a terminal, a step is a plain line."""
 
     def __init__(self, bar: bool = True) -> None:
         self._bar = bar and sys.stderr.isatty()
         self._drawn = False
         self._next = 0.0
         self._rates = Rates()
+        self._began, self._below = 0.0, ""  # the step
+        self._stop_clock: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over()
 
     def phase(self, text: str) -> None:
-        self._wipe()
+        self.say(f"{text} …" if text else "")
+
+    def say(self, text: str) -> None:
+        """Print a line. A step begins with it: a clock runs below, until the next one or something better to draw."""
+        self.over()
         if text:
-            print(f"{text} …", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
+        self._began, self._below = time.monotonic(), ""
+        if self._bar:
+            self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
+
+    def below(self, text: str) -> None:
+        """What goes on now, beside the clock."""
+        self._below = text
+
+    def _draw_clock(self) -> None:
+        self._draw(f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}")
+
+    def sampling(self, sampler: Sampler) -> None:
+        self._stop_clock()  # the load begins: no other thread takes time from it
 
     def over(self) -> None:
+        self._stop_clock()
         self._wipe()
         self._rates.clear()
 
     def progress(self, p: Progress) -> None:
-        if not self._due():
-            return
-        self._rates.see(time.monotonic(), p)
-        text, share = self._rates.text(p), share_done(p)
-        width = min(30, shutil.get_terminal_size().columns - len(text) - 9)  # the bar takes what room there is
-        self._draw(f"{share:4.0%}{f' {bar(share, width)}' if width >= 5 else ''} {text}")
+        if self._due():
+            self._rates.see(time.monotonic(), p)
+            self._draw_bar(share_done(p), self._rates.text(p))
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
         share = done / (warmups + measured)
         if self._due(anyway=share == 1):
-            self._draw(f"{share:4.0%} {bar(share, 20)} {iteration_text(done, warmups, measured, took_s)}")
+            self._draw_bar(share, iteration_text(done, warmups, measured, took_s))
 
     def within(self, done: int, count: int) -> None:
-        if self._bar:
-            self._draw(f"{bar(done / count, 20)} {done}/{count} requests of this iteration")
+        if self._due():
+            self._draw_bar(done / count, f"{done}/{count} requests of this iteration")
+
+    def step(self, done: int, count: int) -> None:
+        if self._due():
+            left_s = (time.monotonic() - self._began) / max(done, 1) * (count - done)
+            self._draw_bar(done / count, f"{done:,}/{count:,}, {clock(left_s)} left")
 
     def _due(self, anyway: bool = False) -> bool:
         now = time.monotonic()
         if not self._bar or (now < self._next and not anyway):
             return False
+        self._stop_clock()
         self._next = now + _EVERY_S
         return True
+
+    def _draw_bar(self, share: float, text: str) -> None:
+        width = min(30, shutil.get_terminal_size().columns - len(text) - 9)  # the bar takes what room there is
+        self._draw(f"{share:4.0%}{f' {bar(share, width)}' if width >= 5 else ''} {text}")
 
     def _draw(self, text: str) -> None:
         if writable():
@@ -132,6 +173,33 @@ class ProgressLine(Watcher):
         if self._drawn:
             draw("\r\x1b[K", "")
             self._drawn = False
+
+
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Show a clock, on a terminal alone, while something takes more than a second."""
+    with ProgressLine() as line:
+        line.say("")
+        line.below(text)
+        yield
+
+
+def _every(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+    """Call it again and again in a thread. Return what stops that."""
+    stop = threading.Event()
+
+    def turn() -> None:
+        while not stop.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=turn, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join(1)
+
+    return end
 
 
 class StudyView(StudyWatcher):
@@ -193,6 +261,9 @@ class StudyView(StudyWatcher):
     def within(self, done: int, count: int) -> None:
         self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests of this iteration"))
 
+    def step(self, done: int, count: int) -> None:
+        self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
+
     def _indented(self, text: str) -> list[str]:
         """The text, and what the sampler saw last."""
         sampled = self._sampler.latest() if self._sampler else []
@@ -248,7 +319,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
         names = {"running_requests": "running", "waiting_requests": "waiting"}
         values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
         if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            values.append(f"KV cache {max(shares):.0%}")
+            values.append(f"KV cache {percent(max(shares))}")
         out.append("engine: " + ", ".join(values))
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
     cards = []
@@ -258,7 +329,7 @@ def _telemetry(samples: Sequence[Sample]) -> list[str]:
     if cards:
         out.append("accelerators: " + ", ".join(cards))
     elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
-        out.append(f"host: {host['cpu_busy_cores']:.1f} cores busy")
+        out.append(f"host: {number(host['cpu_busy_cores'])} cores busy")
     return [line for line in out if not line.endswith(": ")]
 
 
@@ -267,16 +338,18 @@ def _in_words(result: Result) -> str:
         return f"{_offline_in_words(result.offline)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
-    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {s.ttft.median:.0f} ms"
-    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {s.tpot.median:.1f} ms"
-    return f"{s.completed} completed{failed}, {s.output_throughput:,.1f} tok/s{ttft}{tpot}, {result.verdict}"
+    ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"
+    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {number(s.tpot.median)} ms"
+    return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
 
 
 def _offline_in_words(o: OfflineSummary) -> str:
     failed = f", {o.failed} FAILED" if o.failed else ""
     if o.kind == "latency":
-        return f"{o.latency.mean:,.1f} ± {o.latency.std:,.1f} ms a batch, {o.output_throughput} tok/s{failed}"
+        return f"{deviating(o.latency.mean, o.latency.std)} ms a batch, {o.output_throughput} tok/s{failed}"
     if o.kind == "throughput":
-        return f"{o.completed} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        return (
+            f"{count(o.completed)} completed{failed}, {o.output_throughput} output tok/s, {o.request_throughput} req/s"
+        )
     speeds = {"pp": o.prefill_speed, "tg": o.decode_speed}
     return ", ".join(f"{name} {speed} tok/s" for name, speed in speeds.items() if speed) + failed

@@ -69,16 +69,20 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import busy
+
     outputs = options.output or [Path("report.html")]
     _check(options, outputs)
     report = _report(options)
-    charts = _charts(report, options, outputs)
+    with busy("drawing charts"):
+        charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
             print("\n    ".join([f"{chart.name}: {chart.title}", *_choices(chart)]))
         return 0
     for output in outputs:
-        _write(report, charts, output, options)
+        with busy(f"writing {output}"):
+            _write(report, charts, output, options)
     return exit_codes.from_verdicts([report.verdict], options, "worst result")
 
 
@@ -103,15 +107,18 @@ def study_page(study: Path, runs: Path) -> Path | None:
 
 
 def _report(options: argparse.Namespace) -> "Report":
+    from dyno.cli.progress import busy
     from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
     from dyno.report.target import limits
     from dyno.study.prices import price_rules
 
     rules = price_rules(options.price, options.energy_price, options.prices)
     request = ReportRequest(options.what, rules, limits(options.target), options.title or "", _again(options))
-    reading = distinct(read_words(options.what, options.runs))
+    with busy("reading results"):
+        reading = distinct(read_words(options.what, options.runs))
     _warn([*reading.failed, *reading.unread])
-    report, warnings = make_report(reading, request)
+    with busy("making the report"):
+        report, warnings = make_report(reading, request)
     _warn(warnings)
     return report
 

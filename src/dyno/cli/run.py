@@ -3,27 +3,29 @@
 import argparse
 import fnmatch
 import os
-import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from dyno import secrets
 from dyno.cli import exit_codes, flags, settings
 from dyno.errors import UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
 
+Headers = Callable[[PlannedTrial], dict[str, str]]
+Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
+
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
-    p.formatter_class = argparse.HelpFormatter
     p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
     p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
@@ -91,19 +93,22 @@ def conduct(
     wanted: list[PlannedTrial],
     machine: Rig,
     options: argparse.Namespace,
+    headers: Headers | None = None,
+    show: Show | None = None,
 ) -> int:
+    """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
     from dyno.cli.progress import StudyView
     from dyno.conduct import study_plan
     from dyno.conduct.study import Conductor
 
-    done = folder.done()
+    headers, done = headers or _headers, folder.done()
     before = sum(p.place.id in done for p in wanted)
     ids = {p.place.id for p in wanted} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
         raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
     for planned in left:
-        _headers(planned)  # a missing key is an error before anything starts
+        headers(planned)  # a missing key is an error before anything starts
     settings.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
         raise UsageError(
@@ -116,32 +121,37 @@ def conduct(
     stop = Stop()
     view = StudyView(study.name, left, before, live=not options.plain)
     try:
-        Conductor(study, folder, _headers, view, stop, options.keep_raw).conduct(left)
+        Conductor(study, folder, headers, view, stop, options.keep_raw).conduct(left)
     except KeyboardInterrupt:
         stop.requested = True
     finally:
         view.close()
-    return _conclude(study, folder, wanted, stop.requested, bool(left), options)
+    results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
+    (show or _show)(folder, wanted, results)
+    return _conclude(folder, wanted, results, stop.requested, bool(left), options)
+
+
+def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
+    from dyno.report.study import lines
+
+    print("\n".join(lines(wanted, done)))
 
 
 def _conclude(
-    study: Study,
     folder: StudyFolder,
     wanted: list[PlannedTrial],
+    done: dict[str, Result],
     stopped: bool,
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
-    from dyno.report.study import lines
-
-    done = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
-    print("\n".join(lines(wanted, done)))
+    file = sys.stderr if getattr(options, "json", False) else sys.stdout
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
-        print(f"failed {p.place.label}: {failure.text}")
+        print(f"failed {p.place.label}: {failure.text}", file=file)
     skipped = folder.skipped()
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
-        print(f"left out {p.place.label}: {skipped[p.place.id]}")
+        print(f"skipped {p.place.label}: {skipped[p.place.id]}", file=file)
     print(f"Study: {folder.path}", file=sys.stderr)
     if done and not options.no_report and (ran or not (folder.path / "report.html").exists()):
         from dyno.cli.report import study_page
@@ -149,8 +159,12 @@ def _conclude(
         if (page := study_page(folder.path, options.runs)) is not None:
             print(f"Page: {page}", file=sys.stderr)
     if stopped:
-        print(f"dyno: interrupted. What is done is kept; `{_command(options)}` goes on.", file=sys.stderr)
-        return 130
+        print(
+            f"dyno: interrupted. {len(done)} of {len(wanted)} trials are measured and kept. Resume with:\n"
+            f"  {flags.command(options).replace(' --new', '')}",
+            file=sys.stderr,
+        )
+        return exit_codes.INTERRUPTED
     if failed or not done:
         return exit_codes.FAILED
     return exit_codes.from_verdicts([result.verdict for result in done.values()], options, "trial")
@@ -160,17 +174,6 @@ def _given(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working directory."""
     given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
-
-
-def _command(options: argparse.Namespace) -> str:
-    """The command that resumes the study: as it was given, without secrets."""
-    words = ["dyno", "run", options.study]
-    for name in ("set", "only"):
-        words += [word for value in getattr(options, name) for word in (f"--{name}", value)]
-    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
-    words += ["--rig", options.rig] if options.rig else []
-    words += ["--any-rig"] if options.any_rig else []
-    return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
 def study_path(name: str) -> Path:

@@ -11,6 +11,7 @@ import msgspec
 from dyno.cli import audit, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
+from dyno.numbers import UNKNOWN, count, human_bytes, many, number
 from dyno.report.block import block
 from dyno.report.table import terminal, text_table
 from dyno.store.imports import FOLDER, ImportLine, is_stored
@@ -31,7 +32,6 @@ from dyno.store.shelf import (
     weigh,
 )
 from dyno.store.study import StudyFolder, failure_of
-from dyno.units import human_bytes
 
 if TYPE_CHECKING:
     from dyno.conduct.trial import Outcome
@@ -168,15 +168,14 @@ def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]
         parts.append(_run_lines(runs))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
     for line in imported:
-        count = f"{line.results} result{'s' if line.results != 1 else ''}"
-        print(f"{line.path}: imported from {line.file}, {count} ({line.format})")
+        print(f"{line.path}: imported from {line.file}, {many(line.results, 'result')} ({line.format})")
 
 
 def _study_row(s: StudyLine) -> list[str]:
     if s.why:
-        return [s.study, "-", "-", "-", "-", "-", f"unreadable: {s.why}", " ".join(s.tags)]
-    last = s.last_started[:16].replace("T", " ") if s.last_started else "-"
-    counts = [f"{s.done}/{s.planned - s.left_out}", str(s.failed), str(s.doubtful), str(s.void)]
+        return [s.study, *[UNKNOWN] * 5, f"unreadable: {s.why}", " ".join(s.tags)]
+    last = s.last_started[:16].replace("T", " ") if s.last_started else UNKNOWN
+    counts = [f"{count(s.done)}/{count(s.planned - s.left_out)}", *map(count, (s.failed, s.doubtful, s.void))]
     return [s.study, *counts, last, "running" if s.running else "", " ".join(s.tags)]
 
 
@@ -198,14 +197,14 @@ def _run_lines(lines: list[RunLine]) -> list[str]:
     rows = []
     for line in lines:
         numbers = (line.completed, line.failed, line.output_throughput)
-        done, failed, speed = ("-" if n is None else f"{n:,.1f}" if isinstance(n, float) else str(n) for n in numbers)
+        done, failed, speed = (number(n) if isinstance(n, float) else count(n) for n in numbers)
         rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
     return terminal(text_table(titles, rows, right=(1, 2, 3)))
 
 
 def _verdict(line: RunLine) -> str:
     if line.state == "done":
-        return line.verdict or "-"
+        return line.verdict or UNKNOWN
     why = line.why if len(line.why) <= 100 else line.why[:99] + "…"
     return f"{line.state}: {why}".replace("\n", " ") if why else line.state
 
@@ -317,11 +316,11 @@ def delete(options: argparse.Namespace) -> int:
     for path, weight in zip(paths, weights, strict=True):
         trials = f", a study with {weight.trials} trials" if weight.trials is not None else ""
         print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
-    count = len(paths) + len(imports)
+    total = len(paths) + len(imports)
     if not options.yes:
         if not sys.stdin.isatty():
             raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
-        print(f"Delete {'it' if count == 1 else f'these {count}'}? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"Delete {'it' if total == 1 else f'these {total}'}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("Nothing was deleted.", file=sys.stderr)
             return 1
@@ -329,7 +328,7 @@ def delete(options: argparse.Namespace) -> int:
         remove(path)
     for path in imports:
         path.unlink()
-    print(f"Deleted {count}.")
+    print(f"Deleted {count(total)}.")
     return 0
 
 

@@ -1,12 +1,17 @@
 """`dyno bench serve`: the flags of `vllm bench serve`, with the same meanings and defaults."""
 
 import argparse
+import itertools
 import json
 import math
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
@@ -15,6 +20,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option
 from dyno.report.block import block
@@ -22,6 +28,9 @@ from dyno.transport import Transport
 
 if TYPE_CHECKING:
     from dyno.conduct.trial import Outcome
+    from dyno.facts.study import PlannedTrial
+    from dyno.facts.summary import Result
+    from dyno.store.study import StudyFolder
 
 BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
 SAMPLING = (
@@ -52,10 +61,14 @@ def add(p: argparse.ArgumentParser) -> None:
     settings.add_engine(p.add_argument_group("setting of an engine (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
-    flags.add(load, LoadSpec, "max_concurrency")
-    flags.add(load, LoadSpec, "request_rate_rps", default=math.inf)
+    flags.add_list(load, LoadSpec, "max_concurrency", help="requests in flight at most; several: 1,4,16")
+    flags.add_list(
+        load, LoadSpec, "request_rate_rps", default=[math.inf], help="default: inf, no rate; several: 1,2,inf"
+    )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
+    repeats = Option("--repeats", "N", "measure N times, with other prompts each time (default: 1)", least=1, most=1000)
+    flags.number(load, int, repeats, 1)
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
     p.set_defaults(command=run)
@@ -119,51 +132,124 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     exit_codes.add(g)
     g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
     g.add_argument("--json", action="store_true", help="print the result as JSON")
-    # Said on many pages; nothing that dyno does depends on them.
-    for flag in ("--trust-remote-code", "--no-stream"):
-        g.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
-    for flag in ("--tokenizer-mode", "--request-id-prefix"):
-        g.add_argument(flag, help=argparse.SUPPRESS)
+    flags.add_ignored(g, "--trust-remote-code", "--no-stream")
+    flags.add_ignored(g, "--tokenizer-mode", "--request-id-prefix", nargs=None)
 
 
 def run(options: argparse.Namespace) -> int:
-    trial, headers = spec(options)
+    each = list(_loads(options))
+    shown = flags.metrics(options.percentile_metrics)
+    if options.result_dir and not options.dry_run:
+        _check_writable(Path(options.result_dir))
+    if len(each) > 1 or options.repeats > 1:
+        return _several(each, options)
+    trial, headers = spec(each[0][1])
     if options.dry_run:
         return _dry_run(trial)
-    shown = flags.metrics(options.percentile_metrics)
-    if options.result_dir:
-        _check_writable(Path(options.result_dir))
 
     from dyno.cli.progress import ProgressLine
     from dyno.conduct.trial import serve
 
-    outcome = serve(
-        trial,
-        runs=options.runs,
-        headers=headers,
-        watcher=ProgressLine(bar=not options.disable_tqdm),
-        keep_raw=options.keep_raw,
-    )
-    result = outcome.result
+    with ProgressLine(bar=not options.disable_tqdm) as watcher:
+        outcome = serve(trial, runs=options.runs, headers=headers, watcher=watcher, keep_raw=options.keep_raw)
     file = result_file(outcome, options.save_detailed)
     if options.json:
         print(json.dumps(file))
     else:
-        print(block(result, trial, shown))
+        print(block(outcome.result, trial, shown))
     if options.save_result or options.append_result:
-        from dyno.report import result_json
-
-        name = options.result_filename or result_json.filename(trial, file["model_id"], file["date"])
-        path = Path(options.result_dir or ".") / name
-        try:
-            result_json.save(path, file, options.append_result)
-        except StoreError as e:
-            raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
-        print(f"Result: {path}", file=sys.stderr)
+        _save(file, outcome, options)
     if options.keep_raw and not outcome.run.spool_path.exists():
         print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
-    return exit_code(outcome, options)
+    code = exit_code(outcome, options)
+    if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
+        again = flags.command(options, "--repeats", "5")
+        print(f"Single run: run-to-run variation is unknown. Repeat it:\n  {again}", file=sys.stderr)
+    return code
+
+
+def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> None:
+    """`ending`: tells the file of one trial from those of others."""
+    from dyno.report import result_json
+
+    name = Path(options.result_filename or result_json.filename(outcome.manifest.trial, file["model_id"], file["date"]))
+    path = Path(options.result_dir or ".") / (name if options.append_result else name.with_stem(name.stem + ending))
+    try:
+        result_json.save(path, file, options.append_result)
+    except StoreError as e:
+        raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
+    print(f"Result: {path}", file=sys.stderr)
+
+
+# ---- several loads, or one several times: a study without a file ----
+
+
+def _loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
+    """Yield the flags of each load, and which of their values tell it from the others."""
+    levels, rates = o.max_concurrency or [None], o.request_rate
+    for level, rate in itertools.product(levels, rates):
+        varying = {"load.max_concurrency": level} if len(levels) > 1 else {}
+        varying |= {"load.request_rate_rps": "inf" if math.isinf(rate) else rate} if len(rates) > 1 else {}
+        yield varying, argparse.Namespace(**{**vars(o), "max_concurrency": level, "request_rate": rate})
+
+
+def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
+    from dyno.cli.run import conduct, preview
+    from dyno.conduct import study_plan
+    from dyno.conduct.session import Watcher, attach
+    from dyno.facts.study import Place
+    from dyno.load.progress import Stop
+    from dyno.probe import rig
+    from dyno.store.run import slug
+
+    specs = [(varying, *spec(one)) for varying, one in each]
+    _, first, headers = specs[0]
+    server = first.label or options.engine or Url(first.target.base_url).netloc
+    trials = []
+    for varying, trial, _ in specs:
+        # The study's seed makes one for each load and repeat.
+        work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
+        place = Place("", "", server, trial.workload.dataset, "closed" if load.closed_loop else "open", varying)
+        trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
+    slugs = "-".join(trial.load.slug for _, trial in trials)
+    study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)
+    if options.dry_run:
+        return preview(study, study.trials, rig.look(), options.runs)
+    if not _starting(options):  # a wrong key or model ends it here, before there is a folder
+        attach(first, headers, Watcher(), Stop()).test(first)
+    for name, value in (("limit", None), ("any_rig", False), ("plain", options.disable_tqdm)):
+        setattr(options, name, value)
+    options.no_report = options.json
+    folder = study_plan.folder_for(options.runs, study, again=True)
+    text = f"# {flags.command(options)}\n"
+    with folder.held():
+        return conduct(
+            study, text, folder, study.trials, rig.look(), options, lambda _: headers, partial(_show, options=options)
+        )
+
+
+def _show(
+    folder: "StudyFolder", wanted: list["PlannedTrial"], done: dict[str, "Result"], options: argparse.Namespace
+) -> None:
+    """Print one table of all trials, or a JSON list; save the result of each."""
+    from dyno.conduct.trial import Outcome
+    from dyno.report import study
+
+    runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]
+    outcomes = [(place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs]
+    files = [result_file(outcome, options.save_detailed) for _, outcome in outcomes]
+    for (place, outcome), file in zip(outcomes, files, strict=True):
+        if options.save_result or options.append_result:
+            varying = f"-{outcome.manifest.trial.load.slug}" if options.result_filename and place.settings else ""
+            _save(file, outcome, options, varying + (f"-r{place.repeat}" if place.repeats > 1 else ""))
+    if options.json:
+        print(json.dumps(files))
+    else:
+        print("\n".join(study.lines(wanted, done)))
+
+
+# ---- one trial ----
 
 
 def _dry_run(trial: TrialSpec) -> int:
@@ -181,20 +267,21 @@ def _dry_run(trial: TrialSpec) -> int:
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
-    if outcome.result.served.outcome == "interrupted":
-        return 130
-    engine = outcome.run.engine()
+    served, engine = outcome.result.served, outcome.run.engine()
+    if served.outcome == "interrupted":
+        return exit_codes.INTERRUPTED
     if engine is not None and engine.died:
-        print(f"dyno: {engine.died} What was measured until then is kept.", file=sys.stderr)
-        return 1
-    if outcome.result.served.outcome != "complete":
-        print(
-            f"dyno: the server stopped answering after {outcome.result.served.completed} completed requests. "
-            "Look at its log; what was measured until then is kept.",
-            file=sys.stderr,
-        )
-        return 1
-    if not outcome.result.served.completed:
+        why = engine.died
+    elif served.outcome == "all failed":
+        failures = ", ".join(f"{count} {kind}" for kind, count in served.failures.items())
+        why = f"every request failed ({failures}), so the load was stopped. Read the server's log."
+    elif served.outcome != "complete":
+        why = f"the server stopped answering after {served.completed} completed requests. Read its log."
+    else:
+        why = ""
+    if why:
+        print(f"dyno: {why} What was measured until then is kept.", file=sys.stderr)
+    if why or not served.completed:
         return exit_codes.FAILED
     return exit_codes.from_verdicts([outcome.result.verdict], options)
 
@@ -239,7 +326,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
 
 
 def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
-    from dyno.http import Url, check_plain
+    from dyno.http import check_plain
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):

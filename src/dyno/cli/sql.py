@@ -15,6 +15,7 @@ from dyno.cli import settings
 from dyno.cli.terminal import for_programs
 from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
+from dyno.numbers import number
 from dyno.report.table import markdown, terminal, text_table, write_csv
 
 if TYPE_CHECKING:
@@ -113,6 +114,5 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float | Decimal):
-        number = float(value)
-        return f"{number:.1f}" if 1000 <= abs(number) < 1e15 else f"{number:.5g}"
+        return number(float(value))
     return " ".join(str(value).split())

@@ -17,6 +17,7 @@ from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, groups, pair
 from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile, two_sided, welch_df
+from dyno.numbers import setting
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -82,7 +83,7 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
 
     def text(value: Scalar | None) -> str:
-        return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return "unknown" if value is None else setting(value)
 
     pairs = load_of(a[0][0]).conflicts(load_of(b[0][0])) if len(a) == len(b) == 1 else ()
     unlike = [f"{name.replace('_', ' ')} {text(x)} / {text(y)}" for name, x, y in pairs]

@@ -12,7 +12,7 @@ from dyno.errors import UsageError
 from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
 from dyno.measure.statistics import quantile
-from dyno.units import digits, percent
+from dyno.numbers import change, change_interval, number
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -73,21 +73,21 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
         return _judge_value(gate, d.b)
     if d.change is None:
         return "undecided", f"A is {d.a.value:g}, so there is no change in %"
-    text = percent(d.change)
+    text = change(d.change)
     if d.low is None or d.high is None:
         return _state(gate, d.change, None), f"{text}, {d.word}: {d.why}"
-    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {percent(d.low)[:-2]} to {percent(d.high)})"
+    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {change_interval(d.low, d.high)})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
-    text = f"B is {digits(b.value)}"
+    text = f"B is {number(b.value)}"
     if metric(gate.metric).kind == "count":
         return _state(gate, b.value, (b.value, b.value)), text
     if b.error is None:
         return _state(gate, b.value, None), f"{text}, confidence unknown: {b.why}"
     reach = quantile(0.975, b.df) * b.error
     ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
-    return _state(gate, b.value, ends), f"{text} (95 %: {digits(ends[0])} to {digits(ends[1])})"
+    return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
 
 
 def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:

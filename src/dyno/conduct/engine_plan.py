@@ -18,9 +18,9 @@ from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
+from dyno.numbers import human_bytes
 from dyno.probe import model as model_files
 from dyno.probe import peaks
-from dyno.units import human_bytes
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 # Quantizations made while loading: their size as a share of the files.

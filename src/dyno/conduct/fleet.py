@@ -19,6 +19,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.numbers import duration, number
 from dyno.probe import server
 
 _LOOK_S = 0.1  # so soon a death is reported
@@ -35,11 +36,12 @@ class Fleet(Life):
     def describe(self) -> str:
         """Say in a line what came up."""
         f, caching = self.facts, self.target.prefix_caching
-        parts = ", ".join(f"{name} {took:.1f}" for name, took in f.startup_s.items())
-        took = f"{f.ready_s or 0:.1f} s" + (f" ({parts})" if parts else "")
+        parts = ", ".join(f"{name} {number(took)}" for name, took in f.startup_s.items())
+        took = duration(f.ready_s or 0) + (f" ({parts})" if parts else "")
         cache = "" if caching is None else f"prefix cache {'on' if caching else 'off'}"
-        capacity = ", ".join(filter(None, (self.capacity(), cache))) or "it says nothing of itself"
-        return f"{self.plan.kind.title} {f.version or ''} is ready after {took}: {capacity}"
+        capacity = ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
+        version = f" {f.version}" if f.version and f.version != self.plan.kind.name else ""
+        return f"Ready after {took}: {self.plan.kind.title}{version}, {capacity}"
 
     def check_ports(self) -> None:
         """Another program may have taken the port of a copy that died, and would be sent the key."""
@@ -103,7 +105,7 @@ def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], say: Say)
             say(f"Still starting after {engine.process.age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
         for other in copies:  # a copy that died is reported at once, not when it is its turn
             if (code := other.process.exit_code) is not None:
-                raise other.failed(f"exited with code {code} after {other.process.age_s:.1f} s")
+                raise other.failed(f"exited with code {code} after {duration(other.process.age_s)}")
 
     while (left := limit - engine.process.age_s) > 0:
         waiting()

@@ -27,6 +27,7 @@ from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
+from dyno.numbers import count
 from dyno.probe import accelerators, server, software
 from dyno.store.run import UNSCRUBBED
 
@@ -89,7 +90,7 @@ class Life:
             t.max_model_len and f"context {t.max_model_len}",
             t.slots and f"{t.slots} at once",
             t.quantization or t.dtype,
-            t.kv_cache_tokens and f"KV cache {t.kv_cache_tokens:,} tokens",
+            t.kv_cache_tokens and f"KV cache {count(t.kv_cache_tokens)} tokens",
         ]
         return ", ".join(str(fact) for fact in facts if fact)
 

@@ -37,6 +37,7 @@ class Prepared(NamedTuple):
     prompts: Prompts
     sent_before: str | None = None  # the run that has sent these prompts to this server before
     place: Place | None = None  # in a study
+    test_requests: int = 0  # sent before the load, and not counted
 
 
 def prepare(
@@ -47,19 +48,20 @@ def prepare(
     sent_before: str | None = None,
     place: Place | None = None,
 ) -> Prepared:
-    """Aim the trial at the server, make its prompts unless they are there, and check that the server takes them."""
+    """Aim the trial at the server, test it, make its prompts unless they are there, and check that it takes them."""
     if session.fleet:
         session.fleet.check_ports()
         trial = session.fleet.aim(trial)
+    check_context([longest(trial)], session.target)  # before any time goes into making prompts
+    tests = session.test(trial)
     if prompts is None:
-        check_context([longest(trial)], session.target)  # before any time goes into making them
         client = Client(Url(trial.target.base_url), session.headers, trial.target)
         try:
             prompts = make_prompts(trial, session.watcher, client, session.target.model)
         finally:
             client.close()
     check_context(prompts.lengths, session.target)
-    return Prepared(trial, prompts, sent_before, place)
+    return Prepared(trial, prompts, sent_before, place, tests)
 
 
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.numbers import many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
 from dyno.probe.telemetry.sampler import Sampler
@@ -23,6 +25,7 @@ from dyno.probe.telemetry.sampler import Sampler
 IDLE_WITHIN_S = 60.0
 _LOOK_S = 0.2
 _IDLE_CORES = 0.1
+_PAUSES_S = (0.0, 0.5, 1.0)  # before each try of a test request
 
 
 class Watcher:
@@ -41,6 +44,9 @@ class Watcher:
     def within(self, done: int, count: int) -> None:
         """`done` of `count` requests of the current iteration are done, where the engine reports that."""
 
+    def step(self, done: int, count: int) -> None:
+        """So much of the current phase is done."""
+
     def over(self) -> None: ...
 
 
@@ -52,6 +58,7 @@ class Session(msgspec.Struct, frozen=True):
     watcher: Watcher = msgspec.field(default_factory=Watcher)
     stop: Stop = msgspec.field(default_factory=Stop)
     fleet: Fleet | None = None  # None: dyno hasn't started the server
+    tested: bool = False  # it has completed a test request
 
     @property
     def core(self) -> int | None:
@@ -61,6 +68,37 @@ class Session(msgspec.Struct, frozen=True):
     def cpu_s(self) -> float | None:
         """CPU seconds of the engine so far. None: not dyno's own process."""
         return self.fleet.cpu_s() if self.fleet else None
+
+    def test(self, trial: TrialSpec) -> int:
+        """Send one test request to each copy of the server, and return how many were sent: 0 if they are turned off.
+
+        A wrong model, route or key ends the trial here, in the server's words. A failure that may pass is tried again.
+        """
+        if trial.ready_check_timeout_s == 0:
+            return 0
+        for url in () if self.tested else trial.target.urls:
+            for pause_s in _PAUSES_S:
+                time.sleep(pause_s)
+                body, limit_s = _test_body(trial, self.target.model), trial.load.request_timeout_s
+                last = server.attempt(Url(url), self.headers, trial.target.endpoint, body, limit_s, trial.target)
+                if last.completed or last.settled:
+                    break
+            if not last.completed:
+                words = f"A test request to {url}{trial.target.endpoint} failed" if last.status else "No test request"
+                raise TargetError(f"{words}: {last.problem.rstrip('.')}. {self._advice(last.status, trial)}")
+        return len(trial.target.urls)
+
+    def _advice(self, status: int, trial: TrialSpec) -> str:
+        listed = self.target.models_listed
+        if status in (401, 403):
+            return "Check the API key: set OPENAI_API_KEY or --header (in a study, api_key_env)."
+        if status in (400, 404, 422) and listed and self.target.model not in listed:
+            return f"The server lists {', '.join(listed[:5])}, but not {self.target.model}: check --model."
+        if status in (404, 405):
+            return "Check --endpoint and --backend."
+        if status in (400, 422):
+            return "Check --model, --backend and --extra-body."
+        return "Read the server's log. --ready-check-timeout-sec S waits for a server, 0 skips this test."
 
     def empty_cache(self, spec: TargetSpec) -> bool:
         """Empty the prefix caches of all copies of the server; False where one can't."""
@@ -96,13 +134,13 @@ class Session(msgspec.Struct, frozen=True):
         """Describe what the engine works on; empty: nothing."""
         counts = [count for client in clients if (count := _requests(client)) is not None]
         if counts:
-            return f"it works on {sum(counts):g} requests" if sum(counts) else ""
+            return f"it works on {many(sum(counts), 'request')}" if sum(counts) else ""
         before = self.cpu_s()
         if before is None:
             return ""
         time.sleep(_LOOK_S)
         cores = ((self.cpu_s() or before) - before) / _LOOK_S
-        return f"its processes use {cores:.1f} cores" if cores > _IDLE_CORES else ""
+        return f"its processes use {number(cores)} cores" if cores > _IDLE_CORES else ""
 
 
 def _requests(client: Client) -> float | None:
@@ -134,22 +172,27 @@ def attach(trial: TrialSpec, headers: dict[str, str], watcher: Watcher, stop: St
         for url in trial.target.urls:
             _wait_until_ready(trial, Url(url), headers)
     with _clients(trial.target, headers) as clients:
-        return Session(server.look_at_all(clients, trial.target), headers, watcher, stop)
+        facts = server.look_at_all(clients, trial.target)
+    return Session(facts, headers, watcher, stop, tested=bool(trial.ready_check_timeout_s))
 
 
 def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> None:
-    protocol = PROTOCOLS[trial.target.backend]
     model = trial.target.served_model_name or trial.target.model
     if model is None:
         client = Client(url, headers, trial.target)
         with contextlib.suppress(TargetError):
             model = server.look(client, trial.target).model
         client.close()
-    body = protocol.body(Request("Are you ready?", 4, 1), Asked(model or "", sampling=trial.sampling))
-    server.wait_ready(
-        url, headers, trial.target.endpoint, {**body, **trial.extra_body}, trial.ready_check_timeout_s,
-        trial.target,
-    )  # fmt: skip
+    wait_s = trial.ready_check_timeout_s or 0.0
+    server.wait_ready(url, headers, trial.target.endpoint, _test_body(trial, model or ""), wait_s, trial.target)
+
+
+def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
+    """A request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
+    least = trial.extra_body.get("min_tokens")
+    asked = Asked(model, trial.ignore_eos, trial.sampling, trial.extra_body)
+    request = Request("Are you ready?", 4, least if isinstance(least, int) and least > 0 else 1)
+    return PROTOCOLS[trial.target.backend].body(request, asked)
 
 
 def others_s(engine_cpu_s: Callable[[], float | None]) -> float | None:

@@ -36,6 +36,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
 from dyno.facts.summary import Result
 from dyno.load.progress import Stop
+from dyno.numbers import number
 from dyno.probe import rig
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
@@ -112,9 +113,8 @@ class Conductor:
         """Run as many trials of the queue as one start of the engine can serve."""
         first = queue[0]
         spec, headers = first.trial.engine, self.headers(first)
-        assert spec is not None
         try:
-            if not kind_of(spec.kind).starts:
+            if spec is None or not kind_of(spec.kind).starts:
                 self._go_through(queue, self._attached)
                 return
             self._start = start = self.folder.engine_start(name)
@@ -280,7 +280,9 @@ class Conductor:
         if self.stop.requested:
             return None  # cut off: it is run again, as a whole
         self.watcher.phase("Decoding")
-        return finish(run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True)
+        return finish(
+            run, prepared.prompts.counter, self.keep_raw, only_whole=True, keys_known=True, watcher=self.watcher
+        )
 
     def _recovered(self, planned: PlannedTrial) -> bool:
         """Sum up a trial that was measured to its end and not summed up yet, instead of running it again."""
@@ -375,6 +377,6 @@ def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
         return None
     where = "steady window" if alike else "whole run"
     return (
-        f"saturated at less load: {last:.0f} tok/s after {max(before):.0f} ({where}), and a median latency of "
-        f"{waits:.0f} ms after {waited:.0f}"
+        f"saturated at less load: {number(last)} tok/s after {number(max(before))} ({where}), and a median latency of "
+        f"{number(waits)} ms after {number(waited)}"
     )

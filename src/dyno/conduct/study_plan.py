@@ -18,7 +18,8 @@ from dyno.conduct.prepare import public as public_trial
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.facts.rig import Accelerator, Rig
-from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
+from dyno.facts.trial import TrialSpec
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.probe.model import looks_local
@@ -51,6 +52,16 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8. Save it as that"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
+
+
+def repeated(name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, repeats: int) -> Study:
+    """Make a study without a file: each trial `repeats` times, with other prompts each time."""
+    planned = [
+        file.placed(place, trial, None, name, seed, repeat, repeats)
+        for place, trial in trials
+        for repeat in range(1, repeats + 1)
+    ]
+    return Study(name=name, trials=planned, seed=seed, repeats=repeats, on_failure="carry_on")
 
 
 def fits(wanted: RigWanted, machine: Rig) -> bool:
@@ -112,9 +123,8 @@ def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool)
     out: list[SettingPlan] = []
     for mine in settings.values():
         engine, name = mine[0].trial.engine, mine[0].place.rig
-        assert engine is not None
         planned_for = assumed(study.rigs[name], machine) if dry and name else machine
-        if not kind_of(engine.kind).starts:
+        if engine is None or not kind_of(engine.kind).starts:
             out.append(SettingPlan(mine, None))
             continue
         batch = batch_of(mine[0].trial) if mine[0].trial.offline else None

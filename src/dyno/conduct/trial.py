@@ -46,6 +46,7 @@ from dyno.store.run import Manifest, Run, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer
 
+_STEP = 64  # requests decoded between two words about it
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 
@@ -98,7 +99,7 @@ def serve(
         measure(run, session, prepared._replace(sent_before=before))
     watcher.phase("Decoding")
     try:
-        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True)
+        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher)
     except KeyboardInterrupt:
         raise _not_summed_up(run) from None
 
@@ -128,7 +129,9 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                Wire(warmup(trial, session, work.warmups), spool, stop=stop, core=session.core).drive()
+                load = warmup(trial, session, work.warmups)
+                Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            watcher.over()
             _check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
@@ -164,6 +167,7 @@ def _manifest(session: Session, prepared: Prepared) -> Manifest:
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
+        test_requests=prepared.test_requests,
         rig=rig.look(trial.target.urls),
         place=prepared.place,
         model=fleet.plan.shape() if fleet else None,
@@ -182,6 +186,7 @@ def finish(
     keep_raw: bool = False,
     only_whole: bool = False,
     keys_known: bool = False,
+    watcher: Watcher | None = None,
 ) -> Outcome:
     """Make the result from the run's folder: after the load, or later for a run that was cut off.
 
@@ -190,7 +195,7 @@ def finish(
     answers: the words of these are not kept then.
     """
     try:
-        return _finish(run, tokenizer, keep_raw, only_whole, keys_known)
+        return _finish(run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher())
     except DynoError:
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
@@ -200,7 +205,9 @@ def finish(
         ) from e
 
 
-def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool) -> Outcome:
+def _finish(
+    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool, watcher: Watcher
+) -> Outcome:
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
@@ -211,6 +218,8 @@ def _finish(run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: b
         tally.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
+        if client and sent % _STEP == 0:
+            watcher.step(sent, max(client.sent, sent))
     if client is None:  # dyno itself was killed: the spool is all there is
         planned = max(sent, trial.workload.num_prompts)
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
@@ -300,12 +309,13 @@ def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [r for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol)) if r.error]
+    errors = [(r.error, r.error_detail) for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol))]
     run.warmup_path.unlink()
-    if len(errors) == len(requests) and not stop.requested:
+    if all(error for error, _ in errors) and not stop.requested:
+        kind, detail = errors[0]
         raise TargetError(
-            f"All {len(requests)} warm-up requests failed ({errors[0].error}: {errors[0].error_detail}), so nothing "
-            "was measured. Check --backend, --endpoint and --model."
+            f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. "
+            "Check --backend, --endpoint and --model."
         )
 
 

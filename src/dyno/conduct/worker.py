@@ -13,6 +13,7 @@ from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.facts.target import TargetFacts, known
+from dyno.numbers import duration
 
 _WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
@@ -69,7 +70,7 @@ class Worker(Life):
 
     def describe(self) -> str:
         """Say in a line what came up."""
-        took = f"{self.plan.title} {self.facts.version or ''} is loaded after {self.facts.ready_s or 0:.1f} s"
+        took = f"{self.plan.title} {self.facts.version or ''} is loaded after {duration(self.facts.ready_s or 0)}"
         return ": ".join(filter(None, (took, self.capacity())))
 
 
@@ -112,7 +113,7 @@ def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = F
     while True:
         line = engine.process.hear(_LOOK_S)
         if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
-            when = f"after {engine.process.age_s:.1f} s, before it was loaded" if loading else "in the middle"
+            when = f"after {duration(engine.process.age_s)}, before it was loaded" if loading else "in the middle"
             raise engine.failed(f"exited with code {engine.process.exit_code} {when}")
         if line is None:
             waiting()

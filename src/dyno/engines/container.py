@@ -170,12 +170,12 @@ def _is_podman(name: str) -> bool:
 
 
 def _refusal(name: str, output: str) -> str:
-    line = next((line for line in reversed(output.splitlines()) if line.strip()), "it says nothing").rstrip(".?! ")
+    line = next((line for line in reversed(output.splitlines()) if line.strip()), "no message").rstrip(".?! ")
     if "permission denied" in output.lower():
-        return f"{name} may not be used by you: {line}. Become a member of its group (docker) and log in again."
+        return f"You have no permission to use {name}: {line}. Join its group (docker) and log in again."
     if "cannot connect" in output.lower() or "connection refused" in output.lower():
-        return f"{name} is there, but its daemon isn't: {line}. Start it (systemctl start {name})."
-    return f"{name} doesn't work here: {line}."
+        return f"{name} is installed, but its daemon isn't running: {line}. Start it (systemctl start {name})."
+    return f"{name} doesn't work on this machine: {line}."
 
 
 def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
@@ -196,7 +196,7 @@ def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
     """Provide the image, and return its digest."""
     env = {**os.environ, **{key: value for key, value in spec.build_args.items() if _hides(key, value)}}
     for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
-        say(f"{command[1]}ing {spec.image}, by {tool}")
+        say(f"{command[1]}ing {spec.image} with {tool}")
         with open(log, "ab", opener=private) as out:
             start = out.tell()
             try:
@@ -208,12 +208,14 @@ def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
         if code != 0:
             lines = excerpt(log, start).strip().splitlines()[-3:]
             raise EngineError(
-                f'`{" ".join(command[:2])}` of {spec.image} ended with code {code}: "{" | ".join(lines)}". '
+                f'`{" ".join(command[:2])}` of {spec.image} exited with code {code}: "{" | ".join(lines)}". '
                 f"Read {log} for the rest."
             )
     identity = digest(tool, spec.image)
     if identity is None:
-        raise EngineError(f"There is no image {spec.image} here, and its pull policy is {spec.pull!r}.")
+        raise EngineError(
+            f"The image {spec.image} isn't on this machine. Pull it, or set pull to 'missing' (now {spec.pull!r})."
+        )
     hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would create it as root; podman would refuse
     return identity
 

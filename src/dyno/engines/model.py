@@ -81,7 +81,7 @@ def build(quantization: str, cache: Path | None = None) -> Path:
     except OSError as e:
         raise EngineError(
             f"The embedded engine's model can't be written to {folder}: {e.strerror or e}. "
-            "It needs up to 70 MB; set XDG_CACHE_HOME to a folder with room that you may write to."
+            "It needs up to 70 MB; set XDG_CACHE_HOME to a writable folder with enough space."
         ) from None
     return path
 

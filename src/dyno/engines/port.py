@@ -9,7 +9,7 @@ from pathlib import Path
 
 _LOOPBACK = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
 _LISTENS = "0A"  # Linux's TCP_LISTEN
-ADVICE = "stop it, or leave the port out of the setting: dyno then takes a free one."
+ADVICE = "stop it, or remove the port from the setting: dyno then picks a free one."
 
 
 def free_port() -> int:
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def in_use(port: int) -> str | None:
-    """Return who uses it, in words. None: nobody, as far as is known."""
+    """Return who uses it, in words. None: no known process."""
     with socket.socket() as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
@@ -43,7 +43,7 @@ def holder(port: int) -> str:
 
 
 def belongs(port: int, pids: Collection[int]) -> bool | None:
-    """Return whether a connection to it reaches one of these processes. None: nobody listens, or it is unknown."""
+    """Return whether a connection to it reaches one of these processes. None: nothing listens, or it is unknown."""
     sockets = listeners(port)
     if not sockets:
         return None

@@ -12,76 +12,133 @@ from dyno.option import Option
 class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run the engine in a container. Its network is the host's."""
 
-    # name:tag, or name@sha256:…
-    image: Annotated[str, Option("--engine-image", "IMAGE", "run it in a container (docker or podman)")]
-    tool: Literal["docker", "podman"] | None = None  # None: whichever is there
-    accelerator: Literal["nvidia", "amd", "none"] | None = None  # None: as the rig has
-    pull: Literal["missing", "always", "never"] = "missing"
-    build: str | None = None  # a folder with a Dockerfile: the image is built from it first
-    build_file: str | None = None  # its name in that folder, where it isn't Dockerfile
-    build_args: dict[str, str] = {}
-    mounts: Annotated[list[str], Option("--engine-mount", "HOST:INSIDE", nargs="+")] = []  # …[:ro]
-    options: Annotated[list[str], Option("--engine-container-args", "'…'", "for docker/podman run")] = []  # untouched
+    image: Annotated[
+        str, Option("--engine-image", "IMAGE", "run the engine in this container image (name:tag or name@sha256:…)")
+    ]
+    tool: Annotated[
+        Literal["docker", "podman"] | None, Option(help="container tool (default: the one that is installed)")
+    ] = None
+    accelerator: Annotated[
+        Literal["nvidia", "amd", "none"] | None, Option(help="devices to pass in (default: those of the machine)")
+    ] = None
+    pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image")] = "missing"
+    build: Annotated[str | None, Option(help="folder with a Dockerfile; the image is built from it first")] = None
+    build_file: Annotated[str | None, Option(help="name of the Dockerfile in that folder")] = None
+    build_args: Annotated[dict[str, str], Option(help="build arguments")] = {}
+    mounts: Annotated[
+        list[str],
+        Option("--engine-mount", "HOST:INSIDE", "folders to mount in the container ([:ro]: read-only)", nargs="+"),
+    ] = []
+    options: Annotated[
+        list[str], Option("--engine-container-args", "'…'", "more arguments for docker run or podman run")
+    ] = []
 
 
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an engine. None always means: the engine's default."""
 
-    kind: str
-    model: str | None = None  # a name, a folder or a GGUF file
-    served_name: str | None = None
+    kind: Annotated[str, Option(help="vllm, tgi, llamacpp, sglang, transformers, fake; openai: a running server")]
+    model: Annotated[str | None, Option(help="name, folder or GGUF file")] = None
+    served_name: Annotated[str | None, Option(help="model name in the API (default: the engine's)")] = None
     load_format: Annotated[
-        str | None, Option("--load-format", "F", "dummy: random weights of the model's shape")
-    ] = None  # fmt: skip
-    dtype: Annotated[str | None, Option("--dtype", "T", "fp16, bf16, fp32")] = None  # where nothing is quantized
+        str | None,
+        Option("--load-format", "F", "how weights are loaded; dummy: random weights (default: the engine's)"),
+    ] = None
+    dtype: Annotated[  # where nothing is quantized
+        str | None, Option("--dtype", "T", "data type of weights: fp16, bf16, fp32 (default: the model's)")
+    ] = None
     quantization: Annotated[
         str | None,
-        Option("--quantization -q", "Q", "fp16, bf16, fp8, int8 (W8A8), gptq, awq, a GGUF type such as Q4_K_M"),
-    ] = None
+        Option("--quantization -q", "Q",
+               "fp16, bf16, fp8, int8 (W8A8), gptq, awq, or a GGUF type such as Q4_K_M (default: the model's)"),
+    ] = None  # fmt: skip
     kv_cache_dtype: Annotated[
-        str | None, Option("--kv-cache-dtype", "T", "auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, q8_0, …")
+        str | None,
+        Option("--kv-cache-dtype", "T", "data type of the KV cache: fp8, fp16, bf16, q8_0, … (default: the engine's)"),
     ] = None
-    tensor_parallel: Annotated[int, Option("--tensor-parallel-size -tp", "N", least=1)] = 1
-    pipeline_parallel: Annotated[int, Option("--pipeline-parallel-size -pp", "N", least=1)] = 1
+    tensor_parallel: Annotated[
+        int, Option("--tensor-parallel-size -tp", "N", "accelerators that share each layer", least=1)
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Option("--pipeline-parallel-size -pp", "N", "stages of layers, each on its own accelerators", least=1)
+    ] = 1
     devices: Annotated[  # None: all, shared out to the replicas
-        list[int] | None, Option("--devices", "N", "accelerators by number (default: all); none: the CPU", nargs="*")
+        list[int] | None,
+        Option("--devices", "N", "accelerators by number, as 0 1 or 0,1; without a number: CPU only (default: all)",
+               nargs="*"),
+    ] = None  # fmt: skip
+    replicas: Annotated[
+        int,
+        Option("--replicas", "N", "copies of the engine, each on its own accelerators; requests go to the least busy",
+               least=1),
+    ] = 1  # fmt: skip
+    max_model_len: Annotated[
+        int | None,
+        Option("--max-model-len", "N", "longest context of a request, in tokens (default: the engine's)", least=1),
     ] = None
-    replicas: Annotated[int, Option("--replicas", "N", "copies on disjoint devices, load shared out", least=1)] = 1
-    max_model_len: Annotated[int | None, Option("--max-model-len", "N", "context of one request", least=1)] = None
     max_num_seqs: Annotated[
-        int | None, Option("--max-num-seqs", "N", "requests worked on at once (llama.cpp: slots)", least=1)
+        int | None,
+        Option("--max-num-seqs", "N", "requests processed at once; llama.cpp: slots (default: the engine's)", least=1),
     ] = None
     max_batched_tokens: Annotated[
-        int | None, Option("--max-num-batched-tokens", "N", "tokens of one step", least=1)
+        int | None, Option("--max-num-batched-tokens", "N", "tokens per step (default: the engine's)", least=1)
     ] = None
     memory_fraction: Annotated[
         float | None,
-        Option("--gpu-memory-utilization", "F", "share of the accelerator's memory", above=0, most=1,
-               words="is a share, above 0 and at most 1"),
+        Option("--gpu-memory-utilization", "F", "share of accelerator memory to use (default: the engine's)", above=0,
+               most=1, words="is a share, above 0 and at most 1"),
     ] = None  # fmt: skip
-    prefix_caching: Annotated[bool | None, Option("--enable-prefix-caching", help="default: the engine's")] = None
-    chunked_prefill: Annotated[bool | None, Option("--enable-chunked-prefill", help="default: the engine's")] = None
+    prefix_caching: Annotated[
+        bool | None,
+        Option("--enable-prefix-caching", help="reuse the KV cache of common prefixes (default: the engine's)"),
+    ] = None
+    chunked_prefill: Annotated[
+        bool | None, Option("--enable-chunked-prefill", help="process long prompts in chunks (default: the engine's)")
+    ] = None
     draft_model: Annotated[
-        str | None, Option("--draft-model --speculative-model", "M", "for speculative decoding")
+        str | None,
+        Option("--draft-model --speculative-model", "M", "draft model for speculative decoding (default: none)"),
+    ] = None
+    draft_tokens: Annotated[
+        int | None,
+        Option("--draft-tokens --num-speculative-tokens", "N", "tokens drafted per step (default: the engine's)",
+               least=1),
     ] = None  # fmt: skip
-    draft_tokens: Annotated[int | None, Option("--draft-tokens --num-speculative-tokens", "N", least=1)] = None
     args: Annotated[  # after everything else
-        list[str], Option("--engine-args", "'…'", "passed on untouched, as --engine-args='--x 1'; repeatable")
+        list[str], Option("--engine-args", "'…'", "more arguments for the engine, as --engine-args='--x 1'; repeatable")
     ] = []
-    env: Annotated[dict[str, str], Option("--engine-env", "NAME=VALUE", "untouched, too", nargs="+")] = {}
-    before: Annotated[list[str], Option("--engine-before", "CMD", "run before it starts")] = []  # by a shell
-    after: Annotated[list[str], Option("--engine-after", "CMD", "… and after it has stopped")] = []  # whatever happened
+    env: Annotated[
+        dict[str, str], Option("--engine-env", "NAME=VALUE", "environment variables for the engine", nargs="+")
+    ] = {}
+    before: Annotated[
+        list[str], Option("--engine-before", "CMD", "shell command to run before the engine starts; repeatable")
+    ] = []  # by a shell
+    after: Annotated[
+        list[str], Option("--engine-after", "CMD", "shell command to run after the engine has stopped; repeatable")
+    ] = []  # whatever happened
     # Without an engine at hand, the one whose flags are meant.
-    version: Annotated[str | None, Option("--engine-version", "V", "that it must be")] = None
-    python: Annotated[str | None, Option("--engine-python", "PATH", "the interpreter that has it")] = None
-    binary: Annotated[str | None, Option("--engine-binary", "PATH", "its program")] = None
-    environment: Annotated[str | None, Option("--engine-environment", "NAME", "one of `dyno engines list`")] = None
-    container: ContainerSpec | None = None
+    version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
+    python: Annotated[
+        str | None,
+        Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
+    ] = None
+    binary: Annotated[
+        str | None, Option("--engine-binary", "PATH", "the engine's program (default: found by dyno)")
+    ] = None
+    environment: Annotated[
+        str | None,
+        Option("--engine-environment", "NAME", "environment, as `dyno engines list` names it (default: the newest)"),
+    ] = None
+    container: Annotated[ContainerSpec | None, Option(help="run it in a container: image, mounts, …")] = None
     # Of the first replica, the next ones for the others; None: free ones.
-    port: Annotated[int | None, Option(least=1, most=65535, words="is a number from 1 to 65535")] = None
+    port: Annotated[
+        int | None,
+        Option("", None, "port of the first replica (default: a free one)", least=1, most=65535,
+               words="is a number from 1 to 65535"),
+    ] = None  # fmt: skip
     ready_timeout_s: Annotated[
-        float, Option("--engine-ready-timeout-sec", "S", "default: 1800", above=0, most=1e8)
-    ] = 1800.0  # fmt: skip
+        float, Option("--engine-ready-timeout-sec", "S", "how long the engine may take to start", above=0, most=1e8)
+    ] = 1800.0
 
     @property
     def world(self) -> int:

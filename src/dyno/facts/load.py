@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.numbers import count, setting
 from dyno.option import Option
 
 Scalar = str | int | float | bool  # value of a setting
@@ -17,32 +18,42 @@ class LoadSpec(msgspec.Struct, frozen=True):
     # None: no rate; each is sent as soon as a slot is free.
     request_rate_rps: Annotated[
         float | None,
-        Option("--request-rate", "RPS", "default: inf, no rate", above=0, most=1e7, unlimited=True,
-               note=" (or inf, for no rate)"),
+        Option("--request-rate", "RPS", "requests per second; inf: no rate (default: inf)", above=0, most=1e7,
+               unlimited=True, note=" (or inf, for no rate)"),
     ] = None  # fmt: skip
     burstiness: Annotated[  # None: constant gaps
         float | None,
-        Option("--burstiness", "B", "1: Poisson; other: gamma; inf: constant gaps", above=0,
-               note=" (inf: constant gaps)"),
+        Option("--burstiness", "B", "how irregular a rate is: 1 Poisson, other values gamma, inf constant gaps",
+               above=0, note=" (inf: constant gaps)"),
     ] = 1.0  # fmt: skip
     max_concurrency: Annotated[
-        int | None, Option("--max-concurrency", "N", "requests in flight at most", least=1, most=10_000_000)
+        int | None,
+        Option("--max-concurrency", "N", "most requests in flight at once (default: no limit)",
+               least=1, most=10_000_000),
+    ] = None  # fmt: skip
+    ramp: Annotated[
+        Literal["linear", "exponential"] | None,
+        Option("--ramp-up-strategy", help="raise the rate during the run (default: constant rate)"),
     ] = None
-    ramp: Annotated[Literal["linear", "exponential"] | None, Option("--ramp-up-strategy")] = None
-    ramp_start_rps: Annotated[float | None, Option("--ramp-up-start-rps", "RPS", most=1e7)] = None
-    ramp_end_rps: Annotated[float | None, Option("--ramp-up-end-rps", "RPS", above=0, most=1e7)] = None
+    ramp_start_rps: Annotated[
+        float | None, Option("--ramp-up-start-rps", "RPS", "first rate of a ramp", most=1e7)
+    ] = None  # fmt: skip
+    ramp_end_rps: Annotated[
+        float | None, Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7)
+    ] = None
     duration_s: Annotated[
         float | None,
-        Option("--duration", "S", "send for so long; what is in flight is finished", above=0, most=1e8,
-               note=" seconds"),
+        Option("--duration", "S",
+               "send for S seconds, then let open requests finish (default: until all prompts are sent)", above=0,
+               most=1e8, note=" seconds"),
     ] = None  # fmt: skip
     request_timeout_s: Annotated[
-        float, Option("--request-timeout-sec", "S", "default: 6 hours", above=0, most=1e8)
-    ] = 6 * 3600  # fmt: skip
+        float, Option("--request-timeout-sec", "S", "fail requests that take longer", above=0, most=1e8)
+    ] = 6 * 3600
     response_bytes_max: Annotated[
         int | None,
         Option("--max-response-bytes", "N",
-               "a longer answer fails (default: 1 MiB, and 8 KiB for each output token asked for)", least=1),
+               "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)", least=1),
     ] = None  # fmt: skip
     seed: int = 0
 
@@ -263,12 +274,14 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
 def span(axis: str, levels: Iterable[float]) -> str:
     """'concurrency 1 to 64'; '' where there are none."""
-    each = [str(plain(level)) for level in sorted(set(levels))]
+    each = [count(level) for level in sorted(set(levels))]
     return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}") if each else ""
 
 
 def _words(name: str, value: Scalar) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = setting(value) if isinstance(value, str | bool) else count(value)
+    if name == "depth":  # as llama-bench writes it
+        text = text.replace(",", "")
     if name.endswith("-path"):
         text = text.rstrip("/").rpartition("/")[2]
     template = KEYS.get(name, Key()).words or f"{name.strip('-').replace('_', ' ').replace('-', ' ')} {{}}"

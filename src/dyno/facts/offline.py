@@ -13,19 +13,30 @@ OfflineKind = Literal["throughput", "latency", "micro"]
 
 
 class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: OfflineKind
+    kind: Annotated[OfflineKind, Option(help="the procedure")]
     batch_size: Annotated[  # latency; None: 8, as vLLM does
-        int | None, Option("--batch-size", "N", "requests worked on together (default: 8)", least=1, most=10_000_000)
+        int | None, Option("--batch-size", "N", "requests per batch", least=1, most=10_000_000)
     ] = None
     # Measured ones; micro: repetitions of each test. None: as the procedure does.
-    iterations: Annotated[int | None, Option("--num-iters", "N", least=1, most=10_000_000)] = None
-    warmup_iterations: Annotated[int | None, Option("--num-iters-warmup", "N", least=0)] = None
-    depth: Annotated[int | None, Option(least=0, most=100_000_000)] = None  # micro: tokens in the context before
+    iterations: Annotated[int | None, Option("--num-iters", "N", "measured iterations", least=1, most=10_000_000)] = (
+        None
+    )
+    warmup_iterations: Annotated[
+        int | None, Option("--num-iters-warmup", "N", "unmeasured iterations before them", least=0)
+    ] = None
+    depth: Annotated[
+        int | None, Option("", None, "micro: tokens in the context before the test", least=0, most=100_000_000)
+    ] = None
     timeout_s: Annotated[  # of one iteration
-        float, Option("--iteration-timeout-sec", "S", "default: 6 hours", above=0, most=1e8)
+        float, Option("--iteration-timeout-sec", "S", "fail iterations that take longer", above=0, most=1e8)
     ] = 6 * 3600
-    detokenize: Annotated[bool, Option("--disable-detokenize", help="make no text of the tokens")] = True
-    by: str | None = None  # micro with llama.cpp: llama-bench or timers (its own ones); None: llama-bench where it is
+    detokenize: Annotated[
+        bool, Option("--disable-detokenize", help="don't convert tokens to text (study: detokenize = false)")
+    ] = True
+    by: Annotated[
+        str | None,
+        Option(help="micro with llama.cpp: llama-bench, or timers (the server's own) (default: llama-bench)"),
+    ] = None
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -7,18 +7,20 @@ import msgspec
 
 from dyno.option import Option
 
-_WORDS = "is a price, a number above 0"
-_HOURLY = Option(above=0, most=float_info.max, words=_WORDS)
+
+def _price(help: str, above: float | None = 0, least: float | None = None) -> Option:
+    return Option("", None, help, above=above, least=least, most=float_info.max, words="is a price, a number above 0")
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    accelerator_hour: Annotated[float | None, _HOURLY] = None
-    machine_hour: Annotated[float | None, _HOURLY] = None
-    energy_kwh: Annotated[float | None, Option(least=0, most=float_info.max, words=_WORDS)] = None
-    currency: str = "USD"
-    source: str | None = None  # a page, an invoice, a date
-    # That a machine has, for its hour; None: as many as are seen in it.
-    machine_accelerators: Annotated[int | None, Option(least=1)] = None
+    accelerator_hour: Annotated[float | None, _price("price per accelerator and hour")] = None
+    machine_hour: Annotated[float | None, _price("price per machine and hour")] = None
+    energy_kwh: Annotated[float | None, _price("price per kilowatt-hour", above=None, least=0)] = None
+    currency: Annotated[str, Option(help="currency of the prices")] = "USD"
+    source: Annotated[str | None, Option(help="where the price comes from: a page, an invoice, a date")] = None
+    machine_accelerators: Annotated[
+        int | None, Option("", None, "accelerators per machine (default: those dyno detects)", least=1)
+    ] = None
 
 
 class PriceRule(msgspec.Struct, frozen=True):

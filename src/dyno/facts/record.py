@@ -52,7 +52,7 @@ class Record(msgspec.Struct):
 class ClientFacts(msgspec.Struct, frozen=True):
     start_ns: int  # the zero of every record's times, on this machine's monotonic clock
     end_ns: int
-    outcome: str  # 'complete', 'interrupted' or 'server gone'
+    outcome: str  # 'complete', 'interrupted', 'server gone' or 'all failed'
     planned: int
     sent: int
     cpu_s: float  # of the process on the wire, while the load ran

@@ -10,14 +10,36 @@ from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import DocumentTable
 
 
+class Contender(msgspec.Struct, frozen=True):
+    """A row of the answer's table, with how far the first row leads it."""
+
+    entry: str  # its id
+    lead: float | None = None  # as a share of its own figure; None: it is the first, or nothing is compared
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    word: str = ""  # how sure the lead is
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the answer is about: one metric under one workload. Shown as a small table and as a chart."""
+
+    metric: str
+    workload: str  # in words
+    contenders: list[Contender]  # the best first
+    more: int = 0  # that the table has no room for
+
+
 class Words(msgspec.Struct, frozen=True):
-    """What stands at the top, in sentences."""
+    """A report in sentences."""
 
     compared: str
     on: str
-    answer: list[str]
-    sure: list[str]
-    doubtful: list[str]
+    answer: list[str]  # who leads, by how much, how sure
+    confidence: list[str]
+    caveats: list[str]
+    workloads: list[str] = []  # a paragraph each
+    cost: list[str] = []
+    standing: Standing | None = None
 
 
 class Best(msgspec.Struct, frozen=True):

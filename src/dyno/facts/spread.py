@@ -2,6 +2,8 @@
 
 import msgspec
 
+from dyno.numbers import deviating
+
 
 class Distribution(msgspec.Struct, frozen=True):
     """Of times, in milliseconds."""
@@ -40,4 +42,4 @@ class Spread(msgspec.Struct, frozen=True):
     std: float  # of a sample; 0.0 where there is one
 
     def __str__(self) -> str:
-        return f"{self.mean:,.2f} ± {self.std:,.2f}" if self.count > 1 else f"{self.mean:,.2f}"
+        return deviating(self.mean, self.std if self.count > 1 else None)

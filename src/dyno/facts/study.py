@@ -18,17 +18,23 @@ Interleave = Literal["engines", "trials"]
 class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine that a study is meant for."""
 
-    accelerator: str | None = None  # a part of its name, as `dyno doctor` shows it: MI300X, H100
-    accelerators: int | None = None  # how many of them; None: any number
-    price: Price | None = None
-    about: str | None = None
+    accelerator: Annotated[
+        str | None, Option(help="part of its name as `dyno doctor` shows it: MI300X, H100 (default: any)")
+    ] = None
+    accelerators: Annotated[int | None, Option(help="how many of them (default: any number)")] = None
+    price: Annotated[Price | None, Option(help="price of this machine")] = None
+    about: Annotated[str | None, Option(help="a sentence for the report")] = None
 
 
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When to stop a series of rising loads: throughput no longer grows, and latency does."""
 
-    throughput_gain: float = 0.03  # less than this share more than the best level before …
-    latency_growth: float = 0.1  # … and the median end-to-end latency longer by more than this share
+    throughput_gain: Annotated[
+        float, Option(help="stop if throughput is less than this share above the best lower level …")
+    ] = 0.03
+    latency_growth: Annotated[
+        float, Option(help="… and the median end-to-end latency grew by more than this share")
+    ] = 0.1
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -66,13 +72,15 @@ class PlannedTrial(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    name: str
+    name: Annotated[str, Option(help="name of the study and its folder (default: the file's)")]
     trials: list[PlannedTrial]
-    about: str | None = None
-    seed: Annotated[int, Option(least=0)] = 0
-    repeats: Annotated[int, Option(least=1)] = 1
-    interleave: Interleave = "engines"
-    on_failure: OnFailure = "retry"
+    about: Annotated[str | None, Option(help="a sentence for the report")] = None
+    seed: Annotated[int, Option("", None, "seed for prompts and the order of trials", least=0)] = 0
+    repeats: Annotated[int, Option("", None, "measurements of each trial", least=1)] = 1
+    interleave: Annotated[
+        Interleave, Option(help="engines: each repeat visits all engines; trials: each engine starts once")
+    ] = "engines"
+    on_failure: Annotated[OnFailure, Option(help="what to do when a trial fails")] = "retry"
     stop: StopRule | None = None
     rigs: dict[str, RigWanted] = {}
 

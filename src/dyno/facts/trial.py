@@ -16,21 +16,31 @@ class TrialSpec(msgspec.Struct, frozen=True):
     target: TargetSpec
     workload: WorkloadSpec
     load: LoadSpec
-    tokenizer: Annotated[str | None, Option("--tokenizer", "PATH|NAME")] = None
+    tokenizer: Annotated[str | None, Option("--tokenizer", "PATH|NAME", "tokenizer that counts prompt tokens")] = None
     ignore_eos: Annotated[
-        bool, Option("--ignore-eos", help="answers as long as asked; always on for the random dataset")
+        bool,
+        Option("--ignore-eos", help="generate the full length, also past the end token (always on for random prompts)"),
     ] = False
-    sampling: dict[str, Any] = {}
-    extra_body: dict[str, Any] = {}
-    percentiles: list[float] = msgspec.field(default_factory=lambda: [99.0])
-    goodput_ms: dict[str, float] = {}  # ttft, tpot, e2el → at most so many milliseconds, counted from sent
-    ready_check_timeout_s: Annotated[
-        float,
+    sampling: Annotated[dict[str, Any], Option(help="sampling parameters, such as temperature")] = {}
+    extra_body: Annotated[dict[str, Any], Option(help="more fields for each request's body")] = {}
+    percentiles: Annotated[list[float], Option(help="percentiles to calculate")] = msgspec.field(
+        default_factory=lambda: [99.0]
+    )
+    goodput_ms: Annotated[  # counted from sent
+        dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
+    ] = {}
+    ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
+        float | None,
         Option("--ready-check-timeout-sec", "S",
-               "wait so long for a completed generation before the benchmark (default: 0, don't)"),
-    ] = 0.0  # fmt: skip
-    label: Annotated[str | None, Option("--label")] = None
-    metadata: Annotated[dict[str, str], Option("--metadata", "KEY=VALUE", nargs="*")] = {}
+               "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
+               least=0),
+    ] = None  # fmt: skip
+    label: Annotated[
+        str | None, Option("--label", "TEXT", "name of this setting in tables and reports (default: none)")
+    ] = None
+    metadata: Annotated[
+        dict[str, str], Option("--metadata", "KEY=VALUE", "facts to store with the result", nargs="*")
+    ] = {}
     kind: str = "serve"
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
     reset_cache: Annotated[

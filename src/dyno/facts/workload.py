@@ -18,26 +18,39 @@ CountedBy = Literal["tokenizer", "server", "approximate"]
 
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
-_RATIO = Option(least=0, below=1, words="is from 0 to below 1")
+_RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R)", least=0, below=1,
+                words="is from 0 to below 1")  # fmt: skip
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
-    dataset: Annotated[str, Option("--dataset-name")]  # a name in workload.DATASETS
-    path: Annotated[str | None, Option("--dataset-path", "FILE")] = None
-    num_prompts: Annotated[int, Option("--num-prompts", "N", least=1, most=MOST_PROMPTS)] = 1000
+    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in workload.DATASETS
+    path: Annotated[str | None, Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom")] = None
+    num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
     num_warmups: Annotated[
-        int, Option("--num-warmups", "N", "with prompts of their own (default: 0)", least=0, most=MOST_PROMPTS)
+        int,
+        Option("--num-warmups", "N", "unmeasured requests before them, with other prompts", least=0, most=MOST_PROMPTS),
     ] = 0
-    seed: Annotated[int, Option("--seed", least=0)] = 0
-    input_len: Annotated[int, Option(least=0, most=_TOKENS)] = 1024  # random; 0: in a micro benchmark
-    output_len: Annotated[int | None, Option(least=-1, most=_TOKENS)] = None  # None: the dataset's own; -1: the file's
-    range_ratio_input: Annotated[float, _RATIO] = 0.0  # random: lengths uniform in [len × (1 − r), len × (1 + r)]
+    seed: Annotated[int, Option("--seed", "N", "seed for prompts and arrival times", least=0)] = 0
+    input_len: Annotated[  # 0: in a micro benchmark
+        int, Option("", None, "tokens of a random prompt", least=0, most=_TOKENS)
+    ] = 1024
+    output_len: Annotated[
+        int | None,
+        Option("", None, "tokens to generate; -1: as in the file (default: the dataset's)", least=-1, most=_TOKENS),
+    ] = None
+    range_ratio_input: Annotated[float, _RATIO] = 0.0
     range_ratio_output: Annotated[float, _RATIO] = 0.0
     prefix_len: Annotated[  # random
-        int, Option("--random-prefix-len", "N", "shared by all, before the random part", least=0, most=_TOKENS)
-    ] = 0
-    shuffle: Annotated[bool, Option("--disable-shuffle")] = True
-    oversample: Annotated[bool, Option("--no-oversample", help="don't repeat prompts of a small dataset")] = True
+        int,
+        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start",
+               least=0, most=_TOKENS),
+    ] = 0  # fmt: skip
+    shuffle: Annotated[
+        bool, Option("--disable-shuffle", help="keep the order of the file (study: shuffle = false)")
+    ] = True
+    oversample: Annotated[
+        bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
+    ] = True
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -107,9 +107,9 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "due_ns", "exchange", "fd", "framing", "head", "history", "idle_ns", "keep_alive", "left",
-        "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls", "tunnel",
-        "waited", "way",
+        "body", "carried", "due_ns", "exchange", "failing", "fd", "framing", "head", "history", "idle_ns", "keep_alive",
+        "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls",
+        "tunnel", "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -184,6 +184,7 @@ class Connection:
         self.silent = True  # no byte of the response yet
         self.head = b""  # a head that is still incomplete
         self.body = False
+        self.failing = False  # by its status
         self.framing: http1.Chunked | None = None
         self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes

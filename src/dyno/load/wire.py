@@ -42,11 +42,13 @@ MARK_FROM_NS = 2 * NS_PER_MS  # after a longer sleep there is time to ask the sc
 NAP_FROM_READS_PER_TICK = 1_000  # 10,000 reads/s: below that a wake-up for each read is cheap enough
 # The server is gone: no byte for this long, and this many connections refused in a row, by every replica.
 GONE_AFTER_NS, GONE_REFUSED = 3 * NS_PER_S, 8
+HOPELESS = 50  # failures, and no success: the load ends
 REFUSED_PAUSE_NS = 50 * NS_PER_MS
 FRAME_BYTES = 128  # that a read costs in spool and memory besides its own, at least
 RESPONSE_MAX = 1 << 26
 # Wait after the last answer for others that weren't asked for: as long as two answers take to begin, within these.
 LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
+_INTERRUPTED = "interrupted: dyno was stopped while it ran"
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 
@@ -177,7 +179,7 @@ class Wire:
             if plan.due_ns is None:
                 self._free.extend([start] * min(plan.in_flight_max or plan.count, plan.count))
             if self._stop.requested:  # while the connections were opened
-                self._interrupt()
+                self._give_up("interrupted", _INTERRUPTED)
             with self._priority, self._stalls:
                 yield
                 waited_ns = self._stalls.total_ns()
@@ -346,7 +348,7 @@ class Wire:
             stream.keep_alive = head.keep_alive
             data = raw[head.length :]
             if head.status != 200:
-                self.progress.failed += 1
+                stream.failing = True
                 if head.status == 429 or head.status >= 500:  # it says that of itself, not of the request
                     self._pool.hold(stream.replica)
             if head.chunked:
@@ -378,8 +380,11 @@ class Wire:
         return stream.framing.take(data)
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
-        self.progress.firsts += 1
-        self.progress.first_ns += self._arrival(stamp) - stream.sent_ns
+        if not stream.failing:
+            took_ns = self._arrival(stamp) - stream.sent_ns
+            self.progress.firsts += 1
+            self.progress.first_ns += took_ns
+            self.progress.recent_ns.append(took_ns)
 
     def _arrival(self, stamp: bytes) -> int:
         seconds, ns = TIMES.unpack(stamp)
@@ -394,7 +399,8 @@ class Wire:
         if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
-        self.progress.tokens_ended += reported_tokens(data)
+        tokens = reported_tokens(data)
+        self.progress.tokens_ended += tokens
         stream.replica.refused = 0
         self.progress.ended += 1
         stream.exchange = -1
@@ -402,6 +408,8 @@ class Wire:
         stream.body = False
         self._pool.give_back(stream)
         self._slot_free(stream.replica, now)
+        if stream.failing or (not tokens and b'"error"' in data):
+            self._count_failure()
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
         """Note bytes that no request asked for: whose answers came on this connection is unknown then."""
@@ -429,8 +437,17 @@ class Wire:
             self._spool.note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
         self._spool.note(END, exchange, now, payload=reason.encode()[:1000])
         self.progress.ended += 1
-        self.progress.failed += 1
         self._slot_free(replica, now, refused=reason.startswith("refused"), pause=reason.startswith("client"))
+        self._count_failure()
+
+    def _count_failure(self) -> None:
+        """Count it, and end the load if all requests so far have failed and none is being answered."""
+        progress = self.progress
+        progress.failed += 1
+        if progress.failed < max(progress.ended, HOPELESS) or self._interrupted:
+            return
+        if not any(s.exchange >= 0 and s.body and not s.failing for s in self._pool.connections.values()):
+            self._give_up("all failed", f"interrupted: dyno ended the load after {HOPELESS} failures")
 
     def _slot_free(self, replica: Replica, now: int, refused: bool = False, pause: bool = False) -> None:
         replica.in_flight -= 1
@@ -582,7 +599,7 @@ class Wire:
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         if self._stop.requested:
-            self._interrupt()
+            self._give_up("interrupted", _INTERRUPTED)
         elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
             self._stop_sending("server gone")
         if now >= self._check_ns:
@@ -611,12 +628,13 @@ class Wire:
             lambda s: (s.sent_ns or s.idle_ns) < too_old,  # not sent: still connecting
         )
 
-    def _interrupt(self) -> None:
+    def _give_up(self, outcome: str, reason: str) -> None:
+        """End the load at once; `reason` becomes the failure of what is in flight."""
         self._interrupted = True
         if self.progress.in_flight:
-            self._outcome = "interrupted"
-        self._stop_sending("interrupted")
-        self._fail_in_flight("interrupted: dyno was stopped while it ran", lambda _: True)
+            self._outcome = outcome
+        self._stop_sending(outcome)
+        self._fail_in_flight(reason, lambda _: True)
 
     def _fail_in_flight(self, reason: str, which: Callable[[Connection], object]) -> None:
         for stream in list(self._pool.connections.values()):

@@ -67,9 +67,10 @@ def _alike(a: str, b: str) -> bool:
 
 
 def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
-    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is no difference."""
+    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
-        yield f"the model {facts.model!r} was asked for, and it lists {', '.join(map(repr, facts.models_listed[:10]))}"
+        listed = ", ".join(map(repr, facts.models_listed[:10]))
+        yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
     files = model.quantization if model and not spec.quantization else None
     path = model.path if model and facts.kind in ("vllm", "llamacpp") else None
 
@@ -78,18 +79,18 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
 
     serves = facts.quantization or facts.dtype or "none"
     compared: tuple[tuple[str, Any, Any, Callable[[Any, Any], bool]], ...] = (
-        ("version {} was asked for, and it is {}", spec.version, facts.version, lambda a, b: is_of(b, a)),
-        ("the quantization {} was asked for, and it serves {}", spec.quantization, serves, same_weights),
-        ("the model's files are {}, and it serves {}", files, facts.quantization, same_weights),
-        ("a context of {} tokens was asked for, and a request may have {}", spec.max_model_len,
+        ("the setting asks for version {}, but this is {}", spec.version, facts.version, lambda a, b: is_of(b, a)),
+        ("the setting asks for quantization {}, but it serves {}", spec.quantization, serves, same_weights),
+        ("the model's files are {}, but it serves {}", files, facts.quantization, same_weights),
+        ("the setting asks for a context of {} tokens, but a request may have {}", spec.max_model_len,
          facts.max_model_len or None, le),
-        ("max_num_seqs = {} was asked for, and it has {}", spec.max_num_seqs, facts.slots, eq),
-        ("tensor_parallel = {} was asked for, and it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
-        ("prefix_caching = {} was asked for, and it has {}", spec.prefix_caching, facts.prefix_caching, eq),
-        ("the dtype {} was asked for, and it has {}", _chosen(spec.dtype), facts.dtype,
+        ("the setting asks for max_num_seqs = {}, but it has {}", spec.max_num_seqs, facts.slots, eq),
+        ("the setting asks for tensor_parallel = {}, but it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
+        ("the setting asks for prefix_caching = {}, but it has {}", spec.prefix_caching, facts.prefix_caching, eq),
+        ("the setting asks for dtype {}, but it has {}", _chosen(spec.dtype), facts.dtype,
          lambda a, b: plain(a) == plain(b)),
-        ("the model at {} was asked for, and it has loaded {}", path, facts.model_path, _same_file),
-        ("a KV cache of {} was asked for, and it has {}", _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype,
+        ("the setting asks for the model at {}, but it loaded {}", path, facts.model_path, _same_file),
+        ("the setting asks for a KV cache in {}, but it has {}", _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype,
          lambda a, b: _family(plain(a)) == _family(plain(b))),
     )  # fmt: skip
     for sentence, asked, served, agree in compared:

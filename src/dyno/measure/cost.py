@@ -9,6 +9,8 @@ import msgspec
 
 from dyno.facts.entry import Cost
 from dyno.facts.price import Price, PriceRule
+from dyno.numbers import many
+from dyno.numbers import price as given_price
 
 T = TypeVar("T")
 
@@ -179,26 +181,29 @@ def _source(chosen: Chosen) -> str:
 
 
 def stated(chosen: Chosen, accelerator: str = "") -> str:
-    """An assumption, for a report: 'H100: 2.99 USD for an accelerator-hour (list price, prices.toml:3)'."""
+    """An assumption, for a report: 'H100: 2.99 USD per accelerator-hour (list price, prices.toml:3)'."""
     price = chosen.price
     parts = []
     if chosen.hour is not None:
-        parts.append(f"{_money(chosen.hour, price)} an hour for all that was measured")
+        parts.append(f"{_money(chosen.hour, price)} per hour for everything measured")
     else:
         if price.accelerator_hour is not None:
-            parts.append(f"{_money(price.accelerator_hour, price)} for an accelerator-hour")
+            parts.append(f"{_money(price.accelerator_hour, price)} per accelerator-hour")
         if price.machine_hour is not None:
-            size = f" ({price.machine_accelerators} accelerators)" if price.machine_accelerators is not None else ""
-            parts.append(f"{_money(price.machine_hour, price)} for a machine-hour{size}")
+            size = (
+                f" ({many(price.machine_accelerators, 'accelerator')})"
+                if price.machine_accelerators is not None
+                else ""
+            )
+            parts.append(f"{_money(price.machine_hour, price)} per machine-hour{size}")
     if price.energy_kwh is not None:
-        parts.append(f"{_money(price.energy_kwh, price)} for a kWh")
+        parts.append(f"{_money(price.energy_kwh, price)} per kWh")
     source = _source(chosen)
     text = ", ".join(parts) + (f" ({source})" if source else "")
     if chosen.passed:
-        text += f"; {', '.join(chosen.passed)} would fit as well, the first one holds"
+        text += f"; the first match is used (also: {', '.join(chosen.passed)})"
     return f"{accelerator}: {text}" if accelerator else text
 
 
 def _money(value: float, price: Price) -> str:
-    whole, _, rest = f"{value:,.4f}".rstrip("0").partition(".")
-    return f"{whole}.{rest:0<2} {price.currency}"
+    return f"{given_price(value)} {price.currency}"

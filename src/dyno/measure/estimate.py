@@ -19,6 +19,7 @@ _MANY = 1e9  # degrees of freedom: as good as known
 # for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
 # next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
 LEAST = 0.005
+_NO_REQUESTS = "a single result without its requests has no error estimate; repeat it"
 ALLOWED = 0.02
 
 
@@ -77,11 +78,24 @@ def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
     values = [v for row in group if (v := value_of(row, metric)) is not None]
     if not values:
         return None
-    error = statistics.error_of_mean(values)
     mean = sum(values) / len(values)
+    error = error_of_repeats(values)
     if error is None:
-        return Estimate(mean, len(values), why="one of the repeats alone tells it" if mean else "it is 0")
-    return Estimate(mean, len(values), max(error.error, LEAST / math.sqrt(len(values))), error.df, "repeats")
+        return Estimate(mean, len(values), why="only one repeat reports it" if mean else "it is 0")
+    return Estimate(mean, len(values), error.error, error.df, "repeats")
+
+
+def error_of_repeats(values: Sequence[float]) -> Error | None:
+    """The error of their mean; None where it is unknown."""
+    error = statistics.error_of_mean(values)
+    return error and Error(max(error.error, LEAST / math.sqrt(len(values))), error.df)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of the mean of repeats; None where it is unknown."""
+    if (error := error_of_repeats(values)) is None:
+        return None
+    return abs(sum(values) / len(values)) * error.error * statistics.quantile(0.975, error.df)
 
 
 def _drawn(row: Row, stem: str, names: Sequence[str], effort: statistics.Effort) -> dict[str, Error]:
@@ -112,26 +126,28 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Erro
         if (figure := row.figures.get(metric)) is not None and figure.deviation:
             # Of how many is unknown: then as if the next one alone were asked about.
             return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
-        return Estimate(value, 1, why="of a single iteration it isn't known how far it may be off: repeat it")
+        return Estimate(value, 1, why="a single iteration has no spread; repeat it")
     if metric in _BY_TIME:
         if s is not None and (error := _of_slices(s)) is not None:
             return _with(row, metric, value, int(error.df) + 1, error, "slices")
-        short = "a run of a few requests for each stream" if s is not None else "a single result without its requests"
-        return Estimate(value, 1, why=f"{short} doesn't tell how far its throughput may be off: repeat it")
+        short = "the run was too short for an error estimate; repeat it"
+        return Estimate(value, 1, why=short if s is not None else _NO_REQUESTS)
     if metric == "score" and (stderr := row.get("stderr")):
         return Estimate(value, 1, stderr / value, _MANY, "stderr")
-    return Estimate(value, 1, why="a single run doesn't tell how far it may be off: repeat it")
+    return Estimate(value, 1, why="a single run has no error estimate; repeat it")
 
 
 def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:
     if count:
         enough = statistics.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
-        few = f"{count} samples are too few to tell how far it may be off, {enough} would do"
-        return Estimate(value, count, why=few if enough else "what is drawn again says nothing of it: repeat the run")
+        few = f"{count} samples are too few for an error estimate; {enough} are needed"
+        return Estimate(
+            value, count, why=few if enough else "resampling gives no error estimate for it; repeat the run"
+        )
     std, n = row.get(f"std_{stem}_ms"), row.get("completed")
     if statistic == "mean" and std and n and n > 1 and value > 0:
         return _with(row, metric, value, int(n), Error(std / value / math.sqrt(n), n - 1), "deviation")
-    return Estimate(value, 1, why="a single result without its requests doesn't tell how far it may be off: repeat it")
+    return Estimate(value, 1, why=_NO_REQUESTS)
 
 
 def _with(row: Row, metric: str, value: float, count: int, error: Error, basis: Basis) -> Estimate:

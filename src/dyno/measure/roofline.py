@@ -13,6 +13,7 @@ from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure.agreement import plain
+from dyno.numbers import number
 
 ALONE = 1.05  # streams: up to this, a first token's latency is that of one prompt
 _SPECULATES = ("--spec", "--draft", "-md", "--model-draft", "--lookup")
@@ -153,22 +154,24 @@ def precision_of(loaded: "Loaded", peaks: Peaks) -> str:
 def _roofline(loaded: "Loaded", peaks: Peaks, work: _Work, copies: int, shared_prefix: int) -> Roofline:
     precision = precision_of(loaded, peaks)
     flops = peaks.flops[precision]
-    against = f"{flops / 1e12:,.4g} T/s in {precision}"
+    against = f"{number(flops / 1e12)} T/s in {precision}"
     shares: list[Share] = []
     if work.step is not None:
         shares.append(_decode(loaded, peaks, work.step, copies, max(work.cached, shared_prefix)))
     if work.prefill_speed and work.prompt:
         # The head is needed for the last token of a prompt alone.
         operations = loaded.operations(work.cached + work.prompt / 2, drawn=1 / work.prompt)
-        prompts = f"prompts of {work.prompt:.0f} tokens" + (f" after {work.cached:.0f}" if work.cached else "")
-        about = f"{work.prefill_speed:,.0f} tokens/s × {_giga(operations)} G operations, {prompts}; against {against}"
+        prompts = f"prompts of {number(work.prompt)} tokens" + (f" after {number(work.cached)}" if work.cached else "")
+        about = (
+            f"{number(work.prefill_speed)} tokens/s × {_giga(operations)} G operations, {prompts}; against {against}"
+        )
         shares.append(Share("prefill", arithmetic=work.prefill_speed * operations / flops, about=about))
     if work.duration_s > 0:
         rate, output = work.completed / work.duration_s, work.output_tokens / work.completed
         each = work.prompt * loaded.operations(work.prompt / 2, drawn=0.0)
         each += output * loaded.operations(work.prompt + output / 2, drawn=1.0)
-        tokens = f"{work.prompt:.0f} tokens in and {output:.0f} out"
-        about = f"{rate:.3g} requests/s × {each / 1e12:.3g} T operations, {tokens}; against {against}"
+        tokens = f"{number(work.prompt)} tokens in and {number(output)} out"
+        about = f"{number(rate)} requests/s × {number(each / 1e12)} T operations, {tokens}; against {against}"
         shares.append(Share("whole", arithmetic=rate * each / flops, about=about))
     return Roofline(
         peaks=peaks,
@@ -192,24 +195,24 @@ def _decode(loaded: "Loaded", peaks: Peaks, step: _Step, copies: int, shared: fl
     # What a cache holds over from the step before needn't come from memory.
     held = 0 if peaks.bandwidth_by_size else peaks.cache_bytes or 0
     operations = copies * tokens * loaded.operations(step.context, drawn=1.0)
-    several = f", {step.tokens:.2f} tokens a step" if step.tokens != 1 else ""
+    several = f", {number(step.tokens)} tokens a step" if step.tokens != 1 else ""
     several += f", {copies} copies" if copies > 1 else ""
     precision = precision_of(loaded, peaks)
-    peak = "a cache of unknown speed" if speed is None else f"{speed / 1e9:,.4g} GB/s"
+    peak = "a cache of unknown speed" if speed is None else f"{number(speed / 1e9)} GB/s"
     return Share(
         what="decode",
         bandwidth=read / step_s / speed if speed else None,
         arithmetic=operations / step_s / peaks.flops[precision],
         bandwidth_least=(least - held) / step_s / speed_least if speed_least else None,
-        about=f"{_giga(read / copies)} GB in {step_s * 1000:.3f} ms: weights {_giga(read / copies - cache)}, KV cache "
-        f"of {step.batch:.1f} × {step.context:.0f} tokens {_giga(cache)}{several}; against {peak}, "
-        f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}",
+        about=f"{_giga(read / copies)} GB in {number(step_s * 1000)} ms: weights {_giga(read / copies - cache)}, "
+        f"KV cache of {number(step.batch)} × {number(step.context)} tokens {_giga(cache)}{several}; against {peak}, "
+        f"{number(peaks.flops[precision] / 1e12)} T/s in {precision}",
         streams=step.batch,
     )
 
 
 def _giga(n: float) -> str:
-    return f"{n / 1e9:.4g}"
+    return number(n / 1e9)
 
 
 # ---- a model as an engine has it in memory: files may be converted as they are loaded ----

@@ -115,7 +115,7 @@ def summarize(
     energy_j = _energy_of_the_engine(cards, rig, absent, notes)
     machine = by_source["host"].get(0, [])
     if not facts.ended and not any("sampler" in why for why in absent):
-        absent.append("the sampler was cut off: dyno was, or it was killed")
+        absent.append("the sampler stopped early: it or dyno was killed")
     return TelemetrySummary(
         interval_s=facts.interval_s,
         engine_interval_s=facts.engine_interval_s,
@@ -176,7 +176,9 @@ def _attributed(
         if not its:
             return cards
         listed = ", ".join(map(str, sorted(its)))
-        notes.append(f"the engine's processes can't be told: accelerator {listed}, at work under the load, is its own")
+        notes.append(
+            f"the engine's processes are unknown: assumes accelerator {listed}, busy during the load, is the engine's"
+        )
     return [msgspec.structs.replace(a, engine=a.index in its) for a in cards]
 
 
@@ -186,17 +188,17 @@ def _energy_of_the_engine(
     its = [a for a in cards if a.engine]
     if not its:
         if cards:
-            absent.append("energy for each token: no accelerator is known to be the engine's")
+            absent.append("energy per token: the engine's accelerators are unknown")
         return None
     devices = {a.index: a for a in rig.accelerators} if rig else {}
     if parts := [str(a.index) for a in its if a.index in devices and _in_parts(devices[a.index], devices.values())]:
-        notes.append(f"accelerator {', '.join(parts)}: a part of a card, whose whole power and energy are counted")
+        notes.append(f"accelerator {', '.join(parts)}: a partition of a card; power and energy are the whole card's")
     known = [a for a in its if a.energy_j is not None]
     # A card in parts has its energy at its first one.
     buses = {devices[a.index].bus for a in known if a.index in devices} - {None}
     silent = [a.index for a in its if a.energy_j is None and getattr(devices.get(a.index), "bus", None) not in buses]
     if silent:
-        absent.append(f"energy for each token: that of accelerator {', '.join(map(str, silent))} isn't known")
+        absent.append(f"energy per token: accelerator {', '.join(map(str, silent))} reports no energy")
         return None
     return sum(a.energy_j or 0.0 for a in known)
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dyno.numbers import human_bytes
 from dyno.probe import sysfs
-from dyno.units import human_bytes
 
 ROOT = Path("/")
 # Arm's kernel gives numbers; these are the ones met in servers and boards.

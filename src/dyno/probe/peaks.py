@@ -16,9 +16,9 @@ import msgspec
 from dyno import files
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Peaks, Rig
+from dyno.numbers import human_bytes, percent
 from dyno.probe import accelerator_test, datasheets, host
 from dyno.probe.software import ask, last_json
-from dyno.units import human_bytes
 
 T = TypeVar("T")
 UNDISTURBED = 0.9  # of the time that the test wanted: below, its figures aren't kept
@@ -89,17 +89,15 @@ def of_engine(
     """
     if not devices:
         if spec.devices is None and (unseen := _unlisted(rig)):
-            return KnownPeaks(
-                None, f"{unseen}, and what it can do isn't known: --devices without a number says the CPU"
-            )
+            return KnownPeaks(None, f"{unseen} whose peaks are unknown; --devices without a number selects the CPU")
         return of_processor(rig, cache=cache)
     indices = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
     used = [a for a in rig.accelerators if a.index in indices]
     if len(used) < len(indices):
-        return KnownPeaks(None, f"the accelerators {', '.join(map(str, indices))} aren't seen here")
+        return KnownPeaks(None, f"accelerators {', '.join(map(str, indices))} were not detected")
     if spec.devices is None and len({a.name for a in rig.accelerators if a.index in devices}) > 1 and not spreads:
         # CUDA takes the fastest first.
-        return KnownPeaks(None, "it isn't said which of the unlike accelerators are used")
+        return KnownPeaks(None, "the setting doesn't select one of the different accelerators")
     by_sheet = of_accelerators(used)
     if by_sheet.peaks is None and python is not None and len({a.name for a in used}) == 1:
         return _by_test(used, python, env or {}, _Cache(cache), by_sheet.unknown)
@@ -112,7 +110,7 @@ def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
         return None
     if rig.cpu.startswith("Apple"):
         return f"{rig.cpu} has a GPU"
-    return "the machine has a GPU that isn't listed" if any(devices.glob("renderD*")) else None
+    return "the machine has an unlisted GPU" if any(devices.glob("renderD*")) else None
 
 
 def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], cache: _Cache, why: str) -> KnownPeaks:
@@ -122,12 +120,14 @@ def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], c
     tested = cache.get(key, TestedAccelerator)
     if tested is None:
         if any(a.processes for a in used):
-            return KnownPeaks(None, f"{why}, and others use it, so it can't be measured now")
+            return KnownPeaks(None, f"{why}, and it can't be measured now because other processes use it")
         output = ask([python, accelerator_test.__file__], _TEST_ACCELERATOR_S, {**os.environ, **env})
         try:
             tested = msgspec.convert(last_json(output.text), TestedAccelerator)
         except msgspec.MsgspecError:
-            return KnownPeaks(None, f"{why}, and it couldn't be measured: the test {output.failure or 'told nothing'}")
+            return KnownPeaks(
+                None, f"{why}, and it couldn't be measured: the test {output.failure or 'returned no result'}"
+            )
         cache.put(key, tested)
     half = max(tested.flops.get("fp16", 0.0), tested.flops.get("bf16", 0.0))
     # Four and eight times as fast at most, on all that is known so far.
@@ -138,8 +138,8 @@ def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], c
             count=len(used),
             bandwidth=len(used) * tested.bandwidth,
             flops={name: len(used) * rate for name, rate in flops.items()},
-            source="measured here: copies and dot products, matrices in fp32, fp16 and bf16; 8 bits as four times as "
-            "fast, 4 as eight",
+            source="measured here: copies and dot products, matrices in fp32, fp16 and bf16; 8 bits assumed 4 "
+            "times as fast, 4 bits 8 times",
             measured=True,
         )
     )
@@ -151,9 +151,9 @@ def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
     for a in used:
         sheet = datasheets.of_accelerator(a.name)
         if sheet is None:
-            return KnownPeaks(None, f"no data sheet is known here for {a.name}")
+            return KnownPeaks(None, f"dyno has no data sheet for {a.name}")
         if (a.partition or "").startswith("MIG"):
-            return KnownPeaks(None, f"{a.name} is cut into instances ({a.partition})")
+            return KnownPeaks(None, f"{a.name} is partitioned ({a.partition})")
         sheets.append(sheet)
     flops: dict[str, float] = {}
     for precision in sheets[0].tera if sheets else ():
@@ -214,15 +214,15 @@ def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, onl
     tested = None if anew else tests.get(key, Tested)
     if tested is None:
         if only_kept:
-            return KnownPeaks(None, "the processor isn't measured yet")
+            return KnownPeaks(None, "the CPU has not been measured yet")
         try:
             tested = _test(rig)
         except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as e:
-            return KnownPeaks(None, f"the processor couldn't be measured: {e}")
+            return KnownPeaks(None, f"the CPU couldn't be measured: {e}")
         if tested.given >= UNDISTURBED:
             tests.put(key, tested)
     if not tested.bandwidth_by_size:
-        return KnownPeaks(None, "there is too little free memory to measure the processor")
+        return KnownPeaks(None, "there is too little free memory to measure the CPU")
     return KnownPeaks(_measured(rig, features, tested))
 
 
@@ -231,14 +231,14 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
     lost = max(tested.given, 0.1) if disturbed else 1.0  # to the others: too low a peak would void what is sound
     by_size = {size: rate / lost for size, rate in sorted(tested.bandwidth_by_size.items())}
     largest = max(by_size)
-    others = f"; others took {1 - tested.given:.0%} of its time, which is made up for" if disturbed else ""
+    others = f"; corrected for {percent(1 - tested.given)} of CPU time used by other processes" if disturbed else ""
     return Peaks(
         name=f"{rig.cpu}, {rig.cores} core{'' if rig.cores == 1 else 's'}",
         count=1,
         bandwidth=by_size[largest],
         flops=bounds(tested.fp32, features),
-        source=f"measured here: dot products over {human_bytes(largest)}, fp32 matrices; lower precisions by what the "
-        f"instructions allow{others}",
+        source=f"measured here: dot products over {human_bytes(largest)}, fp32 matrices; lower precisions estimated "
+        f"from the instruction set{others}",
         measured=True,
         bandwidth_by_size=by_size,
     )

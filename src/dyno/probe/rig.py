@@ -10,10 +10,10 @@ import msgspec
 
 from dyno.facts.rig import Accelerator, Rig
 from dyno.http import Url
+from dyno.numbers import human_bytes
 from dyno.probe import accelerators, host, software, sysfs
 from dyno.probe.accelerators import Process, Vendor
 from dyno.probe.accelerators.base import process_name
-from dyno.units import human_bytes
 
 ROOT = Path("/")
 

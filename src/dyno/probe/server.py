@@ -1,10 +1,13 @@
 """What a running server reports about itself: its models, version, limits, quantization, cache."""
 
+import contextlib
+import json
 import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dyno import files
 from dyno.errors import TargetError
 from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
@@ -12,6 +15,7 @@ from dyno.transport import DIRECT, Transport
 
 _MODELS_MAX = 1000  # of a list: a gateway's has hundreds
 _SAME = {"models_listed": "list of models", "max_model_len": "context", "version": "version"}  # in all replicas
+_MESSAGE = ("error", "message", "detail")  # keys of an error, by the habits of several servers
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
@@ -20,7 +24,7 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
     status, answer = client.call("/v1/models")
     if status in (401, 403) and model is None:
         raise TargetError(
-            f"{client.url} answers {status} at /v1/models: it wants a key. Set OPENAI_API_KEY, or use --header "
+            f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use --header "
             "'Authorization=Bearer …'."
         )
     cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
@@ -35,9 +39,7 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
         listed = [reported["model_id"]]
     if model is None:
         if not listed:
-            raise TargetError(
-                f"{client.url} lists no models at /v1/models, so the name to ask for isn't known. Give it with --model."
-            )
+            raise TargetError(f"{client.url} lists no models at /v1/models. Name the model with --model.")
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})
 
@@ -50,8 +52,8 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
             a, b = getattr(first, field), getattr(other, field)
             if a != b:
                 raise TargetError(
-                    f"{clients[0].url} and {client.url} are not copies of one server: the {name} of the first is "
-                    f"{str(a)[:300]}, that of the other {str(b)[:300]}. Start them alike, or measure each by itself."
+                    f"{clients[0].url} and {client.url} are not copies of one server: the first has {name} "
+                    f"{str(a)[:300]}, the other {str(b)[:300]}. Give both the same settings, or measure each alone."
                 )
     return first
 
@@ -202,6 +204,7 @@ class Attempt(NamedTuple):
     completed: bool
     problem: str  # in words, where it wasn't
     settled: bool = False  # waiting won't change that
+    status: int = 0  # HTTP's; 0: no answer
 
 
 def attempt(
@@ -214,11 +217,18 @@ def attempt(
         return Attempt(False, str(e))
     finally:
         client.close()
-    return Attempt(
-        status == 200 and not _complains(answer),
-        CONTROL.sub(" ", f"it answers {status}: {str(answer)[:300]}"),
-        status in (400, 401, 403, 404, 405, 422),
-    )
+    problem = CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}")
+    return Attempt(status == 200 and not _complains(answer), problem, status in (400, 401, 403, 404, 405, 422), status)
+
+
+def _complaint(answer: Any) -> str:
+    """The message of a server's JSON error, or of the first event of a stream; else all that it answers."""
+    if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
+        with contextlib.suppress(*files.BROKEN):
+            answer = json.loads(event[1])
+    while isinstance(answer, dict) and (inner := next(filter(None, map(answer.get, _MESSAGE)), None)):
+        answer = inner
+    return str(answer)
 
 
 def _complains(answer: Any) -> bool:

@@ -39,7 +39,7 @@ def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = N
             os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipe
         process.communicate()
         if isinstance(e, subprocess.TimeoutExpired):
-            return Output(None, f"gave no answer in {timeout_s:g} s")
+            return Output(None, f"didn't answer within {timeout_s:g} s")
         raise
     if process.returncode < 0:
         names = {s.value: s.name for s in signal.Signals}

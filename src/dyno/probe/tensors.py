@@ -59,16 +59,16 @@ def read_safetensors(path: Path) -> list[Tensor]:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= min(_HEAD_MAX, size - 8):
-            raise ValueError(f"{path} has no head of a safetensors file")
+            raise ValueError(f"{path} has no safetensors header")
         text = file.read(length)
     try:
         head = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
         head.pop("__metadata__", None)
         entries = msgspec.convert(head, dict[str, _Entry])
     except files.BROKEN:
-        raise ValueError(f"{path} has a head that can't be read") from None
+        raise ValueError(f"{path} has an unreadable header") from None
     if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
-        raise ValueError(f"{path} is shorter than its head says")
+        raise ValueError(f"{path} is shorter than its header says")
     return [Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0]) for n, e in entries.items()]
 
 
@@ -78,7 +78,7 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
         with files.opened(path) as file:
             return _Gguf(file).head()
     except (struct.error, OverflowError, MemoryError, RecursionError):
-        raise ValueError(f"{path} ends before its metadata does") from None
+        raise ValueError(f"{path} is cut off inside its metadata") from None
 
 
 class _Gguf:
@@ -91,7 +91,7 @@ class _Gguf:
 
     def head(self) -> tuple[dict[str, Any], list[Tensor]]:
         if self._file.read(4) != b"GGUF":
-            raise ValueError("no GGUF file")
+            raise ValueError("not a GGUF file")
         version, tensors, entries = self._take("IQQ")
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version}")
@@ -103,7 +103,7 @@ class _Gguf:
         """A file may claim anything, and be as long as that without holding it."""
         self._counted += sum(counts)
         if self._counted > _MANY:
-            raise ValueError(f"{self._counted} entries in the head")
+            raise ValueError(f"{self._counted} entries in the header")
 
     def _tensor(self) -> Tensor:
         name, dimensions = self._string(), self._take("I")[0]

@@ -3,10 +3,12 @@
 from textwrap import wrap
 
 from dyno.facts.finding import Finding
+from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
+from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 
 # vLLM's name → the summary's, and how vLLM prints it
@@ -31,8 +33,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
     load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
-    def line(label: str, value: int | float | str | None, bounds: tuple[float, float] | None = None) -> None:
-        lines.append(labelled(label, between(bounds) if value is None else value))
+    def line(label: str, value: int | float | None, bounds: tuple[float, float] | None = None) -> None:
+        lines.append(_copied(label, value, bounds))
 
     line("Successful requests:", s.completed)
     line("Failed requests:", s.failed)
@@ -54,21 +56,38 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         name, short, title = METRICS[metric]
         _distribution(lines, short, title, getattr(s, name))
     lines.append(f"{'dyno':-^50}")
-    for kind, count in s.failures.items():
-        line(f"Failed, {kind}:", count)
+    lines += _own(result, load)
+    if result.roofline is not None:
+        lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
+    lines += telemetry_lines(result)
+    lines.append("=" * 50)
+    lines += verdict_lines(result)
+    return "\n".join(lines)
+
+
+def _own(result: Result, load: LoadSpec) -> list[str]:
+    """What dyno adds to vLLM's block."""
+    s = result.served
+    lines: list[str] = []
+
+    def line(label: str, value: int | float | str | None, bounds: tuple[float, float] | None = None) -> None:
+        lines.append(labelled(label, between(bounds) if value is None else value))
+
+    for kind, failed in s.failures.items():
+        line(f"Failed, {kind}:", failed)
     if s.end_at_once:
         line("Ended at once (no text):", s.end_at_once)
-    line("Output tokens counted by:", ", ".join(s.tokens_by) or "-")
+    line("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
     if s.steady is not None:
-        line("Steady window (s):", f"{s.steady.start_s:.2f} to {s.steady.end_s:.2f}")
+        line("Steady window (s):", between((s.steady.start_s, s.steady.end_s)))
         line("  Request throughput (req/s):", s.steady.request_throughput)
         steady = s.bounds.get("steady_output_throughput")
         line("  Output token throughput (tok/s):", s.steady.output_throughput, steady)
-        line("  Streams open, mean:", s.steady.streams_mean)
+        line("  Concurrency, mean:", s.steady.streams_mean)
     if s.replicas:
         line("Replicas:", len(s.replicas))
-        line("  Completed by each:", " / ".join(str(r.completed) for r in s.replicas))
-        tpots = ["-" if r.tpot_mean_ms is None else f"{r.tpot_mean_ms:.2f}" for r in s.replicas]
+        line("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
+        tpots = [number(r.tpot_mean_ms) for r in s.replicas]
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
     if s.itl_per_token is not None:
         line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
@@ -76,19 +95,12 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
     late = s.client.send_late
-    line("Client: sent late, mean / p99 (ms):", f"{late.mean:.2f} / {late.percentiles['99']:.2f}")
+    line("Client send delay, mean / p99 (ms):", f"{number(late.mean)} / {number(late.percentiles['99'])}")
     if s.client.kernel_stamps:
-        line(
-            "Client: read late, mean / max (ms):", f"{s.client.read_late_mean_ms:.2f} / {s.client.read_late_max_ms:.2f}"
-        )
-    line("Client: CPU (of one core):", f"{s.client.cpu_share:.0%}")
-    if result.roofline is not None:
-        for label, value in roofline_pairs(result.roofline):
-            line(label, value)
-    lines += telemetry_lines(result)
-    lines.append("=" * 50)
-    lines += verdict_lines(result)
-    return "\n".join(lines)
+        delays = f"{number(s.client.read_late_mean_ms)} / {number(s.client.read_late_max_ms)}"
+        line("Client read delay, mean / max (ms):", delays)
+    line("Client CPU (of one core):", percent(s.client.cpu_share))
+    return lines
 
 
 def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
@@ -106,36 +118,36 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
 
     line("Successful requests:", s.completed)
     line("Failed requests:", s.failed)
-    line("Requests of an iteration:", s.requests)
-    line("Iterations, warm-up / measured:", f"{warmups} / {s.iterations}")
+    line("Requests per iteration:", s.requests)
+    line("Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}")
     if trial.workload.num_warmups and s.kind == "throughput":
         line("Warm-up prompts:", trial.workload.num_warmups)
     line("Benchmark duration (s):", s.duration_s)
     line("Total input tokens:", s.input_tokens)
     if s.cached_input_tokens:
-        line("  of these from a cache:", s.cached_input_tokens)
+        line("  from cache:", s.cached_input_tokens)
     line("Total generated tokens:", s.output_tokens)
-    line("  asked for:", s.wanted_output_tokens)
+    line("  requested:", s.wanted_output_tokens)
     spread("Request throughput (req/s):", s.request_throughput)
     spread("Output token throughput (tok/s):", s.output_throughput)
     spread("Total token throughput (tok/s):", s.total_token_throughput)
     lines += _latency(s.latency, s.first_latency_ms)
     if any(v is not None for v in (s.prefill_ms, s.decode_ms, s.tpot_ms)):
-        lines.append(f"{'Of a Request':-^50}")
+        lines.append(f"{'Per Request':-^50}")
         spread("Prefill, mean (ms):", s.prefill_ms)
         spread("Decode, mean (ms):", s.decode_ms)
         spread("TPOT, mean (ms):", s.tpot_ms)
     if s.prefill_speed is not None or s.decode_speed is not None or s.in_flight_mean is not None:
-        lines.append(f"{'Of the Engine':-^50}")
+        lines.append(f"{'Engine':-^50}")
         spread("Prefill speed (tok/s of prompts):", s.prefill_speed)
         spread("Decode speed (tok/s of outputs):", s.decode_speed)
         if s.in_flight_mean is not None:
-            line("Requests worked on at once, mean:", s.in_flight_mean)
+            line("Concurrency, mean:", s.in_flight_mean)
         if s.context_mean:
             line("Context while decoding, mean (tokens):", s.context_mean)
     if s.speculation is not None:
         lines.append(f"{'Speculative Decoding':-^50}")
-        line("Acceptance rate (%):", 100 * s.speculation.acceptance)
+        line("Acceptance rate:", percent(s.speculation.acceptance))
         if s.speculation.tokens_per_step is not None:
             line("Acceptance length:", s.speculation.tokens_per_step)
         if s.speculation.drafts is not None:
@@ -143,7 +155,7 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
         line("Drafted tokens:", s.speculation.drafted_tokens)
         line("Accepted tokens:", s.speculation.accepted_tokens)
     if result.roofline is not None:
-        lines.append(f"{'Of What the Machine Could':-^50}")
+        lines.append(f"{'Hardware Utilization':-^50}")
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
     lines += telemetry_lines(result)
     lines.append("=" * 50)
@@ -153,10 +165,10 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
 
 
 def _latency(d: Distribution, first_ms: float) -> list[str]:
-    lines = [f"{'Latency of an Iteration':-^50}"]
+    lines = [f"{'Latency per Iteration':-^50}"]
     if d.empty:  # no sample, no number: a 0.00 would be read as one
-        return [*lines, labelled("Mean latency (ms):", "-")]
-    lines.append(labelled("Mean latency (ms):", f"{d.mean:.2f} ± {d.std:.2f}" if d.count > 1 else d.mean))
+        return [*lines, labelled("Mean latency (ms):", UNKNOWN)]
+    lines.append(labelled("Mean latency (ms):", deviating(d.mean, d.std if d.count > 1 else None)))
     if d.count > 1:
         lines += [labelled(f"P{p} latency (ms):", v) for p, v in d.percentiles.items()]
         lines.append(labelled("First iteration (ms):", first_ms))
@@ -182,8 +194,18 @@ def vllm_lines(s: OfflineSummary) -> list[str]:
 
 
 def labelled(label: str, value: int | float | str) -> str:
-    text = f"{value:<10.2f}" if isinstance(value, float) else f"{value:<10}"
-    return f"{label:<40} {text}"
+    text = value if isinstance(value, str) else number(value) if isinstance(value, float) else count(value)
+    return f"{label:<40} {text:<10}"
+
+
+def _copied(label: str, value: int | float | None, bounds: tuple[float, float] | None = None) -> str:
+    """Return a line as vLLM prints it: two decimals, no separators. Of a figure that a busy client doesn't know, its
+    bounds."""
+    if value is None:
+        text = "-" if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
+    else:
+        text = f"{value:.2f}" if isinstance(value, float) else f"{value}"
+    return f"{label:<40} {text:<10}"
 
 
 def telemetry_lines(result: Result) -> list[str]:
@@ -198,7 +220,7 @@ def telemetry_lines(result: Result) -> list[str]:
 
 def between(bounds: tuple[float, float] | None) -> str:
     """Of a figure that a busy client doesn't know better."""
-    return "-" if bounds is None else f"{bounds[0]:.2f} to {bounds[1]:.2f}"
+    return UNKNOWN if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 
 def _distribution(lines: list[str], short: str, title: str, d: Distribution | Latency) -> None:
@@ -207,8 +229,7 @@ def _distribution(lines: list[str], short: str, title: str, d: Distribution | La
     bounds = d.bounds if isinstance(d, Latency) else {}
     values = [("Mean", d.mean, "mean"), ("Median", d.median, "median")]
     for name, value, key in [*values, *((f"P{p}", v, p) for p, v in d.percentiles.items())]:
-        shown = "-" if d.empty else between(bounds.get(key)) if value is None else f"{value:.2f}"
-        lines.append(f"{f'{name} {short} (ms):':<40} {shown:<10}")
+        lines.append(_copied(f"{name} {short} (ms):", None if d.empty else value, None if d.empty else bounds.get(key)))
 
 
 def verdict_lines(result: Result) -> list[str]:

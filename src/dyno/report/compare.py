@@ -7,9 +7,9 @@ from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, S
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
+from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
-from dyno.report.table import NONE, Table, markdown, terminal, text_table
-from dyno.units import digits, many, percent
+from dyno.report.table import Table, markdown, terminal, text_table
 
 _WIDTH = 100
 _HEAD = ["", "A", "B", "change", "95 % interval", "detectable", "B is"]
@@ -111,11 +111,11 @@ def _loads(c: Comparison) -> tuple[list[str], str]:
 
 def _change(d: Difference | None) -> str:
     if d is None or d.change is None:
-        return NONE
+        return UNKNOWN
     if d.low is None or d.high is None:
-        return percent(d.change)
-    reach = percent(max(d.high - d.change, d.change - d.low))[:-2].lstrip("+")
-    return f"{percent(d.change)} ± {reach}"
+        return change(d.change)
+    reach = percent(max(d.high - d.change, d.change - d.low)).removesuffix(" %")
+    return f"{change(d.change)} ± {reach}"
 
 
 def _all(some: Sequence[object]) -> str:
@@ -188,19 +188,16 @@ def _item(line: str, as_markdown: bool) -> list[str]:
 
 
 def _side(side: Side) -> str:
-    counted = [f"{n:,} {word}" for n, word in ((side.completed, "completed"), (side.failed, "failed")) if n is not None]
+    done = ((side.completed, "completed"), (side.failed, "failed"))
+    counted = [f"{count(n)} {word}" for n, word in done if n is not None]
     return ", ".join([*([side.label] if side.label else []), *counted, many(len(side.rows), "run")])
 
 
 def _row(d: Difference) -> list[str]:
     unit = " ms" if latency(d.metric) else ""
-    detectable = NONE if d.smallest is None else percent(d.smallest).lstrip("+")
-    changed = NONE if d.change is None else percent(d.change)
-    return [words(d.metric) + unit, digits(d.a.value), digits(d.b.value), changed, _span(d), detectable, d.word]
-
-
-def _span(d: Difference) -> str:
-    return NONE if d.low is None or d.high is None else f"{percent(d.low)[:-2]} to {percent(d.high)}"
+    values = [number(d.a.value), number(d.b.value)]
+    sizes = [change(d.change), change_interval(d.low, d.high), percent(d.smallest)]
+    return [words(d.metric) + unit, *values, *sizes, d.word]
 
 
 def sentences(p: Pairing, figures: int) -> Iterator[str]:
@@ -243,7 +240,7 @@ def _how(differences: Sequence[Difference]) -> str:
 
 
 def _more(d: Difference) -> str:
-    ways = [f"about {_rounded(d.more_requests):,} more requests"] if d.more_requests else []
+    ways = [f"about {count(_rounded(d.more_requests))} more requests"] if d.more_requests else []
     ways += [many(d.more_repeats, "more repeat")] if d.more_repeats else []
     return f"{' or '.join(ways)} per side would show it" if ways else "too small to be worth more repeats"
 

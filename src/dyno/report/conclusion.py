@@ -1,7 +1,8 @@
-"""What a report says at its top: what was compared, on what, the answer, how sure it is, and what is doubtful."""
+"""What a report says in sentences: what was compared, the answer, how sure it is, and its caveats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from dyno.compare.compare import default_metrics, pairings
 from dyno.facts.comparison import Difference
@@ -10,8 +11,9 @@ from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
-from dyno.facts.report import Best, Words
+from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.points import named
+from dyno.numbers import change, change_interval, count, many, money, number, percent
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -27,45 +29,71 @@ from dyno.report.target import (
     why_not,
 )  # fmt: skip
 from dyno.report.timeline import Detail
-from dyno.units import digits, many
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
     "quality": "accuracy",
 }  # fmt: skip
-_MOST = 4  # of the same kind of sentence
+_MOST = 4  # sentences of the same kind
+_CONTENDERS = 6  # rows of the answer's table: it fits one screen
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
+_REAL = ("better", "worse", "higher", "lower")
 _EQUAL = ("no difference detected", "inconclusive")
+
+
+class Judged(NamedTuple):
+    """The leader of a contest against another one."""
+
+    contest: Contest
+    leader: Entry
+    other: Entry
+    difference: Difference | None  # None: not comparable
+    doubt: str  # the worst objection to the comparison
+
+    @property
+    def word(self) -> str:
+        """How sure the lead is; '': the two are not comparable."""
+        if self.difference is None:
+            return ""
+        word = self.difference.word
+        return "real" if word in _REAL else "inconclusive" if word.startswith("perhaps") else word
+
+    @property
+    def leads(self) -> bool:
+        return self.word not in ("", *_EQUAL) and self.contest.lead() > 0
 
 
 def conclude(
     entries: Sequence[Entry], best: Sequence[Best], findings: Sequence[Finding], limits: Limits,
     detail: Callable[[Row], Detail | None], unfinished: int = 0,
 ) -> Words:  # fmt: skip
-    """`detail`: the single requests of a result, which say how sure a difference is. `unfinished`: trials of a study
+    """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     all_contests = [*contests(entries, limits), *small_contests(entries)]
-    sure: list[str] = []
-    answer: list[str] = []
-    for contest in all_contests[:_MOST]:
-        sentence, word = _judged(contest, detail)
-        sure.append(sentence)
-        answer += _answer(contest, word, limits)
-    if len(all_contests) > _MOST:
-        answer.append(f"{many(len(all_contests) - _MOST, 'more workload')} in the tables.")
-    answer += list(_unanswered(entries, all_contests, limits))[:_MOST]
+    judged = [_judge(contest, contest.ranked[1], detail) for contest in all_contests]
+    unanswered = list(_unanswered(entries, all_contests, limits))
+    # Of several, the answer shows the one with most series. Serving comes before single tests.
+    main = max(judged, key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)), default=None)
+    answer, standing = _alone(entries, limits)
+    if main is not None:
+        answer, standing = _answer(main, judged, limits), _standing(main, detail)
+    elif unanswered:
+        answer = unanswered[:1]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*(answer or [_alone(entries, limits)]), *_costs(all_contests, entries, best, limits)],
-        sure=sure
-        or ["Nothing is compared here; intervals in the tables tell how far each figure may be off by chance."],
-        doubtful=_doubtful(entries, findings, unfinished),
+        answer=answer,
+        confidence=[_confidence(j) for j in judged[:_MOST]]
+        or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
+        caveats=_caveats(entries, findings, unfinished),
+        workloads=[*(" ".join(_workload(j, limits)) for j in judged), *unanswered],
+        cost=list(_costs(all_contests, entries, best, limits)),
+        standing=standing,
     )
 
 
-# ---- what ----
+# ---- what was compared ----
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
@@ -81,11 +109,11 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     counted = many(len(done), "result")
     repeats = sorted({e.repeats for e in done})
     if repeats and repeats[-1] > 1:
-        counted += f", of {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"
+        counted += f", {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"
     if failed := sum(e.repeats for e in entries if e.failure):
-        counted += f"; {many(failed, 'trial')} failed and {'has' if failed == 1 else 'have'} none"
+        counted += f"; {many(failed, 'trial')} failed"
     if unfinished:
-        counted += f"; {many(unfinished, 'trial')} of the plan {'is' if unfinished == 1 else 'are'} not done"
+        counted += f"; {many(unfinished, 'planned trial')} not run yet"
     return f"{' '.join(parts)}: {counted}."
 
 
@@ -96,7 +124,7 @@ def _on(entries: Sequence[Entry]) -> str:
     engines = _unique(f"{s['engine']} {s.get('engine_version') or ''}".strip() for s in with_engine)
     models = _unique(named(str(model)).name for e in entries if (model := e.settings.get("model")))
     days = sorted({str(day)[:10] for e in entries if e.rows[0].form == "run" and (day := e.settings.get("date"))})
-    parts = [_listed(machines) if machines else "a machine that nobody tells of"]
+    parts = [_listed(machines) if machines else "unknown machine"]
     if engines:
         parts.append(_listed(engines))
     if models:
@@ -109,40 +137,29 @@ def _on(entries: Sequence[Entry]) -> str:
 def _machine(e: Entry) -> str:
     rig = e.rows[0].rig
     if e.accelerator:
-        return f"{e.accelerators:g} × {e.accelerator}" if e.accelerators else e.accelerator
+        return f"{count(e.accelerators)} × {e.accelerator}" if e.accelerators else e.accelerator
     return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
 
 # ---- how sure ----
 
 
-def _judged(contest: Contest, detail: Callable[[Row], Detail | None]) -> tuple[str, str]:
-    """The leader against the second: in a sentence, and in a word; '': they are not comparable."""
-    b, a = contest.ranked[:2]
-    sides = [_sampled(e.rows, detail) for e in (a, b)]
+def _judge(contest: Contest, other: Entry, detail: Callable[[Row], Detail | None]) -> Judged:
+    leader = contest.ranked[0]
+    a, b = (_sampled(e.rows, detail) for e in (other, leader))
     # Each at its own best load, they are compared all the same: that is what the answer does.
-    loads_differ = level(a) != level(b)
+    loads_differ = level(other) != level(leader)
     # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
-    usual = default_metrics(sides[0], sides[1])
+    usual = default_metrics(a, b)
     metrics = usual if contest.metric in usual else [contest.metric]
-    (pair,) = pairings([(sides[0], sides[1])], metrics, anyway=loads_differ)
-    if loads_differ:
-        where = f", each at its best load ({level(b)} and {level(a)})"
-    else:
-        where = "" if contest.kind in SMALL else f" at {level(b)}"
-    names = f"{_about(contest)}{b.series} against {a.series}{where}"
-    letters = f" (A: {a.series}, B: {b.series})"
+    (pair,) = pairings([(a, b)], metrics, anyway=loads_differ)
     serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
-    d = next((d for d in pair.differences if d.metric == contest.metric), None)
-    if d is None or (pair.refused and not loads_differ):
-        why = _first_line(serious[0]) if serious else "No figure is told by both."
-        return f"{names}: not comparable. {why}{letters}", ""
-    doubt = f" {_first_line(serious[0])}{letters}" if serious else ""
-    return f"{names}: {_how_sure(d)}.{doubt}", d.word
-
-
-def _about(contest: Contest) -> str:
-    return f"{contest.about}: " if contest.about else ""
+    difference = next((d for d in pair.differences if d.metric == contest.metric), None)
+    if pair.refused and not loads_differ:
+        difference = None
+    sides = f" (A: {other.series}, B: {leader.series})"
+    doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
+    return Judged(contest, leader, other, difference, doubt)
 
 
 def _sampled(rows: Sequence[Row], detail: Callable[[Row], Detail | None]) -> list[Row]:
@@ -150,86 +167,178 @@ def _sampled(rows: Sequence[Row], detail: Callable[[Row], Detail | None]) -> lis
     return [single.row] if single is not None else list(rows)
 
 
-def _how_sure(d: Difference) -> str:
+def _confidence(j: Judged) -> str:
+    one, other = level(j.leader), level(j.other)
+    where = f", each at its best load ({one} and {other})" if one != other else f" at {one}" if one else ""
+    if j.contest.kind in SMALL:
+        where = ""
+    names = f"{_about(j.contest)}{j.leader.series} against {j.other.series}{where}"
+    if j.difference is None:
+        return f"{names}: not comparable. {j.doubt}"
+    return " ".join(filter(None, [f"{names}: {_how_sure(j.difference, j.word)}.", j.doubt]))
+
+
+def _about(contest: Contest) -> str:
+    return f"{contest.about}: " if contest.about else ""
+
+
+def _how_sure(d: Difference, word: str) -> str:
     if d.change is None or d.low is None or d.high is None:
-        return f"{d.word}, since {d.why}" if d.why else d.word
+        return f"{word}: {d.why}" if d.why else word
+    return f"{word}, {change(d.change)} (95 %: {change_interval(d.low, d.high)}, {_basis(d)})"
+
+
+def _basis(d: Difference) -> str:
     sides = (d.a.by, d.b.by)
-    over = "within single runs, which says little of the next run"
-    if "repeats" in sides:
-        over = "over repeats" if sides == ("repeats", "repeats") else "by one side's repeats: the other was run once"
-    interval = f"{d.change:+.1%} (95 %: {d.low:+.1%} to {d.high:+.1%}, {over})"
-    if d.word in _EQUAL or d.word == "confidence unknown":
-        return f"{d.word}, {interval}"
-    return f"{'perhaps' if d.word.startswith('perhaps') else 'the difference is'} real, {interval}"
+    if sides == ("repeats", "repeats"):
+        return "over repeats"
+    return "one side was run once" if "repeats" in sides else "within single runs; run-to-run variation is unknown"
 
 
-# ---- the answer ----
+# ---- the answer: who leads, by how much, how sure ----
 
 
-def _answer(contest: Contest, word: str, limits: Limits) -> Iterator[str]:
-    """`word`: of the comparison of the first two; where it sees no difference, none is claimed."""
-    first, second = contest.ranked[:2]
-    alone = contest.kind in SMALL  # no load
-    keeps = f" that keeps {limit_words(limits)}" if limits and not alone else ""
-    loads = ["", ""] if alone else [_where(e) for e in (first, second)]
-    elsewhere = loads[1] if loads[1] != loads[0] else ""
-    value, other = (f"{digits(contest.value(e))} {metric(contest.metric).unit}".strip() for e in contest.ranked[:2])
-    behind = f"{second.series} ({other}{elsewhere}){_rest(contest)}"
-    if word in _EQUAL or contest.lead() == 0:
-        why = "no difference is detected" if word != "inconclusive" else "it is inconclusive which is better"
-        text = f"{why} between {first.series} ({value}{loads[0]}{keeps}) and {behind}"
-    else:
-        lead = f"{contest.lead():.0%} {'less' if contest.lower else 'more'} than" if contest.lead() < 10 else "against"
-        against = "against" if contest.metric == "score" or contest.lead() < 0.005 else lead
-        text = f"{first.series} {_does(contest)}: {value}{loads[0]}{keeps}, {against} {behind}"
-        text += "" if word else "; but the two are not comparable"
-    text += " (of the loads that all of them were measured under)" if contest.partial else ""
-    if contest.crossed is not None:
-        ahead, mine = contest.crossed
-        values = f"{digits(contest.value(ahead))} against {digits(contest.value(mine))}"
-        text += f"; at {level(ahead)} {ahead.series} leads, {values}"
-    if (more := contest.beyond) is not None:
-        given = f"{digits(contest.value(more))}{_where(more)}"
-        text += f"; {more.series} gives {given}, where not all were measured"
-    if contest.left_out:
-        text += f"; without a result that counts there: {_listed(contest.left_out)}"
-    yield f"{_about(contest)}{text}."
-    yield from _for_each_accelerator(contest)
+def _answer(main: Judged, judged: Sequence[Judged], limits: Limits) -> list[str]:
+    who = _who(main, limits)
+    if len(judged) > 1:
+        reaches = f"{_within(main, limits)}{main.leader.series} {'has' if main.contest.lower else 'reaches'}"
+        example = f"{reaches} {_value(main, main.leader)}, {_margin(main)}." if main.leads else who
+        return [_leaders(judged), f"{_about(main.contest)}{example}", _sure(judged)]
+    if main.difference is None:
+        return [who, main.doubt]
+    return [who, *([f"That is {_margin(main)}."] if main.leads else []), _sure(judged)]
 
 
-def _where(e: Entry) -> str:
-    return f" at {level(e)}" if level(e) else ""
+def _who(j: Judged, limits: Limits) -> str:
+    within = _within(j, limits)
+    if j.difference is None:
+        return f"{within}{j.leader.series} and {j.other.series} are not comparable."
+    if j.leads:
+        return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
+    equal = "no difference is detected between" if j.word != "inconclusive" else "the data can't separate"
+    sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
+    return f"{within}{equal if within else equal[0].upper() + equal[1:]} {sides}."
+
+
+def _within(j: Judged, limits: Limits) -> str:
+    return f"Within {limit_words(limits)}, " if limits and j.contest.kind not in SMALL else ""
+
+
+def _value(j: Judged, e: Entry) -> str:
+    """'7,699 output tokens/s at concurrency 16'"""
+    return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(j.contest, e)
+
+
+def _where(contest: Contest, e: Entry) -> str:
+    return f" at {level(e)}" if level(e) and contest.kind not in SMALL else ""
 
 
 def _does(contest: Contest) -> str:
     if contest.metric == "score":
         return "scores best" if contest.lower else "scores highest"
-    return f"has the shortest {metric(contest.metric).words}" if contest.lower else "gives the most"
+    return f"has the lowest {metric(contest.metric).words}" if contest.lower else "has the highest throughput"
 
 
-def _rest(contest: Contest) -> str:
-    """Those behind the second, the last one too where not all are named."""
-    rest = contest.ranked[2:]
-    shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
-    texts = [f"{e.series} {digits(contest.value(e))}" for e in shown]
-    if len(rest) > 3:
-        texts[-1] = f"{many(len(rest) - 3, 'other')}, and last {texts[-1]}"
-    return f"; then {', '.join(texts)}" if texts else ""
+def _margin(j: Judged) -> str:
+    """'17 % more than beta (6,556 output tokens/s)'"""
+    contest, lead = j.contest, j.contest.lead()
+    elsewhere = _where(contest, j.other) if level(j.other) != level(j.leader) else ""
+    value = f"{j.other.series} ({number(contest.value(j.other))}{elsewhere})"
+    if contest.metric == "score" or lead < 0.005 or lead >= 10:
+        return f"against {value}"
+    return f"{percent(lead)} {'less' if contest.lower else 'more'} than {value}"
 
 
-def _for_each_accelerator(contest: Contest) -> Iterator[str]:
+def _leaders(judged: Sequence[Judged]) -> str:
+    """Who leads on how many workloads."""
+    total = len(judged)
+    wins = Counter(j.leader.series for j in judged if j.leads).most_common()
+    every = "both workloads" if total == 2 else f"all {total} workloads"
+    if not wins:
+        return f"No series clearly leads on any of {total} workloads."
+    does = {_does(j.contest) for j in judged}
+    lead = does.pop() if len(does) == 1 else "leads"
+    if wins[0][1] == total:
+        return f"{wins[0][0]} {lead} on {every}."
+    first, *rest = wins
+    others = [f"{name} on {n}" for name, n in rest[:2]]
+    others += [f"{many(len(rest) - 2, 'other')} on the rest"] if len(rest) > 2 else []
+    close = total - sum(n for _, n in wins)
+    others += [f"no clear leader on {close}"] if close else []
+    return f"{first[0]} {lead} on {first[1]} of {total} workloads, {', '.join(others)}."
+
+
+def _sure(judged: Sequence[Judged]) -> str:
+    words = Counter(j.word for j in judged)
+    if len(judged) > 1:
+        texts = {"": "not comparable", "confidence unknown": "of unknown confidence"}
+        parts = [f"{n} {texts.get(word, word)}" for word, n in words.most_common()]
+        if len(words) > 1:
+            return f"Differences between first and second: {', '.join(parts)}."
+    j = judged[0]
+    d = j.difference
+    each = "" if len(judged) == 1 else f" on {'both' if len(judged) == 2 else f'all {len(judged)}'} workloads"
+    if d is None:
+        return f"First and second are not comparable{each}."
+    if d.low is None or d.high is None:
+        return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
+    sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
+    interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}" if len(judged) == 1 else ""
+    return f"{sure.get(j.word, 'No difference detected')}{each}{f': {interval}' if interval else ''}."
+
+
+def _standing(main: Judged, detail: Callable[[Row], Detail | None]) -> Standing:
+    """All contenders of the main contest, each with the leader's margin over it."""
+    contest = main.contest
+    first, *others = contest.ranked
+    rows = [Contender(first.id)]
+    for other in others[: _CONTENDERS - 1]:
+        j = main if other is main.other else _judge(contest, other, detail)
+        d = j.difference
+        rows.append(Contender(other.id, d.change if d else None, d.low if d else None, d.high if d else None,
+                              j.word or "not comparable"))  # fmt: skip
+    return Standing(contest.metric, contest.about, rows, len(others) + 1 - len(rows))
+
+
+# ---- one paragraph a workload ----
+
+
+def _workload(j: Judged, limits: Limits) -> Iterator[str]:
+    contest = j.contest
+    who = _who(j, limits)
+    yield _about(contest) + (f"{who[:-1]}, {_margin(j)}." if j.leads else who)
+    if rest := contest.ranked[2:]:
+        shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
+        texts = [f"{e.series} {number(contest.value(e))}" for e in shown]
+        if len(rest) > 3:
+            texts[-1] = f"{many(len(rest) - 3, 'other')}, last {texts[-1]}"
+        yield f"Then {', '.join(texts)}."
+    if contest.partial:
+        yield "Only loads at which all of them were measured count."
+    if contest.crossed is not None:
+        ahead, mine = contest.crossed
+        values = f"{number(contest.value(ahead))} against {number(contest.value(mine))}"
+        yield f"At {level(ahead)}, {ahead.series} leads with {values}."
+    if (more := contest.beyond) is not None:
+        yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
+    if contest.left_out:
+        yield f"Without a usable result at these loads: {_listed(contest.left_out)}."
+    yield from _per_accelerator(contest)
+
+
+def _per_accelerator(contest: Contest) -> Iterator[str]:
     """Where they used different numbers of them, the whole says nothing of what one is worth."""
     used = [e.accelerators for e in contest.ranked]
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
     shares = [(contest.value(e) / (e.accelerators or 1), e.series) for e in contest.ranked]
-    texts = [f"{name} {digits(share)}" for share, name in sorted(shares, reverse=True)[:4]]
-    yield f"{_about(contest)}For each accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
+    texts = [f"{name} {number(share)}" for share, name in sorted(shares, reverse=True)[:4]]
+    yield f"Per accelerator: {', '.join(texts)} {metric(contest.metric).unit}."
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": f"with over {FEW:.0%} of the requests failed",
-    "failed": "failed", "throughput": "without a throughput", "silent": "without the latency of the target",
+    "slow": "over the target", "void": "void", "requests": f"with over {percent(FEW)} of requests failed",
+    "failed": "failed", "throughput": "without a throughput", "silent": "without the target's latency",
 }  # fmt: skip
 
 
@@ -245,34 +354,50 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
         why = Counter(w for e in family if (w := why_not(e, limits)))
         about = f"{words}: " if words else ""
         if limits and why["slow"] == len(family):
-            yield f"{about}no result keeps {limit_words(limits)}."
+            yield f"{about}no result meets {limit_words(limits)}."
             continue
-        reasons = ", ".join(f"{count} {_WHY[w]}" for w, count in why.most_common())
-        counted = f" (of {many(len(family), 'result')} {reasons})" if reasons else ""
-        yield f"{about}no answer, since results that count share no load{counted}."
+        reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
+        counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
+        yield f"{about}no answer: the usable results share no load{counted}."
 
 
-def _alone(entries: Sequence[Entry], limits: Limits) -> str:
-    """Nothing to compare: what the one thing does at most."""
+def _alone(entries: Sequence[Entry], limits: Limits) -> tuple[list[str], Standing | None]:
+    """Nothing to compare: the best of the one series, and its loads."""
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
         if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
             lower = better(name, str(values[0][1].load.get("metric") or "")) == "lower"
             value, e = (min if lower else max)(values, key=lambda pair: pair[0])
-            return _most(value, name, e, limits)
-    return "No result could be used." if not limits else f"No result keeps {limit_words(limits)}."
+            loads = [o for _, o in values if (o.series, o.kind, o.load.workload) == (e.series, e.kind, e.load.workload)]
+            first = max(0, min(loads.index(e) - _CONTENDERS // 2, len(loads) - _CONTENDERS))
+            rows = [Contender(o.id) for o in loads[first : first + _CONTENDERS]]
+            standing = Standing(name, e.load.workload.words, rows, len(loads) - len(rows))
+            return [_most(value, name, e, limits), *filter(None, [_spread(e, name)])], standing
+    return [f"No result meets {limit_words(limits)}." if limits else "No result could be used."], None
 
 
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
-    where = f" in {e.load.words}" if e.kind in SMALL else _where(e)
-    keeps = f" that keeps {limit_words(limits)}" if limits else ""
+    where = f" in {e.load.words}" if e.kind in SMALL else f" at {level(e)}" if level(e) else ""
+    within = f"Within {limit_words(limits)}, " if limits else ""
     if name == "score":
-        return f"{e.series} scores {digits(value)}{where}."
+        return f"{e.series} scores {number(value)}{where}."
     if name in WAITS:
-        return f"{e.series} has a {metric(name).words} of {digits(value)} ms at least{where}{keeps}."
+        return f"{within}{e.series} has a {metric(name).words} of {number(value)} ms{where}."
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
-    waits = f", with {metric(tail).words} {digits(latency(e, tail) or 0.0)} ms" if tail is not None else ""
-    return f"{e.series} gives {digits(value)} {metric(name).unit} at most{where}{keeps}{waits}."
+    waits = f", with {metric(tail).words} {number(latency(e, tail) or 0.0)} ms" if tail is not None else ""
+    return f"{within}{e.series} reaches {number(value)} {metric(name).unit}{where}{waits}."
+
+
+def _spread(e: Entry, name: str) -> str:
+    figure = e.figures[name]
+    out = [] if e.repeats > 1 else ["Single run: run-to-run variation is unknown."]
+    if figure.low is not None and figure.high is not None:
+        over = f"over {e.repeats} repeats" if e.repeats > 1 else "within the run"
+        out.append(f"95 % interval {over}: {number(figure.low)} to {number(figure.high)}.")
+    return " ".join(out)
+
+
+# ---- cost ----
 
 
 def _costs(
@@ -283,19 +408,17 @@ def _costs(
     if not all_contests:
         by_id = {e.id: e for e in entries}
         groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
-    keeps = f" with {limit_words(limits)}" if limits else ""
+    within = f" within {limit_words(limits)}" if limits else ""
     for words, group in groups[:_MOST]:
         for (what, currency), priced in _priced(group).items():
-            (price, e), *others = sorted(priced, key=lambda pair: pair[0])
-            rest = [f"{digits(p, 3)} with {o.series}{_where(o)}" for p, o in others[:2]]
             about = f"{words}: " if words and len(groups) > 1 else ""
-            against = f", {' and '.join(rest)}" if rest else ""
-            who = f"{e.series}{_where(e)}{keeps}"
-            yield f"{about}A million {what} cost {digits(price, 3)} {currency} with {who}{against} (prices below)."
+            ranked = sorted(priced, key=lambda pair: pair[0])[:3]
+            texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
+            yield f"{about}A million {what} costs {', '.join(texts)}{within}."
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
-    """Of a million tokens, by which tokens and in what money: these are never compared with each other."""
+    """Prices of a million tokens, by kind of token and currency: these are never compared with each other."""
     out: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
     for e in entries:
         if e.cost is not None and e.cost.hour:
@@ -306,10 +429,10 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
     return out
 
 
-# ---- what is doubtful ----
+# ---- caveats ----
 
 
-def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
+def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
     verdicts = Counter(e.verdict for e in entries if not e.failure)
     total = sum(verdicts.values())
     out = []
@@ -320,22 +443,22 @@ def _doubtful(entries: Sequence[Entry], findings: Sequence[Finding], unfinished:
     serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
     out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
-        out.append(f"{many(len(serious) - _MOST, 'more doubt')} are among the findings below.")
+        out.append(f"{many(len(serious) - _MOST, 'more doubt')} in the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
     if sum(lost):
-        out.append(f"{sum(lost):,.0f} requests failed, in {many(sum(f > 0 for f in lost), 'result')}.")
+        out.append(f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}.")
     if unfinished:
-        out.append(f"The study is not finished: {many(unfinished, 'trial')} of its plan have no result yet.")
+        out.append(f"The study is not finished: {many(unfinished, 'planned trial')} not run yet.")
     if total and all(e.repeats == 1 for e in entries if not e.failure):
-        out.append("Nothing was repeated: what differs from run to run is not known.")
-    return out or ["Nothing doubtful was found by dyno's checks."]
+        out.append("Nothing was repeated: run-to-run variation is unknown.")
+    return out or ["No problems found."]
 
 
 def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:
     texts = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
              for v in _UNSOUND if verdicts[v]]  # fmt: skip
-    void = "; void ones are in no answer above" if verdicts["void"] else ""
-    return [f"{' and '.join(texts)}{void}."] if texts else []
+    void = " Void results are excluded from the answer above." if verdicts["void"] else ""
+    return [f"{' and '.join(texts)}.{void}"] if texts else []
 
 
 _UNSOUND: tuple[Verdict, ...] = ("void", "doubtful")

@@ -3,7 +3,8 @@
 from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import Scalar
 from dyno.facts.report import Report
-from dyno.report.table import csv_text, decimals
+from dyno.numbers import decimals
+from dyno.report.table import csv_text
 from dyno.visible import one_line
 
 _COST = ("hour", "per_million_input", "per_million_output", "per_million_total", "per_thousand_requests",

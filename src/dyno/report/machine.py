@@ -1,15 +1,12 @@
 """The machine as text: the rig, telemetry under a load, and the roofline."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline
 from dyno.facts.telemetry import TelemetrySummary
+from dyno.numbers import UNKNOWN, count, human_bytes, number, percent
 from dyno.report.table import terminal, text_table
-from dyno.units import human_bytes
-
-UNKNOWN = "unknown"
-GiB = 1 << 30
 
 
 def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
@@ -36,7 +33,7 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
     out += ["", "State", *_pairs({k.replace("_", " "): v for k, v in rig.state.items()}, "  ")]
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
-        out.append(f"  {UNKNOWN} or absent: {', '.join(missing)}")
+        out.append(f"  unknown or absent: {', '.join(missing)}")
     if rig.environment:
         out += ["", "Environment", *(f"  {k}={v}" for k, v in rig.environment.items())]
     return out
@@ -44,15 +41,15 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
 
 def _cores(rig: Rig) -> str:
     def count(n: int | None, what: str) -> str:
-        return f"{UNKNOWN} {what}s" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
+        return f"unknown {what}s" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
 
     return f"{rig.cores} usable, {count(rig.sockets, 'socket')}, {count(rig.numa_nodes, 'NUMA node')}"
 
 
 def _share(part: int | None, whole: int | None, words: str) -> str:
     if whole is None:
-        return UNKNOWN
-    return f"{UNKNOWN if part is None else human_bytes(part)} {words} {human_bytes(whole)}"
+        return "unknown"
+    return f"{'unknown' if part is None else human_bytes(part)} {words} {human_bytes(whole)}"
 
 
 def _accelerators(rig: Rig) -> list[str]:
@@ -74,27 +71,27 @@ def _accelerators(rig: Rig) -> list[str]:
 
 
 def _accelerator(a: Accelerator) -> list[str]:
-    clocks = [str(n) if n else UNKNOWN for n in (a.clock_max_mhz, a.memory_clock_max_mhz)]
+    clocks = [str(n) if n else "unknown" for n in (a.clock_max_mhz, a.memory_clock_max_mhz)]
     return [
         str(a.index),
         a.name + (" (integrated)" if a.integrated else ""),
-        a.architecture or UNKNOWN,
+        a.architecture or "unknown",
         _share(a.memory_used_bytes, a.memory_bytes, "of"),
-        a.driver or UNKNOWN,
+        a.driver or "unknown",
         _power(a),
-        UNKNOWN if clocks == [UNKNOWN, UNKNOWN] else "/".join(clocks),
+        "unknown" if clocks == ["unknown", "unknown"] else "/".join(clocks),
         a.partition or "-",
-        a.link or UNKNOWN,
-        UNKNOWN if a.numa_node is None else str(a.numa_node),
+        a.link or "unknown",
+        "unknown" if a.numa_node is None else str(a.numa_node),
     ]
 
 
 def _power(a: Accelerator) -> str:
     if a.power_cap_w is None:
-        return UNKNOWN
+        return "unknown"
     default = a.power_cap_default_w
     if default is None:
-        return f"{a.power_cap_w:g} W (default {UNKNOWN})"
+        return f"{a.power_cap_w:g} W (default unknown)"
     return f"{a.power_cap_w:g} W" + (f" of {default:g} W" if default != a.power_cap_w else "")
 
 
@@ -110,40 +107,43 @@ def _columns(rows: list[list[str]]) -> list[str]:
 def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
     """Label and value of each. An unknown one has no line."""
     its = [a for a in t.accelerators if a.engine is not False]
-    gib, percent = 1 / GiB, 100.0
-    rows: list[tuple[str, Sequence[float | None], str, float]] = [
-        ("  Use, mean (%):", [a.use_mean_percent for a in its], ".0f", 1),
-        ("  Memory after load (GiB):", [a.memory_after_load_bytes for a in its], ".1f", gib),
-        ("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], ".1f", gib),
-        ("  Power, mean (W):", [a.power_mean_w for a in its], ".0f", 1),
-        ("  Power, peak (W):", [a.power_peak_w for a in its], ".0f", 1),
-        ("  Clock, mean (MHz):", [a.clock_mean_mhz for a in its], ".0f", 1),
-        ("  Temperature, highest (°C):", [a.temperature_max_c for a in its], ".0f", 1),
-        ("Energy (J):", [t.energy_j], ".0f", 1),
-        ("Energy per output token (J):", [t.energy_per_output_token_j], ".4g", 1),
+    rows: list[tuple[str, Sequence[float | None], Callable[[float], str]]] = [
+        ("  Utilization, mean:", [a.use_mean_percent for a in its], lambda v: percent(v / 100)),
+        ("  Memory after loading (GiB):", [a.memory_after_load_bytes for a in its], _gib),
+        ("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], _gib),
+        ("  Power, mean (W):", [a.power_mean_w for a in its], number),
+        ("  Power, peak (W):", [a.power_peak_w for a in its], number),
+        ("  Clock, mean (MHz):", [a.clock_mean_mhz for a in its], number),
+        ("  Temperature, peak (°C):", [a.temperature_max_c for a in its], count),
+        ("Energy (J):", [t.energy_j], number),
+        ("Energy per output token (J):", [t.energy_per_output_token_j], number),
     ]
     if t.host is not None:
         rows += [
-            ("Host: CPU busy, mean (cores):", [t.host.cpu_mean_cores], ".2f", 1),
-            ("Host: memory, peak (GiB):", [t.host.memory_peak_bytes], ".1f", gib),
-            ("Host: energy of processors (J):", [t.host.package_energy_j], ".0f", 1),
+            ("Host: CPU busy, mean (cores):", [t.host.cpu_mean_cores], number),
+            ("Host: memory, peak (GiB):", [t.host.memory_peak_bytes], _gib),
+            ("Host: processor energy (J):", [t.host.package_energy_j], number),
         ]
     rows += [
-        ("Engine: memory after load (GiB):", [t.engine_resident_bytes], ".2f", gib),
-        ("Engine: running, mean:", [e.running_mean for e in t.engines], ".1f", 1),
-        ("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], ".1f", 1),
-        ("Engine: KV cache used, mean (%):", [e.kv_mean_share for e in t.engines], ".1f", percent),
-        ("Engine: KV cache used, peak (%):", [e.kv_peak_share for e in t.engines], ".1f", percent),
-        ("Engine: preemptions:", [e.preemptions for e in t.engines], ".0f", 1),
-        ("Engine: prefix cache hits (%):", [_ratio(t, "prefix_hit_tokens", "prefix_queried_tokens")], ".1f", percent),
-        ("Engine: draft tokens accepted (%):", [_ratio(t, "accepted_tokens", "drafted_tokens")], ".1f", percent),
-        ("Engine: tokens a step, mean:", [e.accepted_length_mean for e in t.engines], ".2f", 1),
+        ("Engine: memory after loading (GiB):", [t.engine_resident_bytes], _gib),
+        ("Engine: running, mean:", [e.running_mean for e in t.engines], number),
+        ("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], number),
+        ("Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent),
+        ("Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent),
+        ("Engine: preemptions:", [e.preemptions for e in t.engines], count),
+        ("Engine: prefix cache hits:", [_ratio(t, "prefix_hit_tokens", "prefix_queried_tokens")], percent),
+        ("Engine: draft tokens accepted:", [_ratio(t, "accepted_tokens", "drafted_tokens")], percent),
+        ("Engine: tokens per step, mean:", [e.accepted_length_mean for e in t.engines], number),
     ]
     out = [("Accelerators:", ", ".join(str(a.index) for a in its))] if its else []
-    for label, values, shape, scale in rows:
+    for label, values, show in rows:
         if any(v is not None for v in values):
-            out.append((label, " / ".join("-" if v is None else format(v * scale, shape) for v in values)))
-    return [*out, ("Sampled every (s), cost (of a core):", f"{t.interval_s:g}, {t.cost:.2%}")]
+            out.append((label, " / ".join(UNKNOWN if v is None else show(v) for v in values)))
+    return [*out, ("Sampling: interval, CPU (of one core):", f"{count(t.interval_s)} s, {percent(t.cost)}")]
+
+
+def _gib(n_bytes: float) -> str:
+    return number(n_bytes / (1 << 30))
 
 
 def _ratio(t: TelemetrySummary, part: str, whole: str) -> float | None:
@@ -155,9 +155,9 @@ def roofline_pairs(r: Roofline) -> list[tuple[str, str]]:
     """Label and value of each. An unknown one has no line."""
     out = []
     for share in r.shares:
-        for what, value in (("memory bandwidth", share.bandwidth), ("arithmetic", share.arithmetic)):
+        for what, value in (("Memory bandwidth", share.bandwidth), ("Arithmetic", share.arithmetic)):
             if value is not None:
-                out.append((f"Share of {what} ({share.what}):", f"{value:.1%}".replace("%", " %")))
+                out.append((f"{what} used ({share.what}):", percent(value)))
     return [*out, ("  Peaks:", _short(r.peaks, r.precision))] if out else []
 
 
@@ -166,20 +166,20 @@ def _counted(peaks: Peaks) -> str:
 
 
 def _short(peaks: Peaks, precision: str) -> str:
-    flops = f"{peaks.flops[precision] / 1e12:,.4g} T/s in {precision}"
-    return f"{_counted(peaks)}: {peaks.bandwidth / 1e9:,.4g} GB/s, {flops}"
+    flops = f"{number(peaks.flops[precision] / 1e12)} T/s in {precision}"
+    return f"{_counted(peaks)}: {number(peaks.bandwidth / 1e9)} GB/s, {flops}"
 
 
 def peak_lines(peaks: Peaks) -> list[str]:
     """All that is known of them, for the doctor."""
     out = [_counted(peaks)]
     if peaks.bandwidth_by_size:
-        sizes = [f"{n >> 20} MiB {rate / 1e9:,.4g}" for n, rate in peaks.bandwidth_by_size.items()]
+        sizes = [f"{human_bytes(n)} {number(rate / 1e9)}" for n, rate in peaks.bandwidth_by_size.items()]
         bandwidth = f"bandwidth (GB/s) by what is read again and again: {', '.join(sizes)}"
         out += wrap(bandwidth, 100, initial_indent="  ", subsequent_indent="    ")
     else:
         cache = f", last cache {human_bytes(peaks.cache_bytes)}" if peaks.cache_bytes else ""
-        out.append(f"  bandwidth {peaks.bandwidth / 1e9:,.4g} GB/s{cache}")
-    flops = [f"{precision} {rate / 1e12:,.4g}" for precision, rate in peaks.flops.items()]
+        out.append(f"  bandwidth {number(peaks.bandwidth / 1e9)} GB/s{cache}")
+    flops = [f"{precision} {number(rate / 1e12)}" for precision, rate in peaks.flops.items()]
     out.append(f"  arithmetic (T operations/s): {', '.join(flops)}")
     return [*out, *wrap(peaks.source, 100, initial_indent="  ", subsequent_indent="    ")]

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from dyno.facts.report import CommandText, Report, Sheet
 from dyno.report import table as renderers
 from dyno.report import tables
@@ -15,42 +17,51 @@ def markdown(report: Report) -> str:
 
 
 def _parts(report: Report) -> Iterator[str]:
+    words = report.words
     yield f"# {escaped(report.title)}"
     yield f"**{report.verdict}** · {escaped(report.created)} · dyno {escaped(report.dyno)}"
     yield escaped_line(report.about)
-    yield from _words(report)
+    yield _list("Answer", map(escaped_line, words.answer))
+    if (answer := tables.answer(report)) is not None:
+        yield from _table(answer)
+    yield f"**Compared:** {escaped(words.compared)}" if words.compared else ""
+    yield f"**On:** {escaped(words.on)}" if words.on else ""
+    for title, sentences in (
+        ("Workloads", words.workloads),
+        ("Confidence", words.confidence),
+        ("Caveats", words.caveats),
+    ):
+        yield _list(title, map(escaped_line, sentences))
     yield from _section("Results", tables.results(report))
     if (best := tables.best(report)) is not None:
         yield from _section(best.title, [best])
-    yield from _section("Cost", tables.cost(report))
-    yield _list("Prices, as assumed", map(escaped_line, report.prices))
+    yield _list("Cost", map(escaped_line, words.cost))
+    yield from _section("" if words.cost else "Cost", tables.cost(report))
+    yield _list("Prices", map(escaped_line, report.prices))
     yield _list("Findings", _findings(report))
-    yield from _section("The authors' own tables", tables.authors(report))
+    yield from _section("Source tables", tables.authors(report))
     yield from _sheets("Machines", report.rigs)
     yield from _sheets("Engines", report.engines)
     yield from _commands(report.commands)
     yield _list("Definitions", (f"{_code(k)}: {escaped(v)}" for k, v in report.definitions.items()))
     yield _list("Sources", map(escaped_line, report.sources))
-    yield f"## This report again\n\n{_fenced(report.again)}" if report.again else ""
+    yield f"## Reproduce this report\n\n{_fenced(report.again)}" if report.again else ""
 
 
-def _words(report: Report) -> Iterator[str]:
-    words = report.words
-    yield f"**Compared:** {escaped(words.compared)}" if words.compared else ""
-    yield f"**On:** {escaped(words.on)}" if words.on else ""
-    for title, said in (("Answer", words.answer), ("How sure", words.sure), ("What is doubtful", words.doubtful)):
-        yield _list(title, map(escaped_line, said))
+def _section(title: str, some: list[Table]) -> Iterator[str]:
+    yield f"## {escaped(title)}" if some and title else ""
+    for table in some:
+        yield f"### {escaped(table.title)}" if table.title != title else ""
+        yield from _table(table)
 
 
-def _section(title: str, held: list[Table]) -> Iterator[str]:
-    if not held:
-        return
-    yield f"## {escaped(title)}"
-    for table in held:
-        if table.title != title:
-            yield f"### {escaped(table.title)}"
-        yield "\n".join(renderers.markdown(table, escaped))
-        yield escaped_line(table.about)
+def _table(table: Table) -> Iterator[str]:
+    """Without the columns that a page has for the mean alone."""
+    keep = [i for i, c in enumerate(table.columns) if not c.shown or {"p50", "p99"} & {*c.shown}]
+    lines = [replace(line, cells=[line.cells[i] for i in keep]) for line in table.lines]
+    shorter = replace(table, columns=[table.columns[i] for i in keep], lines=lines)
+    yield "\n".join(renderers.markdown(shorter, escaped))
+    yield escaped_line(table.about)
 
 
 def _findings(report: Report) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 import vl_convert
@@ -10,6 +11,7 @@ from dyno.facts.report import DATA, Chart
 from dyno.report.look import WIDTH, theme
 
 VEGA_LITE = "6.4"
+CARD = 600, 315  # at twice the scale, what the services that show previews ask for
 # Text and ground, on paper and on a dark slide.
 _INKS = {False: ("#1A1A1A", "#FFFFFF"), True: ("#E8E8E8", "#121212")}
 
@@ -31,19 +33,21 @@ def complete(
         known = {p["name"] for p in spec["params"]}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"{chart.name} has no parameter {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        spec["params"] = [
-            {**p, "value": _option(p, values[p["name"]])} if p["name"] in values else p for p in spec["params"]
-        ]
+        spec["params"] = choose(spec["params"], values)
     return spec
 
 
+def choose(params: list[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Select options, given themselves or their words. What a select doesn't offer changes nothing."""
+    return [{**p, "value": _option(p, values[p["name"]])} if p["name"] in values else p for p in params]
+
+
 def _option(param: dict[str, Any], value: Any) -> Any:
-    """The option of a select, given that or its words."""
     bind = param.get("bind", {})
-    options, labels = bind.get("options", []), bind.get("labels", [])
-    if value in options or value not in labels:
-        return value
-    return options[labels.index(value)]
+    options, labels = bind.get("options", [value]), bind.get("labels", [])
+    if value in labels:
+        return options[labels.index(value)]
+    return value if value in options else param["value"]
 
 
 def png(
@@ -56,3 +60,12 @@ def png(
 def svg(chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping[str, Any] | None = None) -> str:
     spec = complete(chart, width=width, dark=dark, values=values)
     return vl_convert.vegalite_to_svg(json.dumps(spec), vl_version=VEGA_LITE)
+
+
+def card(chart: Chart, title: str, words: str) -> bytes:
+    """A chart as the picture of a link preview, 1200 × 630 pixels."""
+    spec = complete(chart, width=CARD[0], dark=False) | {"height": CARD[1], "padding": 24}
+    spec["autosize"] = {"type": "fit", "contains": "padding"}
+    text = {"text": wrap(title, 54)[:2], "subtitle": wrap(words, 88)[:3], "fontSize": 20, "subtitleFontSize": 13}
+    spec["title"] = {**text, "anchor": "start", "frame": "bounds", "offset": 16, "limit": CARD[0] - 48}
+    return vl_convert.vegalite_to_png(json.dumps(spec), vl_version=VEGA_LITE, scale=2)

@@ -10,7 +10,7 @@ from dyno.facts.imported import Document
 from dyno.facts.report import CommandText, Sheet
 from dyno.facts.rig import Accelerator, Rig
 from dyno.measure.points import ENGINE
-from dyno.units import human_bytes
+from dyno.numbers import human_bytes
 
 _COMMANDS = 60  # of one document
 _ROLES = {"server": "server", "client": "client", "offline": "offline benchmark", "micro": "micro test",

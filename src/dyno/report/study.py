@@ -11,6 +11,8 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
+from dyno.measure.estimate import half_interval
+from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.table import terminal, text_table
 
 _NAMES = ("rig", *PARTS)
@@ -44,7 +46,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for group in groups for r in group])
     drawn = [(title, [*map(value, groups)]) for title, value in figures]
     # A figure that no trial has, such as drafted tokens without a draft, has no column.
-    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or {*cells} != {"-"}]
+    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or {*cells} != {UNKNOWN}]
     if repeats := max(map(len, groups)) > 1:
         drawn.insert(0, ("n", [str(len(group)) for group in groups]))
     drawn.append(("verdict", [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]))
@@ -52,8 +54,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     body = [[*row.cells, *(cells[i] for _, cells in drawn)] for i, row in enumerate(rows)]
     right = range(len(names), len(names) + len(drawn) - 1)
     yield from terminal(text_table([*names, *(title for title, _ in drawn)], body, right))
-    spread = " Of n repeats: sums of done and failed, means of the others, ± standard deviation." if repeats else ""
-    yield f"{about}{spread}"
+    how = "95 % confidence interval" if kind == "serve" else "standard deviation"
+    yield f"{about}{f' Over n repeats: totals of done and failed, means of the rest, ± {how}.' if repeats else ''}"
     yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
 
 
@@ -82,9 +84,9 @@ _Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, an
 def _serving(results: Sequence[Result]) -> _Columns:
     tail = _tail(results)
     figures: list[_Figure] = [
-        ("done", lambda repeats: str(sum(r.served.completed for r in repeats))),
-        ("failed", lambda repeats: str(sum(r.served.failed for r in repeats))),
-        ("req/s", lambda repeats: f"{mean(r.served.request_throughput for r in repeats):.2f}"),
+        ("done", lambda repeats: count(sum(r.served.completed for r in repeats))),
+        ("failed", lambda repeats: count(sum(r.served.failed for r in repeats))),
+        ("req/s", lambda repeats: number(mean(r.served.request_throughput for r in repeats))),
         ("tok/s", _output_speed),
         ("TTFT\np50", _latency("ttft")),
         *([(f"TTFT\np{tail}", _latency("ttft", tail))] if tail else []),
@@ -95,7 +97,7 @@ def _serving(results: Sequence[Result]) -> _Columns:
 
 def _output_speed(repeats: Sequence[Result]) -> str:
     speeds = [r.served.output_throughput for r in repeats]
-    return f"{mean(speeds):.1f}" + (f" ±{stdev(speeds):.1f}" if len(speeds) > 1 else "")
+    return deviating(mean(speeds), half_interval(speeds))
 
 
 def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Result]], str]:
@@ -106,31 +108,32 @@ def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Res
             values = [d.median for d in latencies]
         else:
             values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
-        return f"{mean(values):.1f}" if values and None not in values else "-"
+        known = [v for v in values if v is not None]
+        return deviating(mean(known), half_interval(known)) if known and None not in values else UNKNOWN
 
     return show
 
 
 def _sum(name: str) -> Callable[[Sequence[Result]], str]:
-    return lambda results: str(sum(getattr(r.offline, name) for r in results if r.offline))
+    return lambda results: count(sum(getattr(r.offline, name) for r in results if r.offline))
 
 
-def _spread(name: str, digits: int = 1) -> Callable[[Sequence[Result]], str]:
+def _spread(name: str) -> Callable[[Sequence[Result]], str]:
     def show(results: Sequence[Result]) -> str:
         """The mean; the deviation over the repeats, or over the iterations of a single one."""
         each: list[Spread | Distribution] = [s for r in results if r.offline and (s := getattr(r.offline, name))]
         if not each:
-            return "-"
+            return UNKNOWN
         deviation = each[0].std if len(each) == 1 else stdev(s.mean for s in each)
         shown = len(each) > 1 or each[0].count > 1
-        return f"{mean(s.mean for s in each):,.{digits}f}" + (f" ±{deviation:,.{digits}f}" if shown else "")
+        return deviating(mean(s.mean for s in each), deviation if shown else None)
 
     return show
 
 
 def _percent(values: Iterable[float]) -> str:
     known = list(values)
-    return f"{mean(known):.0%}" if known else "-"
+    return percent(mean(known)) if known else UNKNOWN
 
 
 def _accepted(results: Sequence[Result]) -> str:
@@ -148,20 +151,20 @@ def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[
 
 _OFFLINE: dict[str, _Columns] = {
     "throughput": (
-        [("done", _sum("completed")), ("failed", _sum("failed")), ("req/s", _spread("request_throughput", 2)),
+        [("done", _sum("completed")), ("failed", _sum("failed")), ("req/s", _spread("request_throughput")),
          ("output\ntok/s", _spread("output_throughput")), ("total\ntok/s", _spread("total_token_throughput")),
          ("drafts\ntaken", _accepted), ("of\nFLOPS", _peak("whole", "arithmetic"))],
         "Everything handed over at once. total: prompts and outputs. of FLOPS: share of the machine's peak arithmetic.",
     ),
     "latency": (
         [("iterations", _sum("iterations")), ("batch\nms", _spread("latency")), ("prefill\nms", _spread("prefill_ms")),
-         ("TPOT", _spread("tpot_ms", 2)), ("output\ntok/s", _spread("output_throughput")), ("drafts\ntaken", _accepted),
+         ("TPOT", _spread("tpot_ms")), ("output\ntok/s", _spread("output_throughput")), ("drafts\ntaken", _accepted),
          ("of\nBW", _peak("decode", "bandwidth"))],
         "One batch, again and again. prefill, TPOT: of a request. of BW: of the memory's bandwidth, while it decodes.",
     ),
     "micro": (
-        [("tests", _sum("iterations")), ("pp\ntok/s", _spread("prefill_speed", 2)),
-         ("tg\ntok/s", _spread("decode_speed", 2)), ("pp of\nFLOPS", _peak("prefill", "arithmetic")),
+        [("tests", _sum("iterations")), ("pp\ntok/s", _spread("prefill_speed")),
+         ("tg\ntok/s", _spread("decode_speed")), ("pp of\nFLOPS", _peak("prefill", "arithmetic")),
          ("tg of\nBW", _peak("decode", "bandwidth"))],
         "One request alone: prompt processing and token generation, and their shares of the machine's peaks.",
     ),
@@ -193,7 +196,7 @@ def _whole(planned: PlannedTrial, title: str) -> str:
 
 def _cells(planned: PlannedTrial, titles: Sequence[str]) -> list[str]:
     values = [_value(planned, title) for title in titles]
-    return ["-" if v is None else v if t in _NAMES else short(v) for t, v in zip(titles, values, strict=True)]
+    return [UNKNOWN if v is None else v if t in _NAMES else short(v) for t, v in zip(titles, values, strict=True)]
 
 
 def _tail(results: Sequence[Result]) -> str | None:
@@ -206,11 +209,11 @@ def _tail(results: Sequence[Result]) -> str | None:
 def _findings(results: Sequence[Result]) -> Iterator[str]:
     """Each code once, with how many trials it is about: the same note six times over would hide the one doubt."""
     first: dict[str, Finding] = {}
-    count: dict[str, int] = {}
+    times: dict[str, int] = {}
     for result in results:
         for finding in result.findings:
             first.setdefault(finding.code, finding)
-            count[finding.code] = count.get(finding.code, 0) + 1
+            times[finding.code] = times.get(finding.code, 0) + 1
     for finding in worst_first(first.values()):
-        trials = f"{count[finding.code]} of {len(results)} trials"
+        trials = f"{times[finding.code]} of {len(results)} trials"
         yield f"{finding.level} {finding.code} ({trials}), first: {finding.text}"

@@ -5,7 +5,6 @@ A thousand rows take a millisecond; rich takes a second.
 
 import csv
 import io
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from dyno.facts.entry import Number
+from dyno.numbers import count, interval, number, plus_minus
 from dyno.visible import visible
 
 # How a column is shown. number: a count or a setting of the load. figure: a measured value. trials: links to them.
@@ -26,6 +26,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
     kind: Kind = "text"
     per: bool = False  # follows the switch to one accelerator, one machine, one dollar
+    shown: list[str] = []  # statistics (p50, mean, p99) that a page shows this column for; []: always
 
     @property
     def right(self) -> bool:
@@ -37,7 +38,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float | None = None  # sort key; None: the text
     interval: str = ""
     bold: bool = False
-    per: dict[str, str] = {}  # by facts.chart.PER, as text
+    per: dict[str, str] = {}  # by facts.report.PER: as shown, a space, the full value
     trials: list[str] = []  # Entry.id
 
 
@@ -112,63 +113,13 @@ def guarded(words: str) -> str:
     return f"'{words}" if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
 
 
-NONE = "–"  # not known
+def figure_text(figure: Number) -> str:
+    exact = figure.low is None and not figure.definition and not figure.half  # a count, if it is whole
+    return count(figure.value) if exact else number(figure.value, figure.half)
 
 
-def printed(number: Number) -> str:
-    if number.half > 0:
-        return f"{number.value:.{decimals(number.half)}f}"
-    exact = number.low is None and not number.definition  # a count, if it is whole
-    return count(number.value) if exact else significant(number.value)
-
-
-def decimals(half: float) -> int:
-    """Half a unit of the last digit → digits after the point: 0.005 → 2."""
-    return max(0, round(-math.log10(2 * half)))
-
-
-def significant(value: float, digits: int = 4) -> str:
-    """Before the point all digits stay: 12346, not 12350. No separators: what is copied stays a number."""
-    if not math.isfinite(value):
-        return NONE
-    if value == 0:
-        return "0"
-    after = digits - 1 - math.floor(math.log10(abs(value)))
-    if after > 8:
-        return f"{value:.{digits - 1}g}"
-    return f"{value:.{max(0, after)}f}"
-
-
-def count(value: float) -> str:
-    """Of requests, repeats, accelerators: whole unless it isn't."""
-    return f"{value:.0f}" if math.isfinite(value) and value == round(value) else significant(value)
-
-
-def interval(number: Number) -> str:
-    """'±0.40', or both sides apart where they differ by more than a fifth; '' where it isn't known."""
-    if number.low is None or number.high is None:
-        return f"±{significant(number.deviation, 3)}" if number.deviation else ""
-    below, above = number.value - number.low, number.high - number.value
-    if not (math.isfinite(below) and math.isfinite(above)):
-        return ""
-    if min(below, above) < 0 or abs(above - below) > 0.2 * max(below, above):
-        return f"{significant(number.low, 3)}…{significant(number.high, 3)}"
-    return f"±{significant((above + below) / 2, 2)}"
-
-
-def money(value: float) -> str:
-    if not math.isfinite(value):
-        return NONE
-    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else significant(value, 3)
-
-
-def currency(name: str) -> str:
-    return {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "CNY": "CN¥"}.get(name.upper(), name)
-
-
-def scalar(value: str | int | float | bool) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return count(value) if value % 1 == 0 else f"{value:g}"
-    return str(value)
+def figure_interval(figure: Number) -> str:
+    """'' where it isn't known."""
+    if figure.low is not None and figure.high is not None:
+        return interval(figure.value, figure.low, figure.high)
+    return plus_minus(figure.deviation, figure.value) if figure.deviation else ""

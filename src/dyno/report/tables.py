@@ -3,36 +3,27 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from dyno.facts.entry import Entry, Number
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
-from dyno.facts.report import PER, AuthorsTable, Report
+from dyno.facts.report import PER, AuthorsTable, Contender, Report
+from dyno.numbers import UNKNOWN, change, count, currency, money, number, setting
 from dyno.report import per
-from dyno.report.table import (
-    NONE,
-    Cell,
-    Column,
-    Line,
-    Table,
-    count,
-    currency,
-    interval,
-    money,
-    printed,
-    scalar,
-    significant,
-)
+from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
 
 PLACES = 8  # evidence lines shown of a finding
+STATISTICS = ("p50", "mean", "p99")  # that a page lets choose from
 
 KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
-_UNKNOWN = Cell(NONE)
+_UNKNOWN = Cell(UNKNOWN)
 
 
 class _Drawn(NamedTuple):
@@ -42,6 +33,40 @@ class _Drawn(NamedTuple):
     @property
     def known(self) -> bool:
         return any(cell is not _UNKNOWN for cell in self.cells)
+
+
+# ---- the answer ----
+
+
+def answer(report: Report) -> Table | None:
+    """The contenders with the figures that decide, each with the leader's margin over it."""
+    standing, by_id = report.words.standing, {e.id: e for e in report.entries}
+    rows = [(c, by_id[c.entry]) for c in standing.contenders if c.entry in by_id] if standing is not None else []
+    if standing is None or not rows:
+        return None
+    entries = [e for _, e in rows]
+    loads = [_best_load(e, "").text if e.axis else "" for e in entries]
+    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
+    if len(set(loads)) > 1:
+        drawn.append(_Drawn(Column("load"), [Cell(load) for load in loads]))
+    m = metric(standing.metric)
+    drawn += _by_meaning(m.column or m.name, "ms" if m.kind == "latency" else "", entries,
+                         lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
+    if any(c.word for c, _ in rows):
+        drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
+    if m.kind != "latency":
+        stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
+        drawn += _latencies(entries, stem) if stem else []
+    prices = [d for d in _prices(entries) if d.column.title in ("output", "total") and d.known]
+    drawn += [*prices[:1], *(d for d in _counts(entries)[1:] if d.known), _verdicts(entries)]
+    same = loads[0] if len(set(loads)) == 1 else ""
+    title = ", ".join(filter(None, [standing.workload, same])) or "Contenders"
+    more = f"{standing.more} more below." if standing.more else ""
+    return _table("answer", title, entries, drawn, more)
+
+
+def _lead(c: Contender) -> Cell:
+    return _UNKNOWN if not c.word else Cell(change(c.lead), c.lead, c.word)
 
 
 # ---- results ----
@@ -71,8 +96,8 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
         key = KEYS.get(name, Key())
         values = [e.load.get(name) for e in entries]
         cells = [_scalar(v) for v in values]
-        number = all(c.value is not None for c in cells if c is not _UNKNOWN)
-        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if number else "text"), cells))
+        numeric = all(c.value is not None for c in cells if c is not _UNKNOWN)
+        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if numeric else "text"), cells))
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
@@ -124,27 +149,32 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
         if m.column:
             drawn += _by_meaning(m.column, "", entries, lambda e, n=m.name: e.figures.get(n), per=True)  # type: ignore[misc]
     drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
-    for stem in SAMPLED:
-        for stat in _stats(entries, stem):
-            title = metric(f"{stat}_{stem}_ms").column
-            drawn += _by_meaning(title, "ms", entries, lambda e, s=stem, t=stat: e.statistic(t, s))  # type: ignore[misc]
-    return drawn
+    return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
 
 
-def _stats(entries: Sequence[Entry], stem: str) -> list[str]:
-    """p50 and p99; of those that don't tell one, their mean or their highest percentile."""
-    stats: set[str] = set()
+def statistics(report: Report) -> list[str]:
+    """Those to choose from: what most results have comes first."""
+    counts = {
+        name: sum(e.statistic(name, s) is not None for e in report.entries for s in SAMPLED) for name in STATISTICS
+    }
+    return [name for name in sorted(STATISTICS, key=lambda name: -counts[name]) if counts[name]]
+
+
+def _latencies(entries: Sequence[Entry], stem: str) -> list[_Drawn]:
+    """A column for each statistic. Where a result lacks the chosen one, its nearest is shown beside."""
+    shown: dict[str, set[str]] = {}
     for e in entries:
-        middle, tail = e.statistic("p50", stem), e.statistic("p99", stem)
-        if middle is not None:
-            stats.add("p50")
-        elif e.statistic("mean", stem) is not None:
-            stats.add("mean")
-        if tail is not None:
-            stats.add("p99")
-        elif other := _percentiles(e, stem):
-            stats.add(f"p{other[-1]:g}")
-    return sorted(stats, key=lambda s: 0.0 if s == "mean" else float(s[1:]))
+        tails = [f"p{p:g}" for p in reversed(_percentiles(e, stem))]
+        nearest = {"p50": ("p50", "mean"), "mean": ("mean", "p50"), "p99": ("p99", *tails, "mean", "p50")}
+        for chosen, names in nearest.items():
+            if name := next((n for n in names if e.statistic(n, stem) is not None), ""):
+                shown.setdefault(name, set()).add(chosen)
+    drawn = []
+    for name in sorted(shown, key=lambda s: 50.5 if s == "mean" else float(s[1:])):
+        title = metric(f"{name}_{stem}_ms").column
+        for column, cells in _by_meaning(title, "ms", entries, lambda e, n=name: e.statistic(n, stem)):  # type: ignore[misc]
+            drawn.append(_Drawn(msgspec.structs.replace(column, shown=sorted(shown[name])), cells))
+    return drawn
 
 
 def _percentiles(entry: Entry, stem: str) -> list[float]:
@@ -170,12 +200,12 @@ def _by_meaning(
     return drawn
 
 
-def _figure(entry: Entry, number: Number, follows: bool) -> Cell:
+def _figure(entry: Entry, figure: Number, follows: bool) -> Cell:
     shares: dict[str, str] = {}
     for mode in PER[1:] if follows else ():
-        if (value := per.per(entry, number.value, mode)) is not None:
-            shares[mode] = ("≈" if per.estimated(entry, mode) else "") + significant(value)
-    return Cell(printed(number), number.value, interval(number), per=shares)
+        if (value := per.per(entry, figure.value, mode)) is not None:
+            shares[mode] = f"{'≈' if per.estimated(entry, mode) else ''}{number(value)} {value!r}"
+    return Cell(figure_text(figure), figure.value, figure_interval(figure), per=shares)
 
 
 def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
@@ -189,7 +219,9 @@ def _cell(value: float | None, show: Callable[[float], str]) -> Cell:
 def _scalar(value: Scalar | None) -> Cell:
     if value is None:
         return _UNKNOWN
-    return Cell(scalar(value), None if isinstance(value, str | bool) else float(value))
+    if isinstance(value, str | bool):
+        return Cell(setting(value))
+    return Cell(count(value), float(value))
 
 
 # ---- cost ----
@@ -236,8 +268,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         priced("requests", "per_thousand_requests", f"{sign}/1000"),
         priced("energy", "energy_per_million_output", f"{sign}/M output"),
         *drawn,
-        column("power", "W", (e.power_w for e in entries), significant),
-        column("energy", "J/token", (e.joules_per_token for e in entries), significant),
+        column("power", "W", (e.power_w for e in entries), number),
+        column("energy", "J/token", (e.joules_per_token for e in entries), number),
     ]
 
 
@@ -246,7 +278,7 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
     value = None if speed is None else per.per(entry, speed, mode)
     if value is None:
         return _UNKNOWN
-    return Cell(("≈" if per.estimated(entry, mode) else "") + significant(value), value)
+    return Cell(("≈" if per.estimated(entry, mode) else "") + number(value), value)
 
 
 # ---- the best load ----

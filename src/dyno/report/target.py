@@ -15,6 +15,7 @@ from dyno.facts.load import COUNTED, Load
 from dyno.facts.metric import STEMS, THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
+from dyno.numbers import count, number, percent
 
 FEW = 0.01  # of the requests may have failed
 ALIKE = 0.02  # of a throughput: as good as the same
@@ -117,7 +118,7 @@ def latency(entry: Entry, name: str) -> float | None:
 
 def limit_words(limits: Limits) -> str:
     """'p99 TTFT ≤ 500 ms'."""
-    return " and ".join(f"{words(name)} ≤ {limit:g} ms" for name, limit in limits.items())
+    return " and ".join(f"{words(name)} ≤ {count(limit)} ms" for name, limit in limits.items())
 
 
 def level(entry: Entry) -> str:
@@ -200,13 +201,15 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
     if slow and not chosen:
         near = min(slow, key=lambda c: c.missed).entry
         values = [(words(name), latency(near, name), limit) for name, limit in limits.items()]
-        over = [f"{what} {v:,.4g} ms, {limit:,.4g} allowed" for what, v, limit in values if v is not None and v > limit]
+        over = [
+            f"{what} {number(v)} ms, {count(limit)} allowed" for what, v, limit in values if v is not None and v > limit
+        ]
         out.append(f"Nearest: {level(near)} with {', '.join(over)}")
     latencies = " or ".join(words(name) for name in limits)
     reasons = {
         "silent": f"no {latencies} told at {{}}",
         "void": "void at {}",
-        "requests": f"over {FEW:.0%} of the requests failed at {{}}",
+        "requests": f"over {percent(FEW)} of the requests failed at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput told at {}",
     }

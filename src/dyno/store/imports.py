@@ -38,7 +38,7 @@ def store(document: Document, folder: Path, source: str = "") -> Path:
     try:
         make_folder(folder)
     except OSError as e:
-        raise StoreError(f"{folder} can't be made: {e.strerror}. Choose another place with -o DIR.") from None
+        raise StoreError(f"{folder} can't be created: {e.strerror}. Choose another folder with -o DIR.") from None
     name = slug(document.file) or "imported"
     digest = hashlib.sha256((source or document.file).encode(errors="surrogateescape")).hexdigest()[:12]
     path = folder / f"{name}.json"

@@ -14,9 +14,9 @@ import msgspec
 
 from dyno import files
 from dyno.errors import StoreError, UsageError
+from dyno.numbers import human_bytes
 from dyno.store.run import UNSCRUBBED, Run, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
-from dyno.units import human_bytes
 
 _LEVEL = 9
 # May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
@@ -38,7 +38,7 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
     for folder in folders:
         name = folder.absolute().name
         if by_name.setdefault(name, folder).absolute() != folder.absolute():
-            raise UsageError(f"{by_name[name]} and {folder} have the same name: pack them into two archives.")
+            raise UsageError(f"{by_name[name]} and {folder} have the same name. Pack them into two archives.")
         _refuse_undecoded(folder, words)
     if archive.exists():
         raise UsageError(f"{archive} exists. Choose another name with -o FILE.")
@@ -56,7 +56,7 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
                         count += 1
         partial.replace(archive)
     except OSError as e:
-        raise StoreError(f"{archive} can't be written: {e.strerror or e}. Choose another place with -o FILE.") from None
+        raise StoreError(f"{archive} can't be written: {e.strerror or e}. Choose another path with -o FILE.") from None
     finally:
         partial.unlink(missing_ok=True)
     return Packed(count, left_out)
@@ -83,7 +83,7 @@ def _refuse_undecoded(folder: Path, words: bool) -> None:
     for line in lines:
         if line.state == "cut off":
             raise UsageError(
-                f"{line.run} was cut off: all it has are raw bytes, with the answers in them. First {line.why}, or "
+                f"{line.run} was cut off: it has only raw bytes, which contain the answers. First {line.why}, or "
                 "delete it."
             )
 
@@ -118,7 +118,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                 value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
         except (*files.BROKEN, KeyError, TypeError, AttributeError) as e:
-            raise StoreError(f"{path} can't be read, so its texts can't be taken out: {e}.") from None
+            raise StoreError(f"{path} can't be read, so its texts can't be removed: {e}.") from None
         yield out
 
 
@@ -169,8 +169,8 @@ class _Bound:
         if ratio or got > most:
             bound = f"{_RATIO} times its own size" if ratio else human_bytes(most)
             raise StoreError(
-                f"{self._archive} holds more than {bound}: it may be made to fill the disk. Nothing was unpacked. "
-                f"If you trust it, allow it more with --max-size {max(2 * got >> 30, 1)}G."
+                f"{self._archive} unpacks to more than {bound}, so nothing was unpacked. "
+                f"If you trust it, use --max-size {max(2 * got >> 30, 1)}G."
             )
 
 
@@ -206,8 +206,8 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
                 plain = member.isreg() and not member.issparse()
                 if not plain or not 2 <= len(parts) <= _DEEPEST or parts[0] == "/" or ".." in parts:
                     raise StoreError(
-                        f"{archive} holds {member.name[:200]!r}, which `dyno runs pack` would not have written (a "
-                        "link, or a path that leads elsewhere). Nothing was unpacked."
+                        f"{archive} contains {member.name[:200]!r}, which is a link or an unsafe path, so it "
+                        "isn't from `dyno runs pack`. Nothing was unpacked."
                     )
                 source = tar.extractfile(member)
                 assert source is not None  # of a regular file
@@ -216,18 +216,20 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
                 with open(path, "xb", opener=private) as out:
                     shutil.copyfileobj(source, out, 1 << 20)
     except (tarfile.TarError, EOFError, ValueError, _zstd_error()) as e:
-        raise StoreError(f"{archive} is damaged, or not an archive by `dyno runs pack`: {e}.") from None
+        raise StoreError(f"{archive} is damaged, or not from `dyno runs pack`: {e}.") from None
     except FileExistsError as e:
-        raise StoreError(f"{archive} holds {e.filename!r} twice. Nothing was unpacked.") from None
+        raise StoreError(f"{archive} contains {e.filename!r} twice. Nothing was unpacked.") from None
 
 
 def _put(folder: Path, runs: Path, archive: Path) -> list[Path]:
     names = sorted(p.name for p in folder.iterdir())
     for name in names:
         if kind_of(folder / name) is None and not (folder / name / "failed.json").exists():
-            raise StoreError(f"{archive} holds {name}, which is no run and no study. Nothing was unpacked.")
+            raise StoreError(f"{archive} contains {name}, which is not a run or study. Nothing was unpacked.")
         if (runs / name).exists():
-            raise StoreError(f"{runs / name} is there already. Unpack elsewhere with --runs DIR; nothing was changed.")
+            raise StoreError(
+                f"{runs / name} exists already. Nothing was changed. Unpack into another folder with --runs DIR."
+            )
     if not names:
         raise StoreError(f"{archive} is empty.")
     for name in names:

@@ -53,7 +53,7 @@ def read_row(run: Run, samples: bool = True) -> Row:
     """A finished run. `samples`: with its single requests, where they were stored."""
     manifest, result = run.manifest(), run.result()
     if result.summary is None and result.offline is None:
-        raise StoreError(f"{run.summary_path} holds no figures: it is damaged.")
+        raise StoreError(f"{run.summary_path} has no figures: it is damaged.")
     offline = manifest.trial.offline is not None
     records = run.records() if samples and not offline and run.records_path.exists() else ()
     iterations = list(run.iterations()) if offline else ()

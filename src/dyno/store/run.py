@@ -50,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True):
     repeated_prompts: int
     sent_before: str | None  # an earlier run that sent the very same prompts to the same address
     rig: Rig
+    test_requests: int = 0  # sent before the load to see that the server answers; in no figure
     cache_emptied: bool | None = None  # right before the load; None: not tried
     place: Place | None = None  # in a study
     model: ModelShape | None = None  # from its files; None: they aren't here
@@ -126,7 +127,7 @@ class Run:
         except OSError as e:
             raise _unwritable(self.records_path, e) from None
         except OverflowError:
-            raise StoreError(f"{self.spool_path} holds times that can't be: it is damaged.") from None
+            raise StoreError(f"{self.spool_path} contains impossible times: it is damaged.") from None
 
     def records(self) -> Iterator[Record]:
         return _lines(self.records_path, Record)
@@ -169,7 +170,7 @@ def create(runs: Path, name: str) -> Run:
         make_folder(path, new=True)
     except OSError as e:
         raise StoreError(
-            f"The run folder {path} can't be made: {e.strerror}. Choose another place with --runs DIR."
+            f"The run folder {path} can't be created: {e.strerror}. Choose another folder with --runs DIR."
         ) from None
     return Run(path)
 
@@ -238,7 +239,7 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another place.")
+    return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another folder.")
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
@@ -266,7 +267,7 @@ def read(path: Path, kind: type[T]) -> T:
     except OSError as e:
         raise _unreadable(path, e) from None
     except files.BROKEN as e:
-        raise StoreError(f"{path} is not what this version of dyno writes: {e}.") from None
+        raise StoreError(f"{path} is not in the format of this dyno version: {e}.") from None
 
 
 def read_optional(path: Path, kind: type[T]) -> T | None:
@@ -293,5 +294,5 @@ def retag(folder: Path, add: Iterable[str] = (), remove: Iterable[str] = ()) -> 
 
 def check_tag(word: str) -> str:
     if not _TAG.fullmatch(word):
-        raise UsageError(f"{word!r} can't be a tag: take one word of letters, digits and . + - _ : = / @.")
+        raise UsageError(f"{word!r} is not a valid tag. Use one word of letters, digits and . + - _ : = / @.")
     return word

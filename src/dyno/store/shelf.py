@@ -161,7 +161,7 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
     if run.running() or (study_runs and "trial.json" not in names):
         return "running", ""
     if "exchanges.spool" in names:
-        return "cut off", "`dyno run` measures it anew" if study_of(run.path) else "`dyno runs show` decodes it"
+        return "cut off", "`dyno run` measures it again" if study_of(run.path) else "`dyno runs show` decodes it"
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""
@@ -256,11 +256,9 @@ def find(word: str, runs: Path) -> Path:
     hits = hits or [p for p in all_ if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
     if len(hits) > 1:
         some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
-        raise UsageError(f"{len(hits)} runs are named like {word}: {some}. Give more of the name, or the path.")
+        raise UsageError(f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path.")
     if not hits:
-        raise StoreError(
-            f"{word!r} is no run folder or study, nor does anything under {runs} bear that name. `dyno runs` lists all."
-        )
+        raise StoreError(f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them.")
     return hits[0]
 
 
@@ -278,7 +276,7 @@ def in_use(path: Path) -> str | None:
 
     study = path if (path / "study.json").exists() else study_of(path)
     if study is not None and study_runs(study):
-        return f"a dyno is at work on the study {study}"
+        return f"another dyno runs the study {study}"
     if Run(path).running():
         return "it is still running"
     # An engine that is still starting, or a decoding under way, holds no lock; but it has files open there.
@@ -306,12 +304,12 @@ class Weight(msgspec.Struct, frozen=True):
 def weigh(path: Path) -> Weight:
     """What a removal would delete. Refuses what must stay: what dyno didn't make, or what is in use."""
     if path.is_symlink():
-        raise UsageError(f"{path} is a link to {path.resolve()}: name that folder, or remove the link by hand.")
+        raise UsageError(f"{path} is a link to {path.resolve()}. Name that folder, or remove the link yourself.")
     kind = kind_of(path)
     if kind is None:
-        raise StoreError(f"{path} is not removed: it is no run and no study, or its trial.json can't be read.")
+        raise StoreError(f"{path} was not removed: it is not a run or study, or its trial.json can't be read.")
     if why := in_use(path):
-        raise StoreError(f"{path} is not removed: {why}. End that first.")
+        raise StoreError(f"{path} was not removed: {why}. Stop that first.")
     files = size = 0
     for folder, _, names in os.walk(path):
         files += len(names)
@@ -328,4 +326,4 @@ def remove(path: Path) -> None:
         shutil.rmtree(going)
     except OSError as e:
         rest = going if going.exists() else path
-        raise StoreError(f"{rest} can't be removed whole: {e.strerror}. Remove the rest of it by hand.") from None
+        raise StoreError(f"{rest} was removed only in part: {e.strerror}. Remove the rest yourself.") from None

@@ -69,7 +69,9 @@ class StudyFolder:
             make_folder(self.trials_path)
             make_folder(self.engines_path)
         except OSError as e:
-            raise StoreError(f"{self.path} can't be made: {e.strerror}. Choose another place with --runs.") from None
+            raise StoreError(
+                f"{self.path} can't be created: {e.strerror}. Choose another folder with --runs."
+            ) from None
         write(self.toml_path, text.encode())
         write(self.json_path, pretty(study))
 
@@ -80,7 +82,9 @@ class StudyFolder:
             make_folder(self.path)
             file = (self.path / ".lock").open("a+b")
         except OSError as e:
-            raise StoreError(f"{self.path} can't be made: {e.strerror}. Choose another place with --runs.") from None
+            raise StoreError(
+                f"{self.path} can't be created: {e.strerror}. Choose another folder with --runs."
+            ) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +93,7 @@ class StudyFolder:
                 who = file.read(20).decode(errors="replace").strip()
                 raise StoreError(
                     f"Another dyno{who and f' (process {who})'} runs the study in {self.path}. Wait for it, or choose "
-                    "another place with --runs."
+                    "another folder with --runs."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()).encode())
@@ -118,7 +122,7 @@ class StudyFolder:
         try:
             make_folder(run.path, new=True)
         except OSError as e:
-            raise StoreError(f"The run folder {run.path} can't be made: {e.strerror}.") from None
+            raise StoreError(f"The run folder {run.path} can't be created: {e.strerror}.") from None
         self._names = None
         return run
 

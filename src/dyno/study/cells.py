@@ -1,5 +1,6 @@
 """The cells of a study's tables: which keys a table has, what a key takes, and whether a value is a list of choices."""
 
+import math
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -11,6 +12,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
+from dyno.numbers import count
 from dyno.option import Option, declared
 from dyno.study.document import Path, TomlDocument
 from dyno.transport import Transport
@@ -42,7 +44,9 @@ CELLS: dict[str, Hints] = {
         **OFFLINE,
         # These go before the workload's: how many are sent often depends on how fast.
         **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_warmups")},
-        "requests_per_stream": Annotated[float, Option(above=0, most=1e7)],  # num_prompts = this × max_concurrency
+        "requests_per_stream": Annotated[
+            float, Option("", None, "num_prompts = this × max_concurrency", above=0, most=1e7)
+        ],
     },
     "trial": {
         **hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
@@ -81,7 +85,7 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
         document.mistake(path, f"should be {_words(hint)}, and is {shown}" + (f" (at {inside})" if inside else "."))
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and (why := option.problem(value)):
-        document.mistake(path, f"{why}, and is {f'{value:,}' if value > option.most else f'{value:g}'}.")
+        document.mistake(path, f"{why}, and is {value if math.isnan(value) else count(value)}.")
         return None if value > option.most else value
     return value
 

@@ -192,7 +192,7 @@ class _Reader:
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid():
             for repeat in range(1, repeats + 1):
-                planned = _placed(place, trial, api_key, name, seed, repeat, repeats)
+                planned = placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
         if not trials and not self.doc.mistaken:
             missing = [name for name in ("engines", "workloads", "loads") if not tree.get(name)]
@@ -347,7 +347,7 @@ def _matches(rule: Rule, names: Trio, cell: GridCell) -> bool:
     return True
 
 
-def _placed(
+def placed(
     place: Place, trial: TrialSpec, key: str | None, study: str, seed: int, repeat: int, repeats: int
 ) -> PlannedTrial:
     """Give each repeat prompts of its own, the same for every engine: comparisons are then of pairs."""
@@ -367,7 +367,7 @@ def _placed(
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(
-        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=0.0
+        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None
     )
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]

@@ -23,9 +23,9 @@ FAULTS = {
     "429": "HTTP 429", "500": "HTTP 500", "503": "HTTP 503",
     "reset": "the connection is reset in the middle of the stream",
     "cut": "the connection is closed in the middle of the stream",
-    "stall": "nothing more comes after the middle of the stream",
+    "stall": "the stream stops in the middle and stays open",
     "error": "an error object inside the stream, then the stream's regular end",
-    "garbage": "an event that is no JSON",
+    "garbage": "an event that is not JSON",
     "not_a_stream": "one JSON object instead of a stream",
     "slow_headers": "the head comes in pieces, 20 ms apart",
     "empty": "a stream without text or tokens",
@@ -37,12 +37,12 @@ FAULTS = {
     "comments": "SSE comments between the events",
     "crlf": "lines end in CR LF",
     "no_done": "no [DONE] at the end",
-    "no_usage": "no usage, though asked for",
+    "no_usage": "no usage, although requested",
     "reasoning": "the first half comes as reasoning text (chat)",
-    "other_model": "answers carry another model's name",
-    "trailer": "the last chunk carries a trailer field",
+    "other_model": "answers have another model's name",
+    "trailer": "the last chunk has a trailer field",
     "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
-    "short": "half the tokens asked for, then an end token",
+    "short": "half the requested tokens, then an end token",
     "die": "the whole server exits",
 }  # fmt: skip
 
@@ -62,7 +62,7 @@ def parse_faults(texts: list[str]) -> dict[str, int]:
         if kind not in FAULTS:
             raise UsageError(f"The fake engine has no fault {kind!r}. Known: {', '.join(FAULTS)}.")
         if every and not (every.isdigit() and int(every)):
-            raise UsageError(f"--fault {text}: after the @ stands every how many requests it strikes, from 1 on.")
+            raise UsageError(f"--fault {text}: give a whole number of requests after the @, at least 1.")
         faults[kind] = int(every or 1)
     return faults
 
@@ -78,7 +78,7 @@ def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
             fields[name] = value
         else:
             known = ", ".join(["fault", *(f for f in fields if f != "faults")])
-            raise UsageError(f"The fake engine has no {name!r}. Known: {known}.")
+            raise UsageError(f"The fake engine has no setting {name!r}. Known: {known}.")
     try:
         return msgspec.convert(fields, FakeSpec, strict=False)
     except msgspec.ValidationError as e:
@@ -102,7 +102,7 @@ class Fake(Engine):
                 except TargetError:
                     if not process.alive() or process.age_s > 30:
                         raise EngineError(
-                            f"The fake engine didn't come up: {' | '.join(process.last_lines())}. Read {log}."
+                            f"The fake engine didn't start: {' | '.join(process.last_lines())}. Read {log}."
                         ) from None
                     time.sleep(0.02)
         except BaseException:

@@ -182,7 +182,7 @@ class FakeServer:
         except msgspec.DecodeError:
             asked = None
         if not isinstance(asked, dict):
-            return whole(400, {"error": {"message": "the body is no JSON object"}})
+            return whole(400, {"error": {"message": "the body is not a JSON object"}})
         if method == "POST" and path in _GENERATES:
             return self._generate(path, asked)
         if path == "/v1/models":
@@ -239,7 +239,7 @@ class FakeServer:
             return whole(200, {"id": "fake", "choices": [{"index": 0, "text": "all at once"}]})
         answer = (TgiAnswer if path in tgi.ROUTES else FakeAnswer)(path, asked, self._spec, fault)
         if fault in ("429", "500", "503"):
-            return answer.refused(int(fault), f"as told: {fault}")
+            return answer.refused(int(fault), f"injected fault: {fault}")
         if problem := answer.problem():
             return answer.refused(422, problem)
         if not answer.streamed:  # faults of a stream don't strike it

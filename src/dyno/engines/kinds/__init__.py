@@ -27,4 +27,4 @@ def kind_of(name: str) -> EngineKind:
     try:
         return KINDS[name]
     except KeyError:
-        raise UsageError(f"There is no engine kind {name!r}. Known: {', '.join(KINDS)}.") from None
+        raise UsageError(f"No engine named {name!r}. Known: {', '.join(KINDS)}.") from None

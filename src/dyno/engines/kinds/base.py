@@ -167,7 +167,7 @@ class EngineKind:
 
     def model_of(self, spec: EngineSpec) -> str:
         if not spec.model:
-            raise UsageError(f"{self.title} needs a model: give its name or folder (--model).")
+            raise UsageError(f"{self.title} needs a model. Give its name or folder with --model.")
         return spec.model
 
     def flags(self, spec: EngineSpec, version: str | None, leave: Sequence[str] = ()) -> list[str]:
@@ -190,11 +190,11 @@ class EngineKind:
             if within(version, way.since, way.until):
                 return words
             others.append(span(way.since, way.until))
-        known = f" (versions {' or '.join(others)} can)" if others else ""
+        known = f" (versions {' or '.join(others)} support it)" if others else ""
         shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
-            f"{self.title} {version or '(newest)'} can't do {name} = {shown}{known}. Leave it out, give another "
-            "value, or the engine's own flag in args."
+            f"{self.title} {version or '(newest)'} doesn't support {name} = {shown}{known}. Remove it, change "
+            "it, or put the engine's own flag into args."
         )
 
     def unsaid_quantization(self, spec: EngineSpec, version: str | None) -> bool:
@@ -213,7 +213,7 @@ class EngineKind:
             since, until, advice = self.own_flags[hits[0]]
             if not within(version, since, until):
                 raise UsageError(
-                    f"{self.title} {version or '(newest)'} has no {hits[0]}: versions {span(since, until)} have it. "
+                    f"{self.title} {version or '(newest)'} has no {hits[0]}; versions {span(since, until)} have it. "
                     f"{advice}"
                 )
 
@@ -258,5 +258,7 @@ def with_dtype(spec: EngineSpec) -> EngineSpec:
     if named not in ("fp16", "bf16", "fp32"):
         return spec
     if spec.dtype and word(spec.dtype) != named:
-        raise UsageError(f"quantization = {spec.quantization!r} and dtype = {spec.dtype!r} contradict each other.")
+        raise UsageError(
+            f"quantization = {spec.quantization!r} and dtype = {spec.dtype!r} contradict each other. Give one of them."
+        )
     return msgspec.structs.replace(spec, dtype=named, quantization=None)

@@ -12,7 +12,7 @@ from dyno.facts.engine import EngineSpec
 
 class FakeKind(EngineKind):
     name = "fake"
-    title = "The fake engine"
+    title = "the fake engine"
     computes = False
     options = {
         **dict.fromkeys(("served_name", "max_model_len"), EngineFlag(lambda _: ())),
@@ -27,7 +27,7 @@ class FakeKind(EngineKind):
 
     def own_program(self) -> Program | None:
         # -P: a folder named dyno in the current one is not this package.
-        return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="dyno", embedded=True)
+        return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "fake", where="part of dyno", embedded=True)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         self.flags(spec, None)  # a setting that it can't do is an error here too

@@ -58,8 +58,8 @@ _OWN_FLAGS = {
     "--no-mmap": ("", "11434", "It is --load-mode none now."),
     "--mlock": ("", "11434", "It is --load-mode mlock now."),
     "--load-mode": ("10105", "", "It was --mlock and --no-mmap."),
-    "--kv-unified": ("5913", "", "Leave it out."),
-    "--cache-ram": ("6723", "", "Leave it out."),
+    "--kv-unified": ("5913", "", "Remove it."),
+    "--cache-ram": ("6723", "", "Remove it."),
 }
 
 
@@ -86,7 +86,7 @@ class LlamaCpp(EngineKind):
         named = word(spec.quantization or "fp16")
         if named not in kinds:
             raise UsageError(
-                f"dyno's own small model has no quantization {spec.quantization!r}, only {', '.join(kinds.values())}. "
+                f"dyno's small model has no quantization {spec.quantization!r}, only {', '.join(kinds.values())}. "
                 "Choose one of them, or give a GGUF file with --model."
             )
         quantization = kinds[named]
@@ -111,7 +111,7 @@ class LlamaCpp(EngineKind):
 
     def _check_split(self, spec: EngineSpec, program: Program) -> None:
         if program.embedded and spec.world > 1:
-            raise UsageError("The llama.cpp that comes with dyno can't be split over devices: use a llama-server.")
+            raise UsageError("The llama.cpp that comes with dyno can't use several devices. Use a llama-server.")
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         assert spec.model
@@ -132,7 +132,7 @@ class LlamaCpp(EngineKind):
         self._check_split(spec, program)
         bench = llama_bench(program, batch.by) if batch.kind == "micro" and batch.by != "timers" else None
         if batch.by == "llama-bench" and bench is None:
-            raise UsageError("There is no llama-bench beside the llama-server, nor on PATH. Leave --by out.")
+            raise UsageError("No llama-bench beside the llama-server or on PATH. Remove --by.")
         if bench and not spec.draft_model:
             return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
         together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)

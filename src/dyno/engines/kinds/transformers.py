@@ -33,9 +33,11 @@ class Transformers(EngineKind):
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if program.version and before(program.version, _FIRST):
-            raise UsageError(f"transformers serve {program.version} has no completions route: {_FIRST} or newer does.")
+            raise UsageError(f"transformers serve {program.version} has no completions route; {_FIRST} or newer does.")
         if spec.served_name and spec.served_name != spec.model:
-            raise UsageError("transformers serve has no served_name: it serves a model by its own name or path.")
+            raise UsageError(
+                "transformers serve has no served_name: it serves a model under its own name or path. Remove it."
+            )
         out = [*program.argv, "serve", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
         if spec.max_batched_tokens or spec.memory_fraction:
             # Without a limit its cache takes a share of all memory, free or not: with 24 GB it was killed for that.

@@ -87,32 +87,32 @@ _OPTIONS: EngineFlags = {
     ),
 }
 _OWN_FLAGS = {
-    "--num-scheduler-steps": ("0.5.5", "0.10.1", "The newer scheduler needs no such setting: leave it out."),
-    "--multi-step-stream-outputs": ("0.6.2", "0.10.1", "Leave it out."),
+    "--num-scheduler-steps": ("0.5.5", "0.10.1", "The newer scheduler needs no such setting. Remove it."),
+    "--multi-step-stream-outputs": ("0.6.2", "0.10.1", "Remove it."),
     "--speculative-model": ("", "0.8.3", "Use draft_model, which becomes --speculative-config."),
     "--num-speculative-tokens": ("", "0.8.3", "Use draft_tokens, which becomes --speculative-config."),
     "--speculative-draft-tensor-parallel-size": ("", "0.8.3", "It is a key of --speculative-config now."),
     "--speculative-config": ("0.8.2", "", "Use draft_model and draft_tokens."),
-    "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now: leave it out."),
+    "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now. Remove it."),
     "--max-context-len-to-capture": ("", "0.6.4", "It is --max-seq-len-to-capture until 0.11."),
-    "--use-v2-block-manager": ("", "0.10.0", "It is the only one now: leave it out."),
-    "--swap-space": ("", "0.18.0", "Leave it out."),
-    "--disable-log-requests": ("", "0.17.0", "Requests aren't logged unless --enable-log-requests asks for it."),
-    "--enable-log-requests": ("0.10.1", "", "Requests were logged unless --disable-log-requests forbade it."),
-    "--disable-frontend-multiprocessing": ("", "0.19.0", "Leave it out."),
+    "--use-v2-block-manager": ("", "0.10.0", "It is the only one now. Remove it."),
+    "--swap-space": ("", "0.18.0", "Remove it."),
+    "--disable-log-requests": ("", "0.17.0", "Requests are logged only with --enable-log-requests."),
+    "--enable-log-requests": ("0.10.1", "", "Older versions log requests unless --disable-log-requests is given."),
+    "--disable-frontend-multiprocessing": ("", "0.19.0", "Remove it."),
     "--guided-decoding-backend": ("", "0.12.0", "It is a key of --structured-outputs-config now."),
-    "--device": ("", "0.10.0", "The device is found by itself: leave it out."),
+    "--device": ("", "0.10.0", "vLLM detects the device. Remove it."),
     "--worker-use-ray": ("", "0.7.0", "Use --distributed-executor-backend ray."),
-    "--engine-use-ray": ("", "0.6.1", "Leave it out."),
-    "--preemption-mode": ("", "0.11.0", "Leave it out."),
-    "--disable-async-output-proc": ("0.6.0", "0.11.0", "Leave it out."),
+    "--engine-use-ray": ("", "0.6.1", "Remove it."),
+    "--preemption-mode": ("", "0.11.0", "Remove it."),
+    "--disable-async-output-proc": ("0.6.0", "0.11.0", "Remove it."),
     "--kv-cache-memory-bytes": ("0.10.2", "", "Use memory_fraction."),
-    "--async-scheduling": ("0.10.0", "", "Leave it out."),
-    "--compilation-config": ("0.6.5", "", "Leave it out."),
+    "--async-scheduling": ("0.10.0", "", "Remove it."),
+    "--compilation-config": ("0.6.5", "", "Remove it."),
     "--attention-backend": ("0.13.0", "", "Set VLLM_ATTENTION_BACKEND in env."),
-    "--hf-overrides": ("0.6.4", "", "Leave it out."),
+    "--hf-overrides": ("0.6.4", "", "Remove it."),
     "--data-parallel-size": ("0.8.3", "", "Use replicas."),
-    "--enable-expert-parallel": ("0.8.0", "", "Leave it out."),
+    "--enable-expert-parallel": ("0.8.0", "", "Remove it."),
 }
 
 
@@ -188,10 +188,10 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if spec.draft_model is None and spec.draft_tokens is None:
         return []
     if spec.draft_model is None or spec.draft_tokens is None:
-        raise UsageError("Speculative decoding needs draft_model and draft_tokens, both.")
+        raise UsageError("Speculative decoding needs both draft_model and draft_tokens.")
     model, tokens = spec.draft_model, spec.draft_tokens
     if within(version, "0.10.0", "0.15.0"):
-        raise UsageError(f"vLLM {version} has no draft models: versions to before 0.10.0 and from 0.15.0 do.")
+        raise UsageError(f"vLLM {version} has no draft models. Use a version before 0.10.0, or 0.15.0 and later.")
     if within(version, "", "0.8.2"):
         extra = ["--use-v2-block-manager"] if within(version, "", "0.6.3") else []
         return ["--speculative-model", model, "--num-speculative-tokens", str(tokens), *extra]

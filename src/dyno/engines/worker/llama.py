@@ -47,7 +47,7 @@ class LlamaServerWorker(WorkerEngine):
                 if self._call("GET", "/health")[0] == 200:
                     return
             time.sleep(0.05)
-        sys.exit("llama-server ended with code %s" % self._child.returncode)
+        sys.exit("llama-server exited with code %s" % self._child.returncode)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
@@ -166,7 +166,7 @@ class LlamaBenchWorker(WorkerEngine):
         used = _children_s()
         done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
         if done.returncode:
-            raise FailedError("llama-bench ended with code %d" % done.returncode)
+            raise FailedError("llama-bench exited with code %d" % done.returncode)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
         result = next((t for t in lines if (t["n_prompt"], t["n_gen"]) == (p, n)), None)
         if result is None:

@@ -95,7 +95,7 @@ class TransformersWorker(WorkerEngine):
     def generate(self, job: Job) -> dict[str, Any]:
         prompts = [p if isinstance(p, list) else self.tokenizer(p)["input_ids"] for p in job["prompts"]]
         if self.draft is not None and job.get("together") and len(prompts) > 1:
-            raise RefusedError("with a draft model it works on one request at a time, so there is no batch of several")
+            raise RefusedError("with a draft model it runs one request at a time, so it can't run a batch")
         if job.get("together") or self.draft is not None or not self._batches():
             return self._batched(prompts, job)
         return self._continuous(prompts, job)
@@ -232,7 +232,7 @@ class TransformersWorker(WorkerEngine):
     def _cb_answer(self, outcome: Any, prompt: list[int], wanted: int, start: int) -> Answer:
         base = {"prompt_tokens": len(prompt), "output_tokens": 0, "wanted_tokens": wanted}
         if outcome is None:
-            return {**base, "error": "the engine gave no answer"}
+            return {**base, "error": "the engine returned no answer"}
         result, seen_ns = outcome
         if result.error:
             return {**base, "error": str(result.error)[:300]}

@@ -87,17 +87,17 @@ class AmdMeter:
         self.absent = missing([r for r, n in zip(readings, nodes, strict=True) if n.parts == 1], but="energy_j")
         uncounted = [str(i) for i, r in enumerate(readings) if nodes[i].parts == 1 and "energy_j" not in r.values]
         if uncounted:
-            self.absent.append(f"accelerator {', '.join(uncounted)}: no energy counter that is known here")
+            self.absent.append(f"accelerator {', '.join(uncounted)}: no known energy counter")
         silent = [str(i) for i in range(len(nodes)) if i not in self._tables or not self._tables[i].has_limits]
         if silent:
-            self.absent.append(f"accelerator {', '.join(silent)}: reasons of throttling not told in a form known here")
+            self.absent.append(f"accelerator {', '.join(silent)}: throttling reasons are in an unknown format")
         self.notes = []
         if any("power_w" in r.values for r in readings):
-            self.notes.append("power is the amdgpu driver's, averaged by the firmware")
+            self.notes.append("power is the average that the amdgpu driver reports")
         if any(self._integrated):
-            self.notes.append("power of an integrated GPU is the package's, with the processor's cores")
+            self.notes.append("power of an integrated GPU includes the CPU cores (package power)")
         if any(n.parts > 1 for n in nodes):
-            self.notes.append("power, energy and use of a card in parts stand at its first part")
+            self.notes.append("for a partitioned card, the first partition shows power, energy and utilization of all")
 
     def read(self, full: bool) -> list[AcceleratorReading]:
         parts: list[int | None] = []

@@ -13,7 +13,7 @@ from dyno.probe.accelerators.base import AcceleratorReading, Inventory, Process,
 
 # Any of these, or there is no driver to ask: importing pynvml takes a tenth of a second. The last two: WSL, Jetson.
 DRIVER = ("dev/nvidiactl", "proc/driver/nvidia", "usr/lib/wsl/lib/libnvidia-ml.so.1", "etc/nv_tegra_release")
-NO_DRIVER = "an NVIDIA device is on the PCI bus, and no NVIDIA driver is loaded"
+NO_DRIVER = "the PCI bus has an NVIDIA device, but no NVIDIA driver is loaded"
 NO_LIBRARY = (
     "install the driver's libnvidia-ml.so.1; in a container, use NVIDIA's runtime with "
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -89,7 +89,7 @@ class Nvidia:
         try:
             nvml.nvmlInit()
         except Exception as e:  # of many kinds over its versions: no library, no permission, another driver's
-            yield [], f"an NVIDIA driver is loaded, and NVML can't be used ({e}): {NO_LIBRARY}"
+            yield [], f"an NVIDIA driver is loaded, but NVML doesn't work ({e}): {NO_LIBRARY}"
             return
         try:
             yield [Device(nvml, i) for i in range(_ask(nvml, "nvmlDeviceGetCount") or 0)], None
@@ -114,8 +114,8 @@ class NvmlMeter:
         """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
         instant = [str(d.index) for d in self._devices if (d.ask("CudaComputeCapability") or (9, 0)) <= (8, 0)]
         if not instant:
-            return "power is NVML's average over a second, as nvidia-smi's power.draw"
-        return f"power is NVML's, of the moment on {', '.join(instant)}, else averaged over a second"
+            return "power is NVML's one-second average, as in nvidia-smi's power.draw"
+        return f"power is NVML's: instantaneous on {', '.join(instant)}, a one-second average elsewhere"
 
     def read(self, full: bool) -> list[AcceleratorReading]:
         return [self._read(device, full) for device in self._devices]

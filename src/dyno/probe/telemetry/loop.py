@@ -41,7 +41,7 @@ class HostMeter:
         )
         for file, what in ((self._stat, "CPU"), (self._memory, "memory"), (self._network, "network")):
             if file is None:
-                self.absent.append(f"host: {what} can't be read here")
+                self.absent.append(f"host: {what} can't be read")
         self._packages = _packages(root, self.absent)
         self._before: tuple[int, float] | None = None  # when, and CPU seconds then
 
@@ -119,9 +119,9 @@ def _packages(root: Path, absent: list[str]) -> list[_Package]:
         if file is not None and file.number() is not None:
             packages.append(_Package(file, sysfs.number(zone / "max_energy_range_uj") or 0))
     if not zones:
-        absent.append("host: energy of the processors is not told (no RAPL)")
+        absent.append("host: CPU energy is unavailable (no RAPL)")
     elif len(packages) < len(zones):
-        absent.append("host: energy of the processors may be read by root only (RAPL)")
+        absent.append("host: only root may read CPU energy (RAPL)")
     return packages if len(packages) == len(zones) else []
 
 
@@ -151,7 +151,7 @@ class EngineWatch(threading.Thread):
             return f"{where}: {e}"
         if status != 200:
             return f"{where} answers {status}"
-        return None if isinstance(text, str) and metrics.read(text) else f"{where} has no metrics that are known here"
+        return None if isinstance(text, str) and metrics.read(text) else f"{where} has no metrics that dyno knows"
 
     def run(self) -> None:
         due = now_ns()
@@ -210,7 +210,7 @@ class Loop:
         if not spec.accelerators:
             self._absent.append("accelerators: the server is on another machine")
         elif not self._meters:
-            self._absent.append("accelerators: none is found here")
+            self._absent.append("accelerators: none detected")
         self._engines = []
         for i in range(len(spec.urls)):
             watch = EngineWatch(i, spec, self._write)
@@ -238,7 +238,7 @@ class Loop:
             cost=round(used_s / elapsed_s, 6) if self._ticks else 0.0,
             ticks=self._ticks,
             ended=ended,
-            absent=[*self._absent, *(f"engine: {e.url}/metrics didn't answer under the load" for e in silent)],
+            absent=[*self._absent, *(f"engine: {e.url}/metrics didn't answer during the load" for e in silent)],
             notes=[note for m in self._meters for note in m.notes],
         )
 

@@ -40,7 +40,7 @@ class Sampler:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as e:
-            self._trouble = f"the sampler could not be started ({e.strerror})"
+            self._trouble = f"the sampler couldn't start ({e.strerror})"
         self._send(msgspec.json.encode(spec))
 
     def begin(self) -> None:
@@ -65,7 +65,7 @@ class Sampler:
                 child.wait()
                 if not isinstance(e, subprocess.TimeoutExpired):
                     raise
-                self._trouble = self._trouble or f"the sampler didn't end within {_ENDED_S:g} s"
+                self._trouble = self._trouble or f"the sampler didn't stop within {_ENDED_S:g} s"
             else:
                 if code:
                     self._trouble = self._trouble or f"the sampler died (code {code})"

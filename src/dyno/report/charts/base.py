@@ -15,6 +15,7 @@ from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import RowKind
 from dyno.facts.load import Load
 from dyno.facts.report import DATA, Chart
+from dyno.numbers import many
 from dyno.report.charts import vega
 from dyno.report.charts.vega import constant, expr, let, tip, when
 from dyno.report.look import PALETTE, Look, theme
@@ -255,5 +256,5 @@ class OneTrial:
 
 def _signs(entry: Entry) -> str:
     signs = [f"verdict: {entry.verdict}"] if entry.verdict != "sound" else []
-    signs += [f"{entry.failed:,.0f} requests failed"] if entry.failed else []
+    signs += [f"{many(entry.failed, 'request')} failed"] if entry.failed else []
     return ", ".join(signs) or "sound"

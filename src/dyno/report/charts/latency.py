@@ -11,6 +11,7 @@ from dyno.facts.load import AXES, COUNTED
 from dyno.facts.metric import STEMS, definition, meanings
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Chart
+from dyno.numbers import count
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import Curve, LineChart, against
 from dyno.report.charts.base import Drawing, Row, Select
@@ -108,7 +109,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         "Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. Further "
         "left is better. Failed requests are not in it."
     )
-    drawing.about += f" {len(drawn):,} of {len(lines):,} lines are kept." if len(drawn) < len(lines) else ""
+    drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are kept." if len(drawn) < len(lines) else ""
     seen = [row["latency"] for row in rows]
     drawing.selects = [
         Select("latency", "Latency", {k: text for k, text in latencies.words.items() if k in seen}, seen[0]),

@@ -7,6 +7,7 @@ import altair as alt
 from dyno.facts.entry import Bar, Entry
 from dyno.facts.load import KEYS, LOADS
 from dyno.facts.report import Chart
+from dyno.numbers import count, many
 from dyno.report.charts import base, vega
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import constant, expr, let, tip, unit, when
@@ -72,7 +73,7 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         row = base.entry_row(entry) | {"trial": i, "sent": base.shorts(bars, lambda b: b.sent_s)}
         row |= {"end": base.shorts(bars, lambda b: b.end_s), "first": base.shorts(bars, lambda b: b.first_s)}
         rows.append(row | {"error": [base.cut(b.error, 80) for b in bars]})
-        counts.append(f"{len(bars):,} of {max(entry.bars_of, len(entry.bars)):,} requests")
+        counts.append(f"{count(len(bars))} of {many(max(entry.bars_of, len(entry.bars)), 'request')}")
     if not rows:
         return
     drawing = Drawing(look, rows, "timeline", "Requests", "Requests over time", height=380)

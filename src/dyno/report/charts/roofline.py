@@ -8,6 +8,7 @@ import altair as alt
 from dyno.facts.entry import Entry, Position
 from dyno.facts.load import AXES, COUNTED
 from dyno.facts.report import Chart
+from dyno.numbers import number
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import points
 from dyno.report.charts.base import Drawing, Row, short
@@ -97,7 +98,7 @@ def _roofs(placed: Placed, intensities: Sequence[float]) -> list[Row]:
             "roof": name,
             "x": [short(v) for v in corners],
             "y": [short(min(v * peaks.bandwidth, flops) / 1e12) for v in corners],
-            "told": f"{peaks.bandwidth / 1e9:,.4g} GB/s, {flops / 1e12:,.4g} T operations/s"
+            "told": f"{number(peaks.bandwidth / 1e9)} GB/s, {number(flops / 1e12)} T operations/s"
             + (", measured here" if peaks.measured else ""),
         }
     return list(roofs.values())

@@ -9,42 +9,74 @@ from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jinja2
 import msgspec
 import vl_convert
 from markupsafe import Markup
 
+from dyno.facts.metric import latency
 from dyno.facts.report import Chart, Report
 from dyno.report import per, tables
 from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
+from dyno.report.picture import choose
 from dyno.visible import plain
 
 _OPEN = 30  # trials, up to which their list is unfolded
+_HEIGHT = 210  # pixels of the chart that shows the answer, so that all of it fits one screen
+_VERDICTS = {
+    "sound": "No problems found.",
+    "doubtful": "Some figures are doubtful.",
+    "void": "Some figures are void: do not quote them.",
+}
+# A gauge.
+_ICON = "data:image/svg+xml," + quote(
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><g fill='none' stroke-linecap='round'>"
+    "<path d='M2 12a6.5 6.5 0 1 1 12 0' stroke='#0072b2' stroke-width='2.5'/>"
+    "<path d='M8 11l3-5' stroke='#d55e00' stroke-width='2'/></g></svg>"
+)
 
 
-def page(report: Report, charts: list[Chart], cache_folder: Path | None = None) -> str:
-    """`kept`: a folder in which the scripts of charts are kept from one page to the next."""
+class Address(NamedTuple):
+    """Where a page will be published, and its picture for link previews."""
+
+    page: str
+    picture: str
+
+
+def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, address: Address | None = None) -> str:
+    """`cache_folder`: keeps the scripts of charts from one page to the next."""
     series = list(dict.fromkeys(e.series for e in report.entries))
-    groups = _groups(charts)
+    main = main_chart(report, charts)
+    groups = _groups([chart for chart in charts if main is None or chart.name != main.name])
     scripts = [_text("script.js"), *([bundle(cache_folder)] if charts else [])]
+    levels = {level: n for level in ("void", "doubt", "note") if (n := sum(f.level == level for f in report.findings))}
     return _template().render(
         report=report,
         policy=_policy(scripts),
         style=Markup(_text("style.css")),
         scripts=[Markup(script) for script in scripts],
+        icon=_ICON,
+        address=address,
+        verdicts=_VERDICTS,
         series=series,
         number={name: i for i, name in enumerate(series)},
         look=Look(series),
+        main_chart=main,
+        answer=tables.answer(report),
         results=tables.results(report),
         best=tables.best(report),
         cost=tables.cost(report),
         findings=tables.findings(report),
+        levels=levels,
+        levels_words=", ".join(f"{n} {level}{'' if n == 1 or level == 'void' else 's'}" for level, n in levels.items()),
         authors=tables.authors(report),
         cost_charts=groups.pop("Cost", []),  # beside their table
         groups=groups,
+        statistics=tables.statistics(report),
         modes=per.modes({mode for chart in charts for mode in chart.per}),
         mode_words=per.words(report),
         mode_units=per.units(report),
@@ -52,6 +84,28 @@ def page(report: Report, charts: list[Chart], cache_folder: Path | None = None) 
         unfolded=len(report.entries) <= _OPEN,
         labels={e.id: e.label or e.series for e in report.entries},
     )
+
+
+def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
+    """The chart that shows the answer, with its metric and workload selected."""
+    standing, by_name = report.words.standing, {chart.name: chart for chart in charts}
+    entry = next((e for e in report.entries if standing and e.id == standing.contenders[0].entry), None)
+    if standing is None or entry is None:
+        return charts[0] if charts else None
+    statistic, stem = latency(standing.metric) or ("", "throughput")
+    statistic = "p50" if statistic == "median" else statistic
+    wanted = [f"{stem}-{entry.axis}".replace("_", "-")] if entry.axis else []
+    wanted += [{"micro": "micro", "quality": "quality"}.get(entry.kind, "side-by-side"), "side-by-side"]
+    chart = next((by_name[name] for name in wanted if name in by_name), charts[0] if charts else None)
+    if chart is None:
+        return None
+    values = {"workload": standing.workload, "load": entry.load.beside("").words, "statistic": statistic,
+              "figure": f"{statistic}_{stem}" if statistic else standing.metric}  # fmt: skip
+    values["kind"] = re.sub(r"\d.*", "", str(entry.load.get("test") or ""))
+    params = chart.spec["params"]
+    bound = {p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p}
+    height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
+    return msgspec.structs.replace(chart, spec={**chart.spec, "params": choose(params, bound), "height": height})
 
 
 @cache
@@ -91,6 +145,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters["json"] = embedded
+    environment.filters["full"] = lambda value: f"{value:.15g}"
     environment.tests["link"] = lambda words: re.match(r"https?://[^\s<>\"']+\Z", words) is not None
     return environment.get_template("page.html")
 

@@ -47,6 +47,16 @@
     setTimeout(() => { delete button.dataset.busy; }, 1500);
     copyText(text).then(() => tell('copied'), () => tell('not allowed here'));
   };
+  // A number is copied with all its digits, which its title has.
+  document.addEventListener('copy', (event) => {
+    const selection = getSelection();
+    const rows = all('tbody tr').filter((row) => !row.hidden && selection.containsNode(row, true));
+    if (!rows.length || !selection.toString().trim()) return;
+    const taken = rows.map((row) => [...row.cells].filter((cell) => selection.containsNode(cell, true) && seen(cell)));
+    if (!taken.flat().some((cell) => cell.title)) return;
+    event.clipboardData.setData('text/plain', taken.map((cells) => cells.map(fullText).join('\t')).join('\n'));
+    event.preventDefault();
+  });
   for (const button of all('.command .copy')) {
     button.addEventListener('click', () => copyBy(button, one('code', button.parentElement).textContent));
   }
@@ -54,14 +64,16 @@
   // ---- tables ----
 
   const hidden = new Set(); // numbers of series, as text
+  const seen = (cell) => getComputedStyle(cell).display !== 'none';
+  const fullText = (cell) => cell.title || shownText(cell);
   const shownText = (cell) => {
     const interval = one('i', cell);
     if (!interval) return cell.textContent.trim().replace(/\s+/g, ' ');
     return `${cell.textContent.slice(0, -interval.textContent.length).trim()} ${interval.textContent}`;
   };
-  // What is read off a cell is what it shows: '≈1234', '$1,200', '–'.
+  // A cell's number: its full value, else what it shows: '≈1234', '$1,200', '–'.
   const figure = (cell) => {
-    if (cell.dataset.rank) return Number(cell.dataset.rank);
+    if (cell.dataset.rank || cell.title) return Number(cell.dataset.rank || cell.title);
     const text = cell.firstChild ? cell.firstChild.textContent : '';
     const found = text.replace(/,(?=\d{3})/g, '').match(/^[\s≈~$€£<>]*([-+−]?\d*\.?\d+(?:e[-+]?\d+)?)/i);
     return found ? Number(found[1].replace('−', '-')) : NaN;
@@ -77,6 +89,7 @@
       this.rows = all('tr', this.body);
       this.heads = all('thead th', box);
       this.titles = this.heads.map((th) => one('button', th).textContent.toLowerCase().split(/[\s(),/]+/).filter(Boolean));
+      this.columns = () => this.heads.map((th, i) => i).filter((i) => seen(this.heads[i]));
       this.input = one('input', box);
       this.output = one('output', box);
       this.levels = all('[data-level]', one('.levels', box) || document.createElement('div'));
@@ -147,13 +160,13 @@
         const named = before.trim().split(/[\s,]+/);
         let from = 0;
         while (from < named.length && this.column(named.slice(from).join(' ')) < 0) from += 1;
-        if (from === named.length) throw new Error(`no column “${before.trim()}”`);
+        if (from === named.length) throw new Error(`no column named “${before.trim()}”`);
         words(named.slice(0, from).join(' '));
         const column = this.column(named.slice(from).join(' '));
         const text = value.replace(/^"|"$|,$/g, '').toLowerCase();
         const number = Number(text);
         if (operator === ':' || (operator === '=' && Number.isNaN(number))) tests.push((row) => shownText(row.cells[column]).toLowerCase().includes(text));
-        else if (Number.isNaN(number)) throw new Error(`“${value}” is no number`);
+        else if (Number.isNaN(number)) throw new Error(`“${value}” is not a number`);
         else tests.push((row) => OPERATORS[operator](figure(row.cells[column]), number));
       }
       words(query.slice(at));
@@ -175,27 +188,27 @@
       this.output.textContent = wrong || count < this.rows.length ? `${wrong}shows ${count} of ${this.rows.length}` : `${count} row${count === 1 ? '' : 's'}`;
     }
 
-    // What is shown, as it is shown.
-    cells() {
-      const titles = this.heads.map((th) => one('button', th).textContent.trim().replace(/\s+/g, ' '));
+    // What is shown; `text`: of a cell.
+    cells(text) {
+      const columns = this.columns();
+      const titles = columns.map((i) => one('button', this.heads[i]).textContent.trim().replace(/\s+/g, ' '));
       const rows = all('tr', this.body).filter((row) => !row.hidden);
-      return [titles, ...rows.map((row) => [...row.cells].map(shownText))];
+      return [titles, ...rows.map((row) => columns.map((i) => text(row.cells[i])))];
     }
 
     markdown() {
       const plain = (text) => text.replace(/[\\`*[\]|]/g, '\\$&').replace(/&/g, '&amp;').replace(/</g, '&lt;');
-      const [titles, ...rows] = this.cells();
-      const rule = this.heads.map((th) => (th.classList.contains('n') ? '---:' : '---'));
+      const [titles, ...rows] = this.cells(shownText);
+      const rule = this.columns().map((i) => (this.heads[i].classList.contains('n') ? '---:' : '---'));
       return [titles.map(plain), rule, ...rows.map((r) => r.map(plain))].map((r) => `| ${r.join(' | ')} |\n`).join('');
     }
 
-    // A spreadsheet would reckon what begins with one of these.
+    // Full values. A spreadsheet would calculate what begins with one of these.
     csv() {
-      const guarded = (text) => (/^[=+\-@]/.test(text) && !/^[-+]?[\d.]+$/.test(text) ? `'${text}` : text);
+      const guarded = (text) => (/^[=+\-@]/.test(text) && !/^[-+]?[\d.e+-]+$/.test(text) ? `'${text}` : text);
       const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
-      // Numbers alone: what is after a figure, and a dash for what isn't told, would make it text.
-      const bare = (text) => (text === '–' ? '' : text.replace(/^([-\d.]+) (?:±|[\d.]+…).*$/, '$1'));
-      return this.cells().map((r) => `${r.map((t) => quoted(guarded(bare(t)))).join(',')}\n`).join('');
+      const full = (cell) => (shownText(cell) === '–' ? '' : fullText(cell));
+      return this.cells(full).map((r) => `${r.map((t) => quoted(guarded(t))).join(',')}\n`).join('');
     }
   }
   const grids = all('.grid').map((box) => new Grid(box));
@@ -209,12 +222,21 @@
   const give = (view, name, value) => {
     try { view.signal(name, value); } catch { /* this chart has no such switch */ }
   };
+  // p50, mean or p99, where a chart has that.
+  const statistic = one('#statistic');
+  const choose = (chart) => {
+    if (!statistic || !chart.binds) return;
+    for (const { name, bind } of chart.binds) {
+      const value = name === 'statistic' ? statistic.value : String(chart.view.signal(name)).replace(/^(p50|mean|p99)_/, `${statistic.value}_`);
+      if (bind.options.includes(value)) give(chart.view, name, value);
+    }
+  };
   const adjust = (chart, everything = false) => {
     const mode = per ? per.value : 'measured';
     const has = mode === 'measured' || chart.per.includes(mode);
     const note = one('.note', chart.box);
     note.hidden = has || !chart.per[0];
-    note.textContent = note.hidden ? '' : 'As measured: for what is chosen above, this chart has no figures.';
+    note.textContent = note.hidden ? '' : 'As measured: this chart has no figures for the chosen throughput.';
     if (!chart.view) return;
     give(chart.view, 'hidden', everything ? [] : [...hidden].map((s) => names[Number(s)]));
     give(chart.view, 'per', has ? mode : 'measured');
@@ -227,7 +249,9 @@
         actions: { export: true, source: false, compiled: false, editor: false },
       });
       chart.view = result.view;
+      chart.binds = (spec.params || []).filter((p) => ['statistic', 'latency', 'figure'].includes(p.name) && p.bind);
       adjust(chart);
+      choose(chart);
       await chart.view.runAsync();
       chart.view.addEventListener('click', (event, item) => {
         const datum = item && item.datum;
@@ -255,10 +279,12 @@
     const ended = () => { if (turn === redrawn) delete root.dataset.drawing; };
     Promise.allSettled(charts.filter((chart) => chart.view).map((chart) => chart.view.runAsync())).then(ended);
   };
+  // A folded chart of an older browser has no width yet: it is drawn when it is opened.
   const drawInTurn = (left) => {
-    if (!left.length) return;
+    const next = left.find((chart) => chart.begun === null && chart.plot.clientWidth);
+    if (!next) return;
     const later = window.requestIdleCallback || ((f) => setTimeout(f, 50));
-    later(() => draw(left[0]).then(() => drawInTurn(left.slice(1))));
+    later(() => draw(next).then(() => drawInTurn(left)));
   };
   const begin = () => {
     const near = new IntersectionObserver((seen) => {
@@ -278,8 +304,11 @@
     drawInTurn(charts);
   };
   if (charts.length) addEventListener('load', begin);
-  // On paper everything is shown.
+  // On paper everything is shown, and open.
+  let folded = [];
   const everything = (on) => {
+    if (on) folded = all('details:not([open])');
+    for (const details of folded) details.open = on;
     for (const chart of charts) {
       draw(chart);
       if (chart.view) { adjust(chart, on); chart.view.run(); }
@@ -287,6 +316,13 @@
   };
   addEventListener('beforeprint', () => everything(true));
   addEventListener('afterprint', () => everything(false));
+  document.addEventListener('toggle', () => drawInTurn(charts), true);
+  const unfold = one('#unfold');
+  unfold.addEventListener('click', () => {
+    const open = unfold.textContent === 'open all';
+    for (const details of all('.section')) details.open = open;
+    unfold.textContent = open ? 'close all' : 'open all';
+  });
 
   // ---- series and normalisation ----
 
@@ -309,11 +345,22 @@
   }
   showAll.addEventListener('click', () => { hidden.clear(); settle(); });
 
+  if (statistic) {
+    root.dataset.statistic = statistic.value;
+    statistic.addEventListener('change', () => {
+      root.dataset.statistic = statistic.value;
+      for (const chart of charts) if (chart.view) choose(chart);
+      redraw();
+    });
+  }
   const normalise = () => {
     const mode = per.value;
     for (const cell of all('td[data-accelerator], td[data-machine], td[data-dollar]')) {
-      cell.dataset.measured ??= cell.firstChild.textContent;
-      cell.firstChild.textContent = cell.dataset[mode] ?? '–';
+      cell.dataset.measured ??= `${cell.firstChild.textContent} ${cell.title}`;
+      const [text, full] = (cell.dataset[mode] ?? '–').split(' ');
+      cell.firstChild.textContent = text;
+      if (full) cell.title = full;
+      else cell.removeAttribute('title');
       const interval = one('i', cell);
       if (interval) interval.hidden = mode !== 'measured';
     }
@@ -326,26 +373,23 @@
 
   // ---- a trial's facts ----
 
+  const unfoldTo = (box) => { for (; box; box = box.parentElement) if (box.tagName === 'DETAILS') box.open = true; };
   const reveal = (id) => {
     const facts = document.getElementById(id);
     if (!facts) return;
-    for (let box = facts; box; box = box.parentElement) if (box.tagName === 'DETAILS') box.open = true;
+    unfoldTo(facts);
     for (const other of all('.shown')) other.classList.remove('shown');
-    facts.classList.add('shown');
+    if (facts.classList.contains('trial')) facts.classList.add('shown');
     if (location.hash !== `#${id}`) history.pushState(null, '', `#${id}`);
     facts.scrollIntoView({ block: 'start' });
     const summary = one('summary', facts);
     if (summary) summary.focus({ preventScroll: true });
   };
-  const follow = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.classList.contains('trial')) reveal(target.id);
-  };
+  const follow = () => { if (location.hash) reveal(decodeURIComponent(location.hash.slice(1))); };
   addEventListener('hashchange', follow);
   follow();
   document.addEventListener('click', (event) => {
     const link = event.target.closest && event.target.closest('a[href^="#"]');
-    const target = link && document.getElementById(link.getAttribute('href').slice(1));
-    if (target && target.classList.contains('trial')) { event.preventDefault(); reveal(target.id); }
+    if (link) { event.preventDefault(); reveal(link.getAttribute('href').slice(1)); }
   });
 })();

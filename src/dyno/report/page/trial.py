@@ -5,9 +5,9 @@ import msgspec
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.metric import STEMS
-from dyno.report.table import count, currency, interval, money, printed, scalar, significant
+from dyno.numbers import count, currency, human_bytes, money, number, percent, setting
+from dyno.report.table import figure_interval, figure_text
 from dyno.report.tables import figure_unit, figure_words, verdict_words
-from dyno.units import human_bytes
 
 _STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
 _BY = {
@@ -20,6 +20,7 @@ _BY = {
 class ShownFigure(msgspec.Struct, frozen=True):
     text: str
     interval: str = ""
+    full: str = ""  # all digits
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -65,11 +66,11 @@ def _gathered(findings: list[Finding]) -> list[Finding]:
 
 def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigure]]]]:
     held: dict[str, dict[str, ShownFigure]] = {}
-    for name, number in entry.figures.items():
+    for name, figure in entry.figures.items():
         stat, _, stem = name.removesuffix("_ms").rpartition("_")
         if name.endswith("_ms") and stem in STEMS:
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
-                printed(number), interval(number)
+                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
             )
     known = {stat for row in held.values() for stat in row}
     stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
@@ -85,13 +86,13 @@ def _load(entry: Entry) -> list[tuple[str, str]]:
     counts = [("completed", entry.completed), ("failed", entry.failed)]
     lines = [("load", entry.load.words)] if entry.load else []
     lines += [(name, count(value)) for name, value in counts if value is not None]
-    return [*lines, ("repeats", str(entry.repeats))] if entry.repeats > 1 else lines
+    return [*lines, ("repeats", count(entry.repeats))] if entry.repeats > 1 else lines
 
 
 def _speeds(entry: Entry) -> list[tuple[str, str]]:
     """All figures that are no latency; the counts are told already."""
     return [
-        (figure_words(name), f"{printed(n)}{figure_unit(name)} {interval(n)}".rstrip())
+        (figure_words(name), f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip())
         for name, n in entry.figures.items()
         if name not in ("completed", "failed") and not name.endswith("_ms")
     ]
@@ -108,11 +109,11 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in sizes if n is not None)
         lines.append((f"memory of {entry.memory.basis}", words))
     if entry.power_w is not None:
-        lines.append(("power", f"{significant(entry.power_w)} W"))
+        lines.append(("power", f"{number(entry.power_w)} W"))
     if entry.joules_per_token is not None:
-        lines.append(("energy", f"{significant(entry.joules_per_token)} J/token"))
+        lines.append(("energy", f"{number(entry.joules_per_token)} J/token"))
     for p in entry.positions:
-        words = f"{p.bandwidth_share:.0%} of the bandwidth, {p.arithmetic_share:.0%} of the arithmetic"
+        words = f"{percent(p.bandwidth_share)} of the bandwidth, {percent(p.arithmetic_share)} of the arithmetic"
         lines.append((f"roofline, {p.what}", words + (f" ({entry.precision})" if entry.precision else "")))
     return lines
 
@@ -133,4 +134,4 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
 
 def _settings(entry: Entry) -> list[tuple[str, str]]:
     lines = [("measured by", entry.tool)] if entry.tool else []
-    return [*lines, *((name, scalar(value)) for name, value in entry.settings.items())]
+    return [*lines, *((name, setting(value)) for name, value in entry.settings.items())]

@@ -1,0 +1,152 @@
+"""The parser of every command: loads its flags when it needs them, shows defaults, explains mistakes in a line."""
+
+import argparse
+import importlib
+import math
+import re
+import textwrap
+from collections.abc import Generator, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from dyno import secrets
+from dyno.errors import UsageError
+
+_PLAIN = (  # argparse's messages, and the same in plain words
+    (r"invalid int value: (.*)", r"\1 is not a whole number."),
+    (r"invalid float value: (.*)", r"\1 is not a number."),
+    (r"expected one argument", "a value is missing."),
+    (r"expected at least one argument", "a value is missing."),
+    (r"ignored explicit argument (.*)", r"takes no value, but \1 was given."),
+    (r"not allowed with argument (.*)", r"can't be combined with \1. Give one of them."),
+)
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps sentences, leaves examples as they are, and adds each flag's default."""
+
+    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
+        """Name the arguments only: the flags follow below."""
+        text = super()._format_usage(usage, [a for a in actions if not a.option_strings], [], prefix)
+        has_flags = usage is None and any(a.option_strings and a.dest != "help" for a in actions)
+        return text.replace(self._prog, f"{self._prog} [flags]", 1) if has_flags else text
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else textwrap.fill(text, width)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        return text.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else text
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action, None, None]:
+        """List commands without the line that would name them as one argument, and not further in than flags."""
+        yield from action._get_subactions() if isinstance(action, argparse._SubParsersAction) else ()
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        default = default_text(action)
+        return (action.help or "") + (f" (default: {default})".replace("%", "%%") if default else "")
+
+
+def default_text(action: argparse.Action) -> str:
+    """The default of a flag as a user would type it; '' where there is none, or the help has it."""
+    value, text = action.default, action.help or ""
+    if value is None or isinstance(value, bool) or value in (argparse.SUPPRESS, []) or not action.option_strings:
+        return ""
+    if "default: " in text:
+        return ""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, float):
+        return "inf" if math.isinf(value) else f"{value:g}"
+    return str(value)
+
+
+class Parser(argparse.ArgumentParser):
+    """Gets its flags when it parses: a list of the commands needs none."""
+
+    where = ""  # 'module.function' in dyno.cli that adds the flags
+    group = False  # it has commands, and does nothing by itself
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        super().__init__(*args, **{"formatter_class": HelpFormatter, **rest})
+
+    def fill(self) -> None:
+        module, _, function = self.where.partition(".")
+        self.where = ""
+        if module:
+            getattr(importlib.import_module(f"dyno.cli.{module}"), function)(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.fill()
+        self.set_defaults(parser=self)  # the innermost stays
+        return super().parse_known_args(args, namespace)
+
+    def add_subparsers(self, *, required: bool = False, **rest: Any) -> Any:
+        """`required`: without a command, its help is printed."""
+        if required:
+            self.group = True
+            self.set_defaults(command=self._print_help)
+        return super().add_subparsers(**rest)
+
+    def _print_help(self, options: argparse.Namespace) -> int:
+        self.print_help()
+        return 0
+
+    def commands(self) -> dict[str, "Parser"]:
+        """Its commands by name."""
+        self.fill()
+        inner = (a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
+        return {name: p for choices in inner for name, p in choices.items()}
+
+    def walk(self) -> Iterator["Parser"]:
+        """Yield itself and all commands within."""
+        self.fill()
+        yield self
+        for inner in self.commands().values():
+            yield from inner.walk()
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that its help lists."""
+        return [f for a in self._actions if a.help != argparse.SUPPRESS for f in a.option_strings]
+
+    # ---- mistakes ----
+
+    def error(self, message: str) -> Any:
+        if match := re.fullmatch(r"argument (\S+): (.*)", message, re.S):
+            raise UsageError(self._explain(match[1].replace("/", ", "), match[2]))
+        if match := re.fullmatch(r"ambiguous option: (\S+) could match (.*)", message):
+            raise UsageError(f"{match[1]} is short for several flags: {match[2]}.")
+        if match := re.fullmatch(r"the following arguments are required: (.*)", message):
+            raise UsageError(f"`{self.prog}` needs {match[1]}. {self._see_help()}")
+        raise UsageError(f"{message}. {self._see_help()}")
+
+    def _explain(self, name: str, message: str) -> str:
+        if match := re.match(r"invalid choice: '(.*?)'(?:, maybe.*)? \(choose from (.*)\)", message, re.S):
+            word, known = match[1], [choice.strip("'") for choice in match[2].split(", ")]
+            near = get_close_matches(word, known, n=1)
+            if not name.startswith("-"):
+                hint = f"Did you mean `{self.prog} {near[0]}`?" if near else f"Choose from {', '.join(known)}."
+                return f"`{self.prog}` has no command {word!r}. {hint}"
+            hint = f"Did you mean {near[0]}? It" if near else "It"
+            return f"{name}: there is no {word!r}. {hint} takes {', '.join(known)}."
+        for pattern, plain in _PLAIN:
+            if match := re.fullmatch(pattern, message, re.S):
+                return f"{name}: {match.expand(plain)}"
+        return f"{name}: {message.rstrip('.')}."
+
+    def unrecognized(self, words: list[str], top: "Parser") -> str:
+        """Explain words that no flag or argument of this command takes."""
+        wrong = next((word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1), None)
+        if wrong is None:
+            return f"`{self.prog}` doesn't take {' '.join(secrets.without((), words))}. {self._see_help()}"
+        if near := [f for f in get_close_matches(wrong, self.flags, n=1, cutoff=0.75) if f != wrong]:
+            return f"`{self.prog}` has no flag {wrong}. Did you mean {near[0]}?"
+        owners = [f"`{p.prog}`" for p in top.walk() if wrong in p.flags]
+        if owners:
+            more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
+            return f"{wrong} is a flag of {', '.join(owners[:3])}{more}, not of `{self.prog}`."
+        return f"`{self.prog}` has no flag {wrong}. {self._see_help()}"
+
+    def _see_help(self) -> str:
+        return f"See `{self.prog} --help`."

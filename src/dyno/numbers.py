@@ -1,0 +1,139 @@
+"""Numbers as people read them, in one way everywhere: the rule is in METHOD.md, "Numbers".
+
+A script gets the full value: JSON, CSV and SQL never come through here. Neither do formats copied from other tools.
+"""
+
+import math
+
+UNKNOWN = "–"
+
+
+def number(value: float | None, half: float = 0.0, digits: int = 4) -> str:
+    """Return a measured value with four significant digits: 1,580; 12.68; 0.04231. Digits before the point all stay.
+
+    `half`: half a unit of the last digit that its source printed. No digit is added to those.
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    after = _decimals(value, digits)
+    if half > 0:
+        after = min(after, decimals(half))
+    return f"{value:.{digits - 1}g}" if after > 8 else f"{value:,.{after}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Digits after the point, so that `digits` are significant. 9.9996 rounds to 10.00 and has two, not three."""
+    if value == 0:
+        return 0
+    return max(0, digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]))
+
+
+def decimals(half: float) -> int:
+    """Half a unit of the last digit → digits after the point: 0.005 → 2."""
+    return max(0, round(-math.log10(2 * half)))
+
+
+def count(value: float | None) -> str:
+    """Return a count or a setting as it is: 900; 2,000; 0.5; inf."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return f"{value}"
+    if value == round(value):
+        return f"{value:,.0f}"
+    text = f"{value:,.6g}"
+    return number(value) if "e" in text else text
+
+
+def many(value: float, what: str) -> str:
+    """1 result, 2,000 results."""
+    return f"{count(value)} {what}{'' if value == 1 else 's'}"
+
+
+def percent(share: float | None, signed: bool = False) -> str:
+    """0.254 → '25.4 %'. One decimal; below 1 % two significant digits, from 100 % on none. A whole one has none."""
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    value = 100 * share
+    after = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else min(_decimals(value, 2), 4)
+    text = _trimmed(f"{value:{'+' if signed else ''},.{after}f}")
+    return "0 %" if float(text.replace(",", "")) == 0 else f"{text} %"
+
+
+def change(share: float | None) -> str:
+    """0.254 → '+25.4 %'."""
+    return percent(share, signed=True)
+
+
+def change_interval(low: float | None, high: float | None) -> str:
+    """Return '+11.8 to +12.9 %'."""
+    return UNKNOWN if low is None or high is None else f"{change(low).removesuffix(' %')} to {change(high)}"
+
+
+def duration(seconds: float | None) -> str:
+    return f"{number(seconds)} s"
+
+
+def human_bytes(n_bytes: float | None) -> str:
+    """1536 → '1.5 KiB'."""
+    if n_bytes is None:
+        return UNKNOWN
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(n_bytes) >= 1024 and len(units) > 1:
+        n_bytes /= 1024
+        units.pop(0)
+    return f"{_trimmed(number(n_bytes))} {units[0]}"
+
+
+def money(value: float | None) -> str:
+    """Return an amount without its currency: 1,234.50; below 1 with three significant digits."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else _cents(number(value, digits=3))
+
+
+def price(value: float) -> str:
+    """Return an amount that was given, not calculated: 2.495, not 2.50."""
+    return _cents(f"{value:,.4f}")
+
+
+def currency(name: str) -> str:
+    return {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "CNY": "CN¥"}.get(name.upper(), name)
+
+
+def plus_minus(half_width: float, value: float) -> str:
+    """Return '± 0.40': two significant digits, but no more decimals than the value is shown with."""
+    text = number(half_width, digits=2)
+    shorter = f"{half_width:,.{_decimals(value, 4)}f}" if math.isfinite(value) else text
+    return f"± {shorter if len(shorter) < len(text) and float(shorter.replace(',', '')) else text}"
+
+
+def deviating(mean: float, deviation: float | None) -> str:
+    """Return '12.68 ± 0.40', or the mean alone where no deviation is known."""
+    return number(mean) if deviation is None else f"{number(mean)} {plus_minus(deviation, mean)}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """Return '± 0.40', or '(12.1 to 13.9)' where the sides differ by more than a fifth."""
+    below, above = value - low, high - value
+    if not (math.isfinite(below) and math.isfinite(above)):
+        return ""
+    if min(below, above) < 0 or abs(above - below) > 0.2 * max(below, above):
+        return f"({number(low, digits=3)} to {number(high, digits=3)})"
+    return plus_minus((above + below) / 2, value)
+
+
+def setting(value: str | int | float | bool) -> str:
+    """Return the value of any setting. A port or a seed is a name, not an amount: it has no separators."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return count(value) if isinstance(value, float) else str(value)
+
+
+def _cents(text: str) -> str:
+    whole, _, rest = text.rstrip("0").partition(".")
+    return f"{whole}.{rest:0<2}"
+
+
+def _trimmed(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,48 @@
+"""The listings of README.md and docs/: commands, programs, queries and files.
+
+A comment before a listing says how it is run:
+
+    <!-- not run: REASON -->      it is not
+    <!-- server -->               until the page is done, in the background
+    <!-- exit 3 -->               it ends with this exit code
+    <!-- slow -->                 only by `make test-engines`
+    <!-- needs MODULE -->         only where Python has this module
+
+A listing with a title is a file. The others are run in the order of the page.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from reference import ROOT
+
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = {"sh", "python", "sql"}
+_LISTING = re.compile(
+    r"(?:^<!-- (?P<how>.*?) -->\n\n?)?^```(?P<language>\w*)(?P<info>.*)\n(?P<text>(?:(?!^```).*\n)*?)^```$",
+    re.MULTILINE,
+)
+
+
+class Listing(NamedTuple):
+    line: int
+    how: str
+    language: str
+    title: str
+    text: str
+
+
+def listings(path: Path) -> Iterator[Listing]:
+    page = path.read_text()
+    for match in _LISTING.finditer(page):
+        title = re.search(r'title="(.+?)"', match["info"])
+        yield Listing(
+            page.count("\n", 0, match.start("text")), match["how"] or "", match["language"], title[1] if title else "",
+            match["text"],
+        )  # fmt: skip
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))

@@ -1,0 +1,233 @@
+"""The parts of the documentation that are made from the code: pages of docs/reference/, and parts of other pages.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs-reference` writes all of them anew.
+"""
+
+import argparse
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from dyno.cli.main import Parser, parser
+from dyno.facts.engine import ContainerSpec, EngineSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
+from dyno.facts.offline import OfflineSpec
+from dyno.facts.price import Price
+from dyno.facts.setting import ALIASES
+from dyno.facts.study import RigWanted, StopRule, Study
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.option import declared, fields
+from dyno.store.sql import TABLES, RunTables
+from dyno.study.cells import CELLS, hints
+from dyno.transport import Transport
+
+ROOT = Path(__file__).parent.parent
+PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = ("METHOD.md", "docs/*.md", "docs/reference/*.md")
+
+
+def pages() -> list[Path]:
+    """The pages that have such parts."""
+    matching = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+    return [path for path in matching if PART.search(path.read_text())]
+
+
+def renewed(text: str) -> str:
+    """The page with its generated parts as the code has them now."""
+    return PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", text)
+
+
+def _part(name: str) -> str:
+    kind, _, what = name.partition(" ")
+    return PARTS[kind](what) if what else PARTS[kind]()
+
+
+# ---- Markdown ----
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def prose(text: str | None) -> str:
+    """A help text: characters that Markdown would take for its own are escaped."""
+    return re.sub(r"([*_<>\[\]])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", " ".join((text or "").split()))
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if str(text) else ""
+
+
+# ---- commands ----
+
+
+def commands() -> str:
+    return "\n\n".join(_command(p, about) for p, about in _parsers(parser(), ""))
+
+
+def _parsers(p: Parser, about: str) -> Iterator[tuple[Parser, str]]:
+    """All commands in their order, with the sentence that the list of commands has."""
+    p.fill()
+    yield p, about
+    for action in p._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            help_of = {a.dest: a.help or "" for a in action._choices_actions}
+            seen = []
+            for name, inner in action.choices.items():
+                if inner not in seen:  # an alias is the same parser again
+                    seen.append(inner)
+                    yield from _parsers(inner, help_of.get(name, ""))
+
+
+def _command(p: Parser, about: str) -> str:
+    sentence = prose(about or p.description)
+    parts = [f"## {p.prog}", sentence[:1].upper() + sentence[1:].rstrip(".") + "." if sentence else ""]
+    for group in p._action_groups:
+        shown = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest != "help"]
+        if not shown:
+            continue
+        if isinstance(shown[0], argparse._SubParsersAction):
+            rows = [[code(f"{p.prog} {a.dest}"), prose(a.help)] for a in shown[0]._choices_actions]
+        else:
+            rows = [[_flag(a), prose(_help(p, a))] for a in shown]
+        title = (group.title or "").capitalize()
+        plain = title in ("Options", "Positional arguments", "Commands", "Verbs")
+        parts += [] if plain else [f"**{title}**"]
+        parts.append(table(["", ""], rows))
+    return "\n\n".join(filter(None, parts))
+
+
+def _flag(action: argparse.Action) -> str:
+    value = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+    value = value if isinstance(value, str) else " ".join(value)
+    if action.choices is not None:
+        value = "|".join(map(str, action.choices))
+    if not action.option_strings:
+        return code(value)
+    *names, last = action.option_strings
+    takes = action.nargs != 0 and not isinstance(action, argparse.BooleanOptionalAction)
+    more = {"+": " …", "*": " …"}.get(str(action.nargs), "") if takes else ""
+    return ", ".join(map(code, [*names, f"{last} {value}{more}" if takes and value else last]))
+
+
+def _help(p: Parser, action: argparse.Action) -> str:
+    text = p._get_formatter()._expand_help(action) if action.help else ""
+    plain = isinstance(action.default, str | int | float) and not isinstance(action.default, bool)
+    if action.option_strings and plain and action.default not in ("", 0, argparse.SUPPRESS) and "default" not in text:
+        text += f" (default: {action.default})"
+    return text.strip()
+
+
+# ---- keys of study files ----
+
+_STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
+    "engine": (EngineSpec, Transport),
+    "workload": (WorkloadSpec,),
+    "load": (LoadSpec, OfflineSpec, WorkloadSpec),
+    "trial": (TrialSpec,),
+}
+_TOP = (Study, "trials", "stop", "rigs")
+_OWN = {"rig": (RigWanted, "price"), "price": (Price,), "stop": (StopRule,), "container": (ContainerSpec,)}
+
+
+def study_keys(section: str) -> str:
+    if section in CELLS:
+        keys: Mapping[str, Any] = CELLS[section]
+        structs = _STRUCTS[section]
+    else:
+        struct, *but = _TOP if section == "top" else _OWN[section]
+        keys, structs = hints(struct, *but), (struct,)
+    rows = []
+    for key, hint in keys.items():
+        kind, option = declared(hint)
+        field = next((fields(s)[key] for s in structs if key in fields(s)), None)
+        help_text = option.help or (field.option.help if field else None) or ""
+        flag = option.flags.split()[0] if option.flags else ""
+        default = "" if field is None else _default(field.default)
+        rows.append([code(key), _type(kind), default, prose(help_text), code(flag)])
+    return table(["key", "takes", "default", "meaning", "flag"], rows)
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ([], {}, ""):
+        return ""
+    return code(str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value)
+
+
+def _type(hint: Any) -> str:
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is Literal:
+        return ", ".join(code(word) for word in get_args(hint))
+    if get_origin(hint) is list:
+        return f"list of {_type(get_args(hint)[0])}"
+    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "table")
+
+
+# ---- metrics and settings ----
+
+_STATISTICS = "mean, median, std, min, max, pNN"
+
+
+def metrics() -> str:
+    rows = [
+        [code(m.name), prose(m.explained), m.unit if m.unit != m.words else "", m.better or ""]
+        for m in METRICS.values()
+    ]
+    rows += [[code(f"…_{name}_ms"), prose(s.about or s.words), "ms", "lower"] for name, s in STEMS.items()]
+    return table(["metric", "meaning", "unit", "better"], rows)
+
+
+def definitions() -> str:
+    tools = dict.fromkeys(key.partition(".")[0] for key in DEFINITIONS)
+    rows = [
+        [tool, stem.upper() if stem in STEMS else stem, prose(words)]
+        for tool in tools
+        for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
+        if name == tool
+    ]
+    return table(["tool", "figure", "definition"], rows)
+
+
+def settings() -> str:
+    rows = []
+    for alias in ALIASES:
+        titles = [t for t in f"{alias.both}, {alias.titles}, {alias.labels}".split(", ") if t]
+        flags = [f"--{t.replace(' ', '-')}" for t in f"{alias.both}, {alias.flags}".split(", ") if t]
+        rows.append([code(alias.name), ", ".join(dict.fromkeys(titles)), ", ".join(map(code, flags))])
+    return table(["setting", "column titles", "flags"], rows)
+
+
+def sql_columns() -> str:
+    """The columns that every installation has: those of no run."""
+    parts = []
+    columns = list(RunTables(ROOT / "tests" / "fixtures" / "no-runs").columns())
+    for name, about in TABLES.items():
+        rows = [[code(column), kind.lower(), prose(meaning)] for t, column, kind, meaning in columns if t == name]
+        parts += [f"### {name}", prose(about[:1].upper() + about[1:]) + ".", table(["column", "type", "meaning"], rows)]
+    return "\n\n".join(parts)
+
+
+def file(path: str) -> str:
+    """A file of the project, as a listing."""
+    language = {"yml": "yaml", "sh": "sh", "toml": "toml"}[path.rpartition(".")[2]]
+    return f'```{language} title="{Path(path).name}"\n{(ROOT / path).read_text().rstrip()}\n```'
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "commands": commands,
+    "study-keys": study_keys,
+    "metrics": metrics,
+    "definitions": definitions,
+    "settings": settings,
+    "sql": sql_columns,
+    "file": file,
+}

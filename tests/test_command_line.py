@@ -1,0 +1,110 @@
+"""The command line's own rules: help, mistakes in words and flags, completion, exit codes."""
+
+import argparse
+from argparse import Namespace
+
+import pytest
+
+from dyno.cli import exit_codes
+from dyno.cli.main import main, parse, parser
+from dyno.facts.finding import Verdict
+
+# ---- exit codes ----
+
+
+def test_flags_change_the_exit_code_of_a_void_or_doubtful_result(capsys: pytest.CaptureFixture[str]) -> None:
+    def code(*verdicts: Verdict, fail_on: str | None = None, allow_void: bool = False) -> int:
+        return exit_codes.from_verdicts(verdicts, Namespace(fail_on=fail_on, allow_void=allow_void), "trial")
+
+    assert code("sound") == code("sound", "doubtful") == 0
+    assert code("void", allow_void=True) == 0
+    assert capsys.readouterr().err == ""
+    assert code("sound", "void", "void") == 3
+    assert capsys.readouterr().err == "dyno: 2 of 3 trials are void: exit code 3. --allow-void exits with 0.\n"
+    assert code("sound", "doubtful", fail_on="doubtful") == 3
+    assert capsys.readouterr().err.startswith("dyno: 1 of 2 trials is doubtful: exit code 3")
+    assert code("void", "doubtful", fail_on="doubtful", allow_void=True) == 3
+
+
+# ---- help ----
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["--help"]])
+def test_without_a_command_the_help_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert "start here:\n  demo" in out and "  compare           test whether two results really differ" in out
+
+
+@pytest.mark.parametrize("words", ["bench", "engines", "engines start", "help bench serve", "help bench"])
+def test_help_is_found_by_any_way_in(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 0
+    shown = capsys.readouterr()
+    assert not shown.err
+    assert run([*words.removeprefix("help ").split(), "--help"]) == 0
+    assert capsys.readouterr().out == shown.out
+
+
+def run(words: list[str]) -> int:
+    try:
+        return main(words)
+    except SystemExit as e:  # argparse's --help
+        return int(e.code or 0)
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("bench serve --num-promts 3", "`dyno bench serve` has no flag --num-promts. Did you mean --num-prompts?"),
+        ("bench serve --profile", "`dyno bench serve` has no flag --profile. See `dyno bench serve --help`."),
+        ("doctor --engine vllm", "--engine is a flag of `dyno bench serve`, `dyno bench throughput`, `dyno bench "
+                                 "latency` and 1 more, not of `dyno doctor`."),
+        ("--max-concurrency 3 bench serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno`. Flags "
+                                            "follow the command."),
+        ("bench --max-concurrency 3 serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno bench`. "
+                                            "Flags follow the command."),
+        ("bench srve", "`dyno bench` has no command 'srve'. Did you mean `dyno bench serve`?"),
+        ("bench serve --backend vlm", "--backend: there is no 'vlm'. Did you mean vllm? It takes openai, vllm, "
+                                      "openai-chat, tgi, llama.cpp, transformers."),
+        ("bench serve --num-prompts", "--num-prompts: a value is missing."),
+        ("bench serve --dry-run=1", "--dry-run: takes no value, but '1' was given."),
+        ("demo extra words", "`dyno demo` doesn't take extra words. See `dyno demo --help`."),
+        ("compare a", "`dyno compare` needs B. See `dyno compare --help`."),
+        ("sql --csv --json x", "--json: can't be combined with --csv. Give one of them."),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_words_or_flags_gets_a_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"dyno: {message}\n")
+
+
+def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    parse(["bench", "serve", "--trust-remote-code", "--tokenizer-mode", "auto", "--no-stream", "--trust-remote-code"])
+    line = "dyno: --trust-remote-code, --tokenizer-mode, --no-stream have no effect (accepted for compatibility).\n"
+    assert capsys.readouterr().err == line
+
+
+# ---- every option has a help text and its default ----
+
+WITHOUT = {"--label"}  # nothing happens unless they are given
+ACTIONS = [(p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS]
+
+
+def test_every_option_has_a_help_text() -> None:
+    assert [f"{p.prog}: {_name(a)}" for p, a in ACTIONS if not a.help or a.help.startswith("default")] == []
+
+
+def test_every_option_that_takes_a_value_shows_its_default() -> None:
+    flags = [
+        (p, a) for p, a in ACTIONS if a.option_strings and a.nargs != 0 and a.default not in ([], argparse.SUPPRESS)
+    ]
+    shown = {(p.prog, _name(a)): p._get_formatter()._get_help_string(a) for p, a in flags}
+    assert {name: text for name, text in shown.items() if "default: " not in text and name[1] not in WITHOUT} == {}
+
+
+def _name(action: argparse.Action) -> str:
+    return next(reversed(action.option_strings), str(action.metavar or action.dest))

@@ -1,0 +1,94 @@
+"""The commands, programs and queries of README.md and docs/ work as written (tests/listings.py says how).
+
+They run in one folder for each page, which has copies of studies/ and published/, like a clone.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dyno.engines.port import free_port
+from listings import DOCS, RUN, Listing, listings, name
+from reference import ROOT
+
+
+def _pages() -> Iterator[object]:
+    for path in DOCS:
+        how = [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
+        if any(h != "slow" for h in how):
+            yield pytest.param(path, False, id=name(path))
+        if "slow" in how:
+            yield pytest.param(path, True, id=f"{name(path)}, slow ones too", marks=pytest.mark.engines)
+
+
+@pytest.mark.parametrize(("path", "slow"), list(_pages()))
+def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path) -> None:
+    for folder in ("studies", "published"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    ports = {port: str(free_port()) for port in ("8000", "8001")}
+    path_variable = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path_variable, "NO_COLOR": "1", "DYNO_HOME": str(tmp_path / "home")}
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        for listing in listings(path):
+            text = re.sub(r"\b800[01]\b", lambda port: ports[port[0]], listing.text)
+            if listing.title:
+                file = tmp_path / listing.title
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+                file.chmod(0o755)
+            elif listing.language in RUN and _is_run(listing, slow):
+                command = _command(listing, text)
+                if listing.how == "server":
+                    servers.append(_server(command, tmp_path, env))
+                else:
+                    _run(command, tmp_path, env, f"{name(path)}:{listing.line}", listing.how)
+    finally:
+        for server in servers:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(20)
+
+
+def _is_run(listing: Listing, slow: bool) -> bool:
+    how, _, what = listing.how.partition(" ")
+    if how == "needs":
+        return importlib.util.find_spec(what) is not None
+    return how != "not" and (slow or how != "slow")
+
+
+def _command(listing: Listing, text: str) -> list[str]:
+    if listing.language == "python":
+        return [sys.executable, "-W", "error", "-c", text]
+    if listing.language == "sql":
+        return ["bash", "-c", 'dyno sql - <<< "$0"', text]
+    lines = [line for line in text.splitlines() if not line.startswith("make ")]
+    return ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+
+
+def _server(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a listing, and wait until it says how to stop it."""
+    log = folder / f"server-{time.monotonic_ns()}.log"
+    with log.open("wb") as out:
+        server = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True)
+    until = time.monotonic() + 60
+    while "Ctrl-C" not in log.read_text():
+        assert server.poll() is None and time.monotonic() < until, log.read_text()
+        time.sleep(0.05)
+    return server
+
+
+def _run(command: list[str], folder: Path, env: dict[str, str], where: str, how: str) -> None:
+    wanted = int(how.removeprefix("exit ")) if how.startswith("exit ") else 0
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=300, check=False)
+    assert done.returncode == wanted, (
+        f"{where}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    )
