@@ -17,6 +17,7 @@ from dyno.conduct.sources import Source, read
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
+from dyno.report import result_json
 from dyno.store.rows import read_row, row_of
 from dyno.store.run import Run
 from offlines import PERCENTILES, iterations, manifest, micro_iterations, micro_trial, outcome, trial
@@ -131,10 +132,34 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
     assert last == "Gate undecided: acceptance_rate>-1%: left out (not reported by both sides). Exit 4."
 
 
+def test_a_run_and_its_result_file_are_judged_alike(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(trials(runs, name)[0]) for name in ("quick*", "slow*")]
+    files = [str(tmp_path / f"{name}.json") for name in ("quick", "slow")]
+    for folder, file in zip(folders, files, strict=True):
+        run = Run(Path(folder))
+        result_json.save(Path(file), result_json.build(run.result(), run.manifest(), read_row(run)), append=False)
+    gates = ("output_throughput>-5%", "median_ttft_ms<50%", "median_tpot_ms<10000%", "p99_ttft_ms<900%", "failed<=0")
+
+    def judged(a: str, b: str) -> dict[str, Any]:
+        code = compare(a, b, "--json", "--gate", *gates)
+        told = json.loads(capsys.readouterr().out)
+        (pairing,) = told["pairings"]
+        words = {d["metric"]: (d["word"], d["low"]) for d in pairing["differences"]}
+        findings = sorted(f["code"] for f in pairing["findings"])
+        states = [(g["gate"], g["state"]) for g in told["gates"]]
+        return {"code": code, "words": words, "load": pairing["load"], "findings": findings, "gates": states}
+
+    as_folders = judged(folders[0], folders[1])
+    assert dict(as_folders["gates"])["failed<=0"] == "held" and as_folders["code"] == 3
+    assert judged(files[0], files[1]) == judged(folders[0], files[1]) == as_folders
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nope", "s"), "'nope' is no run folder or study"),
+        (("nope", "s"), "No run or study named 'nope'"),
         (("s", "s"), "s: A and B are the same."),
         (("s", "s:slow"), "is on both sides. Name two without a run in common"),
         (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),

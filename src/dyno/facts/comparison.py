@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import Scalar
+from dyno.facts.load import Scalar
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]

@@ -206,16 +206,18 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
         if sure := [d for d in p.differences if d.word == word]:
             # Of single runs it is known that they differ, and not yet that their settings do.
             where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
-            listed = f"all {len(sure)} figures" if len(sure) == len(p.differences) > 1 else _names(sure)
-            yield f"{where} is {_in_words(word, p)} in {listed}, {_how(sure)}."
+            which = f"all {len(sure)} figures" if len(sure) == len(p.differences) > 1 else _names(sure)
+            yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
     if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
-        listed = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
-        yield f"Perhaps: {listed}. With {figures} figures, one such result is expected by chance."
+        some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
+        yield f"Perhaps: {some}. With {figures} figures, one such result is expected by chance."
     measured = [d for d in p.differences if d.smallest is not None]
     if same := [d for d in measured if d.word == "no difference detected"]:
         yield f"No difference detected: {_names(same)}."
-    if unclear := [f"{words(d.metric)} ({_more(d)})" for d in measured if d.word == "inconclusive"]:
-        yield f"Inconclusive: {', '.join(unclear)}."
+    unclear = [d for d in measured if d.word == "inconclusive"]
+    ways = dict.fromkeys(map(_more, unclear))
+    if listed := [f"{_names([d for d in unclear if _more(d) == way])} ({way})" for way in ways]:
+        yield f"Inconclusive: {', '.join(listed)}."
     unknown = [d for d in p.differences if d.word == "confidence unknown"]
     for why in dict.fromkeys(d.why for d in unknown):
         yield f"Confidence unknown: {_names([d for d in unknown if d.why == why])}: {why}."
