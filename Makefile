@@ -65,7 +65,7 @@ docs: $(VENV)/docs/.installed
 	mkdir -p build/docs/published
 	cp -r README.md METHOD.md ARCHITECTURE.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
 	cp published/README.md build/docs/published
-	$(VENV)/docs/bin/mkdocs build --quiet --strict
+	$(VENV)/docs/bin/zensical build --strict --clean
 	@echo build/site/index.html
 
 # Tables of commands, keys, findings, metrics and settings in the documentation, made from the code anew.

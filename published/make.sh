@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the figures here again from the five reports: $DYNO_REPORTS, or ../shared/reports beside the project.
-# `dyno` is $DYNO, or the one on the path. What a file doesn't tell and its report says elsewhere (the engine behind a
-# table, the accelerators, the lengths of prompts) is given with --set, and is kept as such; the figures are the files'.
+# Makes the figures here again from the files of the five reports, in the folder $DYNO_REPORTS. `dyno` is $DYNO, or the one
+# on the path. Settings that are in the report but not in a data file (the engine behind a table, the accelerators, the
+# prompt lengths) are added with --set and marked as such; the figures are the files'.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-cd "${DYNO_REPORTS:-$here/../../shared/reports}" # files are known by the names by which they are read
+cd "${DYNO_REPORTS:?the folder of the reports}" # files are known by the names by which they are read
 dyno=${DYNO:-dyno}
 
 keep() { # FOLDER FILE [--set …]
@@ -24,7 +24,7 @@ prompts_csv() { awk -F, 'NR > 1 { printf "--set %d:input_len=%d ", NR, $3 }' "$1
 prompts_blocks() { awk -v from="$2" 'NR > from && /^Total input tokens:/ { printf "--set %d:input_len=%d ", NR, $4 }' "$1"; }
 
 # ---- Hot Aisle: Llama-3.1-70B on MI300X ----
-# The first two servers have the model's own type; the blocks in FP8 stand without commands, all of the same 220,902 tokens.
+# The first two servers have the model's own type; the blocks in FP8 have no commands, all of the same 220,902 tokens.
 keep mi300x-llama-70b-vllm mi300x-llama70b-vllm-log.md \
     --set engine=vllm --set accelerator=MI300X --set model=meta-llama/Llama-3.1-70B-Instruct --set dataset=sharegpt \
     --set 1-166:quantization=BF16 --set 1-195:accelerators=4 --set 196-225:accelerators=2 --set 226-268:accelerators=1

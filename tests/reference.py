@@ -41,7 +41,7 @@ def pages() -> list[Path]:
 
 def renewed(text: str) -> str:
     """The page with its generated parts as the code has them now."""
-    return PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", text)
+    return PART.sub(lambda part: f"{part[1]}\n{_part(part[2])}\n\n{part[3]}", text)
 
 
 def _part(name: str) -> str:
@@ -88,21 +88,20 @@ def _parsers(p: Parser, about: str) -> Iterator[tuple[Parser, str]]:
 
 
 def _command(p: Parser, about: str) -> str:
-    sentence = prose(about or p.description)
-    parts = [f"## {p.prog}", sentence[:1].upper() + sentence[1:].rstrip(".") + "." if sentence else ""]
+    sentence = prose(about or (p.description or "").partition("\n\n")[0])
+    parts = [f"## {p.prog}", sentence[:1].upper() + sentence[1:].rstrip(".") + "."]
     for group in p._action_groups:
         shown = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest != "help"]
         if not shown:
             continue
+        title = (group.title or "").capitalize()
+        parts += [] if title in ("Options", "Positional arguments", "Commands", "Verbs") else [f"**{title}**"]
         if isinstance(shown[0], argparse._SubParsersAction):
             rows = [[code(f"{p.prog} {a.dest}"), prose(a.help)] for a in shown[0]._choices_actions]
+            parts.append(table(["command", "does"], rows))
         else:
-            rows = [[_flag(a), prose(_help(p, a))] for a in shown]
-        title = (group.title or "").capitalize()
-        plain = title in ("Options", "Positional arguments", "Commands", "Verbs")
-        parts += [] if plain else [f"**{title}**"]
-        parts.append(table(["", ""], rows))
-    return "\n\n".join(filter(None, parts))
+            parts.append(table(["flag", "meaning"], [[_flag(a), prose(_help(p, a))] for a in shown]))
+    return "\n\n".join(parts)
 
 
 def _flag(action: argparse.Action) -> str:
@@ -134,6 +133,7 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "load": (LoadSpec, OfflineSpec, WorkloadSpec),
     "trial": (TrialSpec,),
 }
+_NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
 _TOP = (Study, "trials", "stop", "rigs")
 _OWN = {"rig": (RigWanted, "price"), "price": (Price,), "stop": (StopRule,), "container": (ContainerSpec,)}
 
@@ -152,6 +152,8 @@ def study_keys(section: str) -> str:
         help_text = option.help or (field.option.help if field else None) or ""
         flag = option.flags.split()[0] if option.flags else ""
         default = "" if field is None else _default(field.default)
+        if named := _NAMED_DEFAULT.search(help_text):
+            help_text, default = help_text[: named.start()], default or prose(named[1])
         rows.append([code(key), _type(kind), default, prose(help_text), code(flag)])
     return table(["key", "takes", "default", "meaning", "flag"], rows)
 
@@ -168,7 +170,7 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(code(word) for word in get_args(hint))
     if get_origin(hint) is list:
-        return f"list of {_type(get_args(hint)[0])}"
+        return f"list of {_type(get_args(hint)[0])}".replace("number", "numbers").replace("text", "texts")
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "table")
 
 
@@ -182,7 +184,10 @@ def metrics() -> str:
         [code(m.name), prose(m.explained), m.unit if m.unit != m.words else "", m.better or ""]
         for m in METRICS.values()
     ]
-    rows += [[code(f"…_{name}_ms"), prose(s.about or s.words), "ms", "lower"] for name, s in STEMS.items()]
+    rows += [
+        [code(f"…_{name}_ms"), prose(s.about.rstrip(".") or f"{s.words} time"), "ms", "lower"]
+        for name, s in STEMS.items()
+    ]
     return table(["metric", "meaning", "unit", "better"], rows)
 
 
@@ -204,6 +209,16 @@ def settings() -> str:
         flags = [f"--{t.replace(' ', '-')}" for t in f"{alias.both}, {alias.flags}".split(", ") if t]
         rows.append([code(alias.name), ", ".join(dict.fromkeys(titles)), ", ".join(map(code, flags))])
     return table(["setting", "column titles", "flags"], rows)
+
+
+def setting_names() -> str:
+    """One name for a setting in flags, study files and SQL."""
+    rows = []
+    for part, structs in (("engine", (EngineSpec,)), ("workload", (WorkloadSpec,)), ("load", (LoadSpec,))):
+        for field in (f for struct in structs for f in fields(struct).values() if f.name not in ("kind", "container")):
+            flag = field.option.flags.split()[0] if field.option.flags else ""
+            rows.append([code(flag), code(f"{part}s.NAME.{field.name}"), code(f"{part}_{field.name}")])
+    return table(["flag", "study key", "SQL column"], rows)
 
 
 def sql_columns() -> str:
@@ -228,6 +243,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "metrics": metrics,
     "definitions": definitions,
     "settings": settings,
+    "setting-names": setting_names,
     "sql": sql_columns,
     "file": file,
 }

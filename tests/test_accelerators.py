@@ -173,7 +173,7 @@ def test_a_driver_without_its_library_is_said_with_what_to_do(tmp_path: Path) ->
     found = source.look(xeon(tmp_path))
     assert found.accelerators == source.memory_used(tmp_path) == source.processes(tmp_path) == []
     [why] = found.unknown
-    assert why.startswith("an NVIDIA driver is loaded, and NVML can't be used (Not Supported): install ")
+    assert why.startswith("an NVIDIA driver is loaded, but NVML doesn't work (Not Supported): install ")
     meter = source.meter(tmp_path)
     assert meter is not None and meter.read(full=True) == [] and meter.absent == [f"accelerators: {why}"]
     meter.close()

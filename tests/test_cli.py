@@ -339,7 +339,7 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (1, "Nothing listens at", ["--base-url", NOWHERE]),
     (2, "is not a URL", ["--base-url", "ftp://example"]),
     (2, "names a server twice", ["--base-url", "http://a:8000/v1", "b", "http://a:8000"]),
-    (2, "no number from 1 to 65535", ["--base-url", "http://127.0.0.1:notaport"]),
+    (2, "a port outside 1 to 65535", ["--base-url", "http://127.0.0.1:notaport"]),
     (1, "can't be resolved", ["--base-url", "http://no-such-host.invalid:8000"]),
     (2, "--max-concurrency must be at least 1", ["--max-concurrency", "0"]),
     (2, "--request-rate must be above 0", ["--request-rate", "0"]),
@@ -398,7 +398,7 @@ def test_nothing_completed_is_a_failure_with_the_servers_own_words(dyno: Callabl
         done = dyno(*bench(broken, "--ready-check-timeout-sec", "0"))
     assert done.code == 1
     assert "Failed, http_500:" in done.out
-    assert "as told: 500" in done.out
+    assert "injected fault: 500" in done.out
     assert "Mean TTFT (ms):                          -" in done.out
 
 
@@ -506,7 +506,7 @@ def test_a_fault_the_fake_does_not_have_names_those_it_has(dyno: Callable[..., D
 def test_showing_a_folder_that_is_no_run_says_so(dyno: Callable[..., Done]) -> None:
     done = dyno("runs", "show", "elsewhere")
     assert done.code == 1
-    assert "is no run folder" in done.err
+    assert "No run or study named" in done.err
 
 
 # ---- help, doctor, demo ----
@@ -551,7 +551,7 @@ def test_the_doctor_describes_the_machine_and_hides_secrets(dyno: Callable[..., 
 
 def test_the_doctor_measures_the_processor_once_and_anew_if_asked(dyno: Callable[..., Done], tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    assert "not known: the processor isn't measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
+    assert "not known: the CPU has not been measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
     done = dyno("doctor", "--quick", "--measure-peaks", XDG_CACHE_HOME=cache)
     assert done.code == 0
     for words in ("At most", "bandwidth (GB/s) by what is read again and again: 4 MiB", "fp32", "measured here"):
@@ -605,5 +605,5 @@ def test_ctrl_c_in_the_demo_keeps_what_there_is_and_leaves_no_process(tmp_path: 
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "`dyno run demo` goes on" in err
+    assert "Resume with:\n  dyno demo" in err
     wait_for(lambda: engines_of(12) == [])

@@ -21,6 +21,8 @@ from dyno.facts.rig import Rig
 from dyno.measure import statistics
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
+from dyno.report.conclusion import conclude
+from dyno.report.entries import entries
 from rows import differ
 
 METRICS = (
@@ -366,15 +368,15 @@ def test_no_rate_is_written_inf_by_some() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "level", "told"),
     [
-        ({"quantization": "fp8"}, "comparability.subject", "note", "quantization not told / fp8"),
-        ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 things differ"),
+        ({"quantization": "fp8"}, "comparability.subject", "note", "quantization unknown / fp8"),
+        ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 settings differ"),
         ({}, "comparability.nothing_changed", "note", ""),
-        ({"num_prompts": 500}, "comparability.requests", "doubt", "A had 100 requests, B 500"),
-        ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "(x and y)"),
-        ({"failed": 5.0}, "comparability.failures", "doubt", "0.0% of A's requests failed and 4.8% of B's"),
-        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A had 32.0 output tokens a request"),
-        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "64.0 input tokens a request, B 66.0"),
-        ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. For each: 100.0 and 12.5 tokens/s"),
+        ({"num_prompts": 500}, "comparability.requests", "doubt", "A has 100 requests, B 500"),
+        ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "x and y"),
+        ({"failed": 5.0}, "comparability.failures", "doubt", "0 % of A's requests failed and 4.8 % of B's"),
+        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A has 32.00 output tokens"),
+        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "tokens per request, B 66.00"),
+        ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. Per accelerator: 100.0 and 12.50 tokens/s"),
     ],
 )  # fmt: skip
 def test_what_differs_is_told(changes: dict[str, Any], code: str, level: str, told: str) -> None:
@@ -507,3 +509,34 @@ def test_a_figure_of_zero_has_no_percent() -> None:
     assert found.value == 0 and found.error is None
     (d,) = differ([one("a")], [one("b", failed=3.0)], ["failed"])
     assert d.change is None and d.word == "confidence unknown"
+
+
+@pytest.mark.parametrize("loads", [(1, 2, 4, 8), tuple(range(1, 41))])
+def test_a_page_claims_a_lead_where_compare_finds_one_and_nowhere_else(loads: Sequence[int]) -> None:
+    rng = np.random.default_rng(3)
+    words: set[str] = set()
+    for gain in (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1):
+        rows = {
+            engine: [
+                one(f"{engine}-{c}-{repeat}", engine=engine, concurrency=c, seed=repeat,
+                    output_throughput=1000.0 * (1 + c / 100) * factor * (1 + 0.004 * rng.standard_normal()))
+                for c in loads for repeat in range(3)
+            ]
+            for engine, factor in (("a", 1.0), ("b", 1.0 + gain))
+        }  # fmt: skip
+        shown = entries([*rows["a"], *rows["b"]], [], [], lambda m: None)
+        standing = conclude(shown, [], [], {}, lambda m: None).standing
+        assert standing is not None
+        leader, second = ({e.id: e for e in shown}[c.entry] for c in standing.contenders)
+        if leader.load != second.load:
+            continue
+        compared = compare(rows[second.series], rows[leader.series], ("A", "B"))
+        (d,) = (d for p in compared.pairings if p.load["concurrency"] == leader.load.get("concurrency")
+                for d in p.differences if d.metric == "output_throughput")  # fmt: skip
+        word = standing.contenders[1].word
+        words.add(word)
+        if len(loads) < 24:
+            assert (word == "real") is (d.word in FOUND), (gain, word, d.word)
+        else:  # judged by the number of figures alone
+            assert word != "real" or d.word in FOUND
+    assert "real" in words and len(words) > 1

@@ -84,7 +84,7 @@ def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pyte
     assert "A  runs/s:quick" in out and "concurrency 4, 8 in, 5 out" in out
     assert "A: quick, w, c, 240 completed, 0 failed, 6 runs" in out
     assert "B is slower in " in out and "over repeats." in out
-    assert "args first_ms=6 gap_ms=1 / first_ms=60 gap_ms=12" in out
+    assert "args first_ms=6 gap_ms=1 / first_ms=60 gap_ms=12" in " ".join(out.split())
     assert "Verdict: " in out.splitlines()[-1]
     assert max(map(len, out.splitlines())) <= 100
 
@@ -180,7 +180,7 @@ def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys:
     other = str(trials(runs, "quick*")[1])
     assert compare(str(run.path), other) == 3
     out = capsys.readouterr().out
-    assert "A is void by itself: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
+    assert "Side A is void: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
     assert compare(str(run.path), other, "--anyway") == 3
     assert "Verdict: void (compared because of --anyway)" in capsys.readouterr().out
     assert compare(str(run.path), other, "--anyway", "--allow-void") == 0

@@ -90,7 +90,7 @@ def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
 def test_what_is_not_comparable_is_said_with_the_reason() -> None:
     long = {"total_output_tokens": 400_000.0, "output_throughput": 4000.0}
     words = said([at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)])
-    assert "output tokens a request" in words.sure[0] and words.sure[0].endswith("(A: vllm, B: tgi)")
+    assert "output tokens per request" in words.sure[0] and words.sure[0].endswith("(A: vllm, B: tgi)")
 
 
 def test_costs_are_told_where_prices_are() -> None:

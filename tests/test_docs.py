@@ -71,3 +71,10 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
 def test_every_page_is_in_the_site() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert [name(p) for p in sorted((ROOT / "docs").rglob("*.md")) if name(p) not in navigation] == []
+
+
+def test_every_study_key_has_a_meaning() -> None:
+    keys = [
+        row.split(" | ") for row in (ROOT / "docs/reference/study-keys.md").read_text().splitlines() if "| `" in row
+    ]
+    assert len(keys) > 80 and [cells[0] for cells in keys if not cells[3]] == []

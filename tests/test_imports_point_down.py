@@ -10,7 +10,7 @@ import dyno
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
-    {"units", "numbers", "clock", "errors", "files", "http", "option", "secrets", "transport", "visible"},
+    {"units", "numbers", "screen", "clock", "errors", "files", "http", "option", "secrets", "transport", "visible"},
     {"facts"},
     {"measure"},
     {"checks"},

@@ -56,7 +56,9 @@ def test_sizes_times_and_money() -> None:
 
 @pytest.mark.parametrize(
     ("mean", "deviation", "text"),
-    [(12.68, 0.4, "12.68 ± 0.40"), (1580, 3.2, "1,580 ± 3"), (1580, 0.3, "1,580 ± 0.30"), (15800, 123, "15,800 ± 123"),
+    [(12.68, 0.4, "12.68 ± 0.40"), (1580, 3.2, "1,580 ± 3"),
+     (1580, 0.34, "1,580 ± 0.3"), (220.2, 0.045, "220.2 ± 0.04"),
+     (15800, 123, "15,800 ± 123"),
      (5.0, None, "5.000")],
 )  # fmt: skip
 def test_a_deviation_has_no_more_decimals_than_its_mean(mean: float, deviation: float | None, text: str) -> None:

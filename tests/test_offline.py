@@ -457,7 +457,7 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
         (EngineSpec("openai"), "is attached to, not started"),
         (EngineSpec("llamacpp", replicas=2), "one copy of the engine is measured"),
         (EngineSpec("llamacpp", max_model_len=16), "they would fail"),
-        (EngineSpec("llamacpp", tensor_parallel=2), "can't be split"),
+        (EngineSpec("llamacpp", tensor_parallel=2), "can't use several devices"),
     ],
 )
 def test_what_cant_be_done_offline_is_said_before_anything_starts(
@@ -469,7 +469,7 @@ def test_what_cant_be_done_offline_is_said_before_anything_starts(
 
 
 def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There is no llama-bench"):
+    with pytest.raises(UsageError, match="No llama-bench"):
         measured(tmp_path, trial("micro", 16, 0, 1, by="llama-bench"))
 
 
@@ -545,7 +545,7 @@ def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path,
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(build("F16").read_bytes())
     spec = EngineSpec("llamacpp", model=str(bad), binary=str(llama_bench / "llama-server"))
-    with pytest.raises(EngineError, match=r"llama-bench ended with code 1.*failed to load model"):
+    with pytest.raises(EngineError, match=r"llama-bench exited with code 1.*failed to load model"):
         measured(tmp_path, trial("micro", 16, 0, 1, spec))
     log = next((tmp_path / "runs").glob("*/engine.log")).read_text()
     assert "failed to load model" in log

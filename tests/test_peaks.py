@@ -61,7 +61,7 @@ def test_an_accelerator_is_known_by_its_name(name: str, sheet: str, bandwidth: f
     "name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA Q200", "AMD Radeon Graphics", "", "NVIDIA GeForce GTX 1080"]
 )
 def test_one_that_is_not_listed_is_said_to_be_unknown(name: str) -> None:
-    assert peaks.of_accelerators([accelerator(name)]) == (None, f"no data sheet is known here for {name}")
+    assert peaks.of_accelerators([accelerator(name)]) == (None, f"dyno has no data sheet for {name}")
 
 
 @pytest.mark.parametrize("sheet", [*datasheets.ACCELERATORS, *datasheets.APPLE], ids=lambda s: s.name)
@@ -98,7 +98,7 @@ def test_the_peaks_are_those_of_all_devices_of_all_copies() -> None:
 
 def test_of_unlike_accelerators_it_must_be_said_which_are_used() -> None:
     mixed = rig_of(accelerator("NVIDIA L4"), accelerator("NVIDIA H200", 1))
-    assert "isn't said which" in peaks.of_engine(mixed, [0, 1], EngineSpec("vllm")).unknown
+    assert "doesn't select one of" in peaks.of_engine(mixed, [0, 1], EngineSpec("vllm")).unknown
     found = peaks.of_engine(mixed, [1], EngineSpec("vllm", devices=[1])).peaks
     assert found is not None and found.name == "NVIDIA H200"
 
@@ -127,7 +127,7 @@ def test_a_part_of_a_card_has_a_part_of_its_peaks(used: list[Accelerator], arith
 
 def test_of_instances_nothing_is_known() -> None:
     cut = accelerator("NVIDIA H100 80GB HBM3", partition="MIG 2×3g.40gb")
-    assert peaks.of_accelerators([cut]).unknown == "NVIDIA H100 80GB HBM3 is cut into instances (MIG 2×3g.40gb)"
+    assert peaks.of_accelerators([cut]).unknown == "NVIDIA H100 80GB HBM3 is partitioned (MIG 2×3g.40gb)"
 
 
 def test_of_unlike_devices_only_common_precisions_count() -> None:
@@ -163,7 +163,7 @@ def test_a_kept_measurement_is_used_and_only_for_its_machine(tmp_path: Path, mon
 
     monkeypatch.setattr(peaks, "_test", test)
     path = tmp_path / "deep" / "peaks.json"
-    assert peaks.of_processor(RIG, cache=path, only_kept=True).unknown == "the processor isn't measured yet"
+    assert peaks.of_processor(RIG, cache=path, only_kept=True).unknown == "the CPU has not been measured yet"
     first = peaks.of_processor(RIG, cache=path)
     assert peaks.of_processor(RIG, cache=path) == first and calls == [2]
     peaks.of_processor(msgspec.structs.replace(RIG, cores=1), cache=path)
@@ -178,7 +178,7 @@ def test_a_disturbed_measurement_is_used_once_and_not_kept(tmp_path: Path, monke
     monkeypatch.setattr(peaks, "_test", lambda rig: kept(tmp_path, given=0.5))
     path = tmp_path / "peaks.json"
     found = peaks.of_processor(RIG, cache=path).peaks
-    assert found is not None and "others took 50% of its time" in found.source and found.bandwidth == 8e10
+    assert found is not None and "50 % of CPU time" in found.source and found.bandwidth == 8e10
     assert not path.exists()
 
 

@@ -211,7 +211,7 @@ def test_one_object_instead_of_a_stream_is_a_failure(shared_fake: StartFake, bac
 def test_an_http_error_is_a_failure_of_that_kind(shared_fake: StartFake, backend: str, status: str) -> None:
     record = ask(shared_fake, status, backend)
     assert record.error == f"http_{status}" and record.status == int(status)
-    assert f"as told: {status}" in record.error_detail
+    assert f"injected fault: {status}" in record.error_detail
     assert record.chunk_ns == []
 
 

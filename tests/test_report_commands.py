@@ -85,7 +85,7 @@ def test_a_variable_that_is_a_slip_of_the_pen_is_named() -> None:
         "## B", listing(wrong + SERVE.format(tp=4, seqs=256), block(seconds=90.0)),
     )  # fmt: skip
     (finding,) = wording.flags_differ(d)
-    assert "LLM_USE_TRITON_FLASH_ATTN where others have VLLM_USE_TRITON_FLASH_ATTN" in finding.text
+    assert "LLM_USE_TRITON_FLASH_ATTN instead of VLLM_USE_TRITON_FLASH_ATTN" in finding.text
 
 
 @pytest.mark.parametrize(

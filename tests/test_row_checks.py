@@ -14,6 +14,7 @@ from dyno.measure.pairs import copies, without
 from rows import micro, offline, row, score
 
 TPOT_NOISE = {"mean_e2el_ms": None, "median_e2el_ms": None, "p99_e2el_ms": None}
+NO_LATENCY = {**TPOT_NOISE, "mean_ttft_ms": None, "mean_itl_ms": None}
 RATE = {"rate": 16, "concurrency": None}
 LENGTHS = [100] * 620 + [0] * 380
 FIRST = [2400.0] * 620 + [0.0] * 380
@@ -29,13 +30,13 @@ BATCH = {"input_len": 2048, "output_len": 2048}
 
 # (check, row, code and level of what it says; None: nothing)
 SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | None]] = [
-    (requests.failed_row, row(), None),
-    (requests.failed_row, row({"completed": 990, "failed": 10}), ("requests.failed", "doubt")),
-    (requests.failed_row, row({"completed": 640, "failed": None}), ("requests.failed", "doubt")),
-    (requests.failed_row, row({"completed": 198, "failed": None}, {"num_prompts": 900}), ("requests.failed", "void")),
-    (requests.failed_row, row({"completed": 0, "failed": 1000}), ("requests.none_completed", "void")),
-    (requests.failed_row, row({"failed": None}, {"num_prompts": None}), None),
-    (requests.failed_row, row({"completed": 0, "failed": None}, {"num_prompts": None}), NONE),
+    (requests.failed, row(), None),
+    (requests.failed, row({"completed": 990, "failed": 10}), ("requests.failed", "doubt")),
+    (requests.failed, row({"completed": 640, "failed": None}), ("requests.failed", "doubt")),
+    (requests.failed, row({"completed": 198, "failed": None}, {"num_prompts": 900}), ("requests.failed", "void")),
+    (requests.failed, row({"completed": 0, "failed": 1000}), ("requests.none_completed", "void")),
+    (requests.failed, row({"failed": None}, {"num_prompts": None}), None),
+    (requests.failed, row({"completed": 0, "failed": None}, {"num_prompts": None}), NONE),
     (requests.more_than_asked, row(), None),
     (requests.more_than_asked, row({}, {"num_prompts": 500}), ("consistency.command", "doubt")),
     (requests.empty, row(samples=Samples(output_lens=[100] * 1000)), None),
@@ -50,12 +51,15 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (requests.errors_among_successes, row(samples=Samples(errors=[""] * 990 + ["boom"] * 10)), ERRORS),
     (requests.errors_among_successes, row({"completed": 990}, samples=Samples(errors=[""] * 990 + ["boom"] * 10)),
      None),
-    (tokens.output_short_row, row({}, {"input_len": 200, "output_len": 100}), None),
-    (tokens.output_short_row, row({}, {"output_len": 512}), SHORT),
-    (tokens.input_length_row, row({}, {"input_len": 1024}), ("tokens.input_length", "doubt")),
-    (tokens.input_length_row, row({}, {"input_len": 220}), None),  # a chat template
-    (tokens.output_short_row, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless told not to
-    (tokens.output_short_row, row({}, {"output_len": 200, "random_range_ratio": 1.0}, tool="sglang"), SHORT),
+    (tokens.output_short, row({}, {"input_len": 200, "output_len": 100}), None),
+    (tokens.output_short, row({}, {"output_len": 512}), SHORT),
+    (tokens.input_length, row({}, {"input_len": 1024}), ("tokens.input_length", "doubt")),
+    (tokens.input_length, row({}, {"input_len": 220}), None),  # a chat template
+    (tokens.output_short, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless told not to
+    (tokens.output_short, row({}, {"output_len": 200, "random_range_ratio": 1.0}, tool="sglang"), SHORT),
+    (tokens.cached, row({"cached_input_tokens": 150_000}, {"dataset": "random"}), ("cache.hits", "doubt")),
+    (tokens.cached, row({"cached_input_tokens": 150_000}), ("cache.hits", "note")),
+    (tokens.cached, row({"cached_input_tokens": 500}), None),
     (tokens.counted_again, row({"retokenized_output_tokens": 99_000}), None),
     (tokens.counted_again, row({"retokenized_output_tokens": 48_000}), ("tokens.text_differs", "doubt")),
     (consistency.sums, row(), None),
@@ -122,22 +126,22 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (load.not_sent, row({"sent_rate": 5.0, "max_queue_ms": 55_000.0}, {"rate": 10}), ("load.not_sent", "doubt")),
     (load.queue, row(), None),
     (load.queue, row({"mean_ttft_ms": 30_000.0}), ("load.queue", "note")),
-    (load.slots_row, row({}, {"max_num_seqs": 64}), None),
-    (load.slots_row, row({}, {"max_num_seqs": 16}), ("load.slots", "doubt")),
-    (load.slots_row, row({}, {"max_num_seqs": 16, "replicas": 2}), None),
-    (statistics.few_samples_row, row(), None),
-    (statistics.few_samples_row, row({"completed": 64}), ("statistics.few_samples", "note")),
-    (statistics.ramp_row, row(), None),
-    (statistics.ramp_row, row({"mean_e2el_ms": 2000.0}), ("statistics.ramp_and_drain", "note")),
+    (load.slots, row({}, {"max_num_seqs": 64}), None),
+    (load.slots, row({}, {"max_num_seqs": 16}), ("load.slots", "doubt")),
+    (load.slots, row({}, {"max_num_seqs": 16, "replicas": 2}), None),
+    (statistics.few_samples, row(), None),
+    (statistics.few_samples, row({"completed": 64}), ("statistics.few_samples", "note")),
+    (statistics.ramp, row(), None),
+    (statistics.ramp, row({"mean_e2el_ms": 2000.0}), ("statistics.ramp_and_drain", "note")),
     (statistics.drift, row(samples=Samples(ttfts_ms=[200.0] * 1000)), None),
     (statistics.drift, row(samples=Samples(ttfts_ms=[400.0] * 500 + [200.0] * 500)), ("statistics.drift", "note")),
     (statistics.drift, row({}, RATE, samples=Samples(ttfts_ms=[200.0] * 500 + [900.0] * 500)), None),
-    (statistics.first_iteration_row, row(kind="latency", samples=Samples(latencies_ms=[100.0, 99.0, 101.0])), None),
-    (statistics.first_iteration_row, row(kind="latency", samples=Samples(latencies_ms=[150.0, 99.0, 101.0])),
+    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[100.0, 99.0, 101.0])), None),
+    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[150.0, 99.0, 101.0])),
      ("statistics.first_iteration", "note")),
-    (statistics.unsteady_row, micro("tg128", 40.0), None),
-    (statistics.unsteady_row, micro("pp512", 25_232.0, deviation=17_263.0), ("statistics.unsteady", "doubt")),
-    (statistics.unsteady_row, micro("pp512", 1000.0, deviation=80.0), ("statistics.unsteady", "note")),
+    (statistics.unsteady, micro("tg128", 40.0), None),
+    (statistics.unsteady, micro("pp512", 25_232.0, deviation=17_263.0), ("statistics.unsteady", "doubt")),
+    (statistics.unsteady, micro("pp512", 1000.0, deviation=80.0), ("statistics.unsteady", "note")),
 ]  # fmt: skip
 
 OTHER = {"model": "mistralai/Mistral-7B-Instruct-v0.3"}
@@ -185,15 +189,18 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
                            for c in cs], ("comparability.loads_differ", "note")),
     (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
                      for o, r in ((4, 3.9), (8, 7.8), (12, 11.5))], None),
+    (load.rate_rows, [row({**NO_LATENCY, "request_throughput": r, "completed": 1000, "duration_s": 1000 / r},
+                          {**RATE, "rate": o}) for o, r in ((16, 9.93), (32, 10.19))],
+     ("load.rate_not_reached", "doubt")),
     (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
-                     for o, r in ((16, 9.93), (32, 10.19))], ("load.rate_not_reached", "doubt")),
+                      for o, r in ((16, 9.93), (32, 10.19))], None),  # said of each row already
     (load.saturated, [row(), row({"output_throughput": 1800.0}, {"concurrency": 64})], None),
     (load.saturated, [row(), row(KNEE, {"concurrency": 64})], ("load.saturated", "note")),
     (load.saturated, [row(), row({**KNEE, "output_throughput": 900.0}, {"concurrency": 64})], ("load.fell", "note")),
     (load.saturated, [row({}, {"max_num_seqs": 32}), row(KNEE, {"concurrency": 64, "max_num_seqs": 32})],
      ("load.slots", "doubt")),
-    (statistics.single_run_rows, [row()], ("statistics.single_run", "note")),
-    (statistics.single_run_rows, [row(), row({"duration_s": 101.0})], None),
+    (statistics.single_runs, [row()], ("statistics.single_run", "note")),
+    (statistics.single_runs, [row(), row({"duration_s": 101.0})], None),
     (statistics.repeats, [row(), row({"duration_s": 101.0})], None),
     (statistics.repeats, [row(), row({"duration_s": 101.0, "p99_tpot_ms": 70.0})], ("statistics.repeats_differ",
      "note")),
@@ -218,9 +225,6 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
     (tokens.warm, [row({**FLAT, "p99_ttft_ms": 400.0}, ALONE)], None),
     (tokens.warm, [row(FLAT, {**ALONE, "dataset": "random"})], None),  # all prompts have one length
     (tokens.warm, [row(FLAT, {**ALONE, "concurrency": 8})], None),
-    (tokens.cached_rows, [row({"cached_input_tokens": 150_000}, {"dataset": "random"})], ("cache.hits", "doubt")),
-    (tokens.cached_rows, [row({"cached_input_tokens": 150_000})], ("cache.hits", "note")),
-    (tokens.cached_rows, [row({"cached_input_tokens": 500})], None),
     (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0, "duration_s": 99.0})], ("cache.later_faster", "doubt")),
     (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0}, {"concurrency": 64})], None),
 ]  # fmt: skip
@@ -280,9 +284,9 @@ def test_what_no_machine_can_do_is_void(one: Row, said: str | None) -> None:
 
 def test_a_finding_has_the_numbers_and_the_lines() -> None:
     (f,) = requests.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)))
-    assert "380 of 1,000" in f.text and "1,488 ms is 2,400 ms" in f.text and f.locations == ["r.md:9", "r.md:10"]
+    assert "380 of 1,000" in f.text and "2,400 ms instead of 1,488" in f.text and f.locations == ["r.md:9", "r.md:10"]
     (f,) = statistics.within_error([score(0.8466, 0.0135), score(0.848, 0.0134)])
-    assert "607 and 608 right answers of 717, 1 apart" in f.text
+    assert "607 and 608 of 717 answers are right" in f.text
 
 
 def test_a_result_told_again_in_a_table_is_one_result() -> None:
@@ -300,9 +304,11 @@ def test_a_result_told_again_in_a_table_is_one_result() -> None:
 
 def test_many_alike_are_told_once_with_all_lines() -> None:
     rows = [row({"completed": 640, "failed": None}, line=1 + 30 * i) for i in range(9)]
-    found = [f for r in rows for f in requests.failed_row(r)]
+    found = [f for r in rows for f in requests.failed(r)]
     (told,) = audit.gathered(found)
     assert len(told.locations) == 9
-    different = [f for i, r in enumerate(rows) for f in requests.failed_row(row({"completed": 600 + i}, line=r.line))]
+    different = [f for i, r in enumerate(rows) for f in requests.failed(row({"completed": 600 + i}, line=r.line))]
     (told,) = audit.gathered(different)
-    assert told.text.endswith("8 more like it.") and len(told.locations) == 18
+    assert (
+        told.text.startswith("392 to 400 of 1,000") and told.text.endswith("(9 results).") and len(told.locations) == 18
+    )

@@ -141,7 +141,7 @@ def test_what_is_broken_or_foreign_is_told_and_the_rest_is_listed(home: Path, sa
     (home / "runs/loop").symlink_to(home / "runs")
     code, out, err = say("runs")
     assert code == 0
-    assert "unreadable: runs/20260101-serve-a-1111/summary.json is not what this version of dyno writes" in out
+    assert "unreadable: runs/20260101-serve-a-1111/summary.json is not in the format of this dyno version" in out
     assert "unreadable: runs/broken-study/study.json" in out
     assert "serve b-2222" in out
     assert "left alone: runs/photos" in err
@@ -156,7 +156,7 @@ def test_running_and_cut_off_trials_are_told_apart(home: Path, say: Say) -> None
     assert "cut off" in say("runs", "list", "tp")[1]
     with held(spool):
         (line,) = [line for line in say("runs", "list", "tp")[1].splitlines() if trial.name in line]
-        assert line.split()[1:] == ["-", "-", "-", "running"]
+        assert line.split()[1:] == ["–", "–", "–", "running"]
     with held(home / "runs/tp/.lock"):
         assert say("runs")[1].splitlines()[1].endswith("running")
 
@@ -174,7 +174,7 @@ def test_a_run_is_shown_by_its_path_its_name_or_an_end_of_it(home: Path, say: Sa
 def test_a_name_that_fits_several_is_not_guessed(home: Path, say: Say) -> None:
     code, _, err = say("runs", "show", "2026")
     assert code == 2
-    assert "2 runs are named like 2026: runs/20260101-serve-a-1111, runs/20260102-serve b-2222" in err
+    assert "2 runs match 2026: runs/20260101-serve-a-1111, runs/20260102-serve b-2222" in err
 
 
 def test_names_with_spaces_work_everywhere(home: Path, say: Say) -> None:
@@ -188,7 +188,7 @@ def test_a_study_is_shown_as_a_table_with_what_failed(home: Path, say: Say) -> N
     code, out, _ = say("runs", "show", "tp")
     assert code == 0
     rows = [line.split()[:3] for line in out.splitlines()]
-    assert ["TP", "done", "failed"] in rows and ["2", "6", "0"] in rows
+    assert ["TP", "completed", "failed"] in rows and ["2", "6", "0"] in rows
     assert "failed: The engine died: out of memory." in out
     shown = json.loads(say("runs", "show", "tp", "--json")[1])
     assert [trial["completed"] for trial in shown["trials"]] == [6, 6]
@@ -278,7 +278,7 @@ def test_what_is_being_written_is_neither_deleted_nor_packed(home: Path, say: Sa
             assert (code, "it is still running" in err) == (1, True)
     with held(home / "runs/tp/.lock"):
         for words in (["delete", "tp", "--yes"], ["delete", "id1", "--yes"], ["pack", "tp"]):
-            assert "a dyno is at work on the study" in say("runs", *words)[2]
+            assert "another dyno runs the study" in say("runs", *words)[2]
     # An engine that is still starting holds no lock, but its log.
     with (run / "engine.log").open("w") as log:
         engine = subprocess.Popen(["sleep", "60"], stdout=log)
@@ -394,7 +394,7 @@ def test_unpacking_overwrites_nothing(home: Path, say: Say) -> None:
     shutil.rmtree(home / "runs/20260101-serve-a-1111")
     (home / "runs/20260102-serve b-2222/mine").write_text("mine")
     code, _, err = say("runs", "unpack", "two.tar.zst")
-    assert (code, "is there already" in err) == (1, True)
+    assert (code, "exists already" in err) == (1, True)
     assert (home / "runs/20260102-serve b-2222/mine").exists()
     assert sorted(p.name for p in (home / "runs").iterdir()) == ["20260102-serve b-2222", "tp"]
 

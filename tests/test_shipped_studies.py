@@ -64,7 +64,7 @@ def test_a_shipped_study_reads_and_every_command_of_it_can_be_shown(path: Path, 
         assert spec
         plan = EnginePlan(spec, here, dry=True)
         assert list(plan.lines())
-        elsewhere = re.compile(r"accelerators? (is|are) needed|isn't there")  # a machine and files that aren't here
+        elsewhere = re.compile(r"accelerators? (is|are) needed|does not exist")  # a machine and files that aren't here
         assert [p for p in plan.problems() if not elsewhere.search(p)] == []
 
 

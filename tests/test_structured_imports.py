@@ -403,7 +403,7 @@ def test_a_line_for_each_request_is_no_result() -> None:
     lines = "".join(f"m,{n},measure,0.{n}5,1.5\n" for n in range(5))
     found = read("f.csv", f"model,request_index,phase,ttft_s,latency_s\n{lines}".encode())
     assert found is not None
-    assert (found.rows, [u.why for u in found.unread]) == ([], ["a line for each request: no result by itself"])
+    assert (found.rows, [u.why for u in found.unread]) == ([], ["one line per request, no summary"])
 
 
 def test_columns_that_arent_known_are_named() -> None:

@@ -175,7 +175,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(here: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "`dyno run s.toml` goes on" in err and "Traceback" not in err
+    assert "Resume with:\n  dyno run s.toml" in err and "Traceback" not in err
     kept = done()
     assert 2 <= len(kept) < ALL
     assert run("--limit", "1") == 0
@@ -236,7 +236,7 @@ def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytes
     process.communicate()
     (cut,) = Path("runs/s/trials").iterdir()
     assert main(["runs", "show", str(cut)]) == 1
-    assert "`dyno run` measures it anew" in capsys.readouterr().err
+    assert "`dyno run` measures it again" in capsys.readouterr().err
     assert not (cut / "summary.json").exists()
 
 
@@ -343,7 +343,7 @@ def test_an_engine_that_is_not_here_is_told_before_anything_starts(
     write(STUDY + '[engines.tgi]\nkind = "tgi"\nmodel = "some/model"\n')
     assert run() == 2
     err = capsys.readouterr().err
-    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "isn't here: no environment" in err
+    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "is not installed: dyno has no" in err
     assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
 
 
@@ -364,8 +364,8 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
     assert run() == 0
     assert len(done()) == 2 and not any("c-4-" in n or "c-8-" in n for n in done())
     out, err = capsys.readouterr()
-    told = "saturated at less load: 101 tok/s after 100 (whole run), and a median latency of 20 ms after 10"
-    assert f"left out quick, w, c max_concurrency=8: {told}" in out and err.count("skipped: saturated") == 2
+    told = "saturated at less load: 101.0 tok/s after 100.0 (whole run), median latency 20.00 ms after 10.00"
+    assert f"skipped quick, w, c max_concurrency=8: {told}" in out and err.count("skipped: saturated") == 2
     assert main(["runs"]) == 0
     assert "2/2" in capsys.readouterr().out, "what was left out is not missing"
     assert run() == 0 and len(done()) == 2, "and it stays so"

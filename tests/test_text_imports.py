@@ -197,7 +197,7 @@ def test_a_trimmed_block_without_its_frame_is_a_row() -> None:
 def test_a_block_cut_in_the_middle_is_a_row_and_the_cut_is_told() -> None:
     document = text("\n".join(block().splitlines()[:5]))
     assert only(document).get("total_output_tokens") == 8192
-    assert [(u.line, "ends here" in u.why) for u in document.unread] == [(5, True)]
+    assert [(u.line, "ends early" in u.why) for u in document.unread] == [(5, True)]
     document = text(f"{' Serving Benchmark Result ':=^50}\n")
     assert document.rows == []
     assert document.unread[0].line == 1

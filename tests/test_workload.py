@@ -402,7 +402,7 @@ def test_a_tokenizer_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
         (tmp_path, "holds no tokenizer.json. Give the folder of the model"),
         (tmp_path / "old", "only a SentencePiece tokenizer.model"),
         (tmp_path / "old" / "tokenizer.model", "only a SentencePiece tokenizer.model"),
-        (tmp_path / "broken.json", "is no tokenizer.json that can be read"),
+        (tmp_path / "broken.json", "is not a readable tokenizer.json"),
         (tmp_path / "none.json", "There is no file or folder"),
         ("not a name!", "nor a possible name on the Hugging Face Hub"),
     ):

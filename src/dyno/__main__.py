@@ -3,7 +3,7 @@ import sys
 
 def main() -> int:
     try:
-        from dyno.cli.main import main as run  # takes a moment, in which Ctrl-C is no traceback either
+        from dyno.cli.main import main as run  # importing takes a moment: Ctrl-C must not show a traceback then either
     except KeyboardInterrupt:
         return 130
     return run()

@@ -1,5 +1,5 @@
-"""Reads files that a user or another file names, within bounds. Anything but a plain file (a folder, a device, a
-socket) is an OSError with words in it, for the reader's own message."""
+"""Read files that a user or another file names, up to a size limit. Anything but a plain file (a folder, a device, a
+socket) raises an OSError with a message for the reader."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def opened(path: Path, pipes: bool = False) -> IO[bytes]:
-    """`pipes`: what a program writes into one is taken too (`<(…)`); where none does, nothing is waited for."""
+    """`pipes`: also read a pipe (`<(…)`), without waiting for a writer."""
     try:
         mode = stat.S_IFMT(path.stat().st_mode)  # before it is opened: to open some devices does something
         if mode == stat.S_IFDIR:
@@ -47,7 +47,7 @@ def read(path: Path, most: int = FACTS, pipes: bool = False) -> bytes:
 
 
 def taken(file: IO[bytes], most: int, name: object, size: int = 0) -> bytes:
-    """What is left of an open file, such as standard input, under the same bound. `size`: as far as it is known."""
+    """Read the rest of an open file, such as standard input, under the same limit. `size`: if known."""
     data = file.read(min(size, most) + 1)
     if len(data) > size:  # a pipe, or it has grown
         parts, got = [data], len(data)

@@ -22,7 +22,7 @@ _PROXY_LOGIN = "proxy-authorization"
 
 
 def check_plain(text: str, what: str) -> None:
-    """What goes into the first lines of a request: anything else could end a line, and begin another one."""
+    """Check what goes into the first lines of a request: other characters could start a new line."""
     if not re.fullmatch(r"[!-~]*", text):
         raise UsageError(
             f"{what} contains a space, a line end or a non-ASCII character. Escape it, for example as %20."
@@ -101,7 +101,7 @@ class Route:
         return [(family, address) for family, _, _, _, address in infos]
 
     def unreachable(self, error: Exception, within_s: float | None = None) -> str:
-        """The failure to connect in words, and what helps."""
+        """Describe the failure to connect, and what to do."""
         to = f"The proxy {self.proxy}" if self.proxy else f"{self.url}"
         if own := limit_advice(error):
             return f"dyno couldn't open a connection to {to} ({getattr(error, 'strerror', None) or error}). {own}"
@@ -172,7 +172,7 @@ def _why(error: Exception) -> str:
 
 
 def describe_tls(error: ssl.SSLError) -> str:
-    """A failure with a server in words, and what helps."""
+    """Describe a TLS failure, and what to do."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
@@ -381,7 +381,7 @@ def _decoded(raw: bytes) -> Any:
 
 
 def _shallow(value: Any) -> bool:
-    """Else whoever prints it meets Python's limit of recursion."""
+    """Return whether it can be printed without reaching Python's recursion limit."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [

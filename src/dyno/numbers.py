@@ -102,10 +102,10 @@ def currency(name: str) -> str:
 
 
 def plus_minus(half_width: float, value: float) -> str:
-    """Return '± 0.40': two significant digits, but no more decimals than the value is shown with."""
-    text = number(half_width, digits=2)
-    shorter = f"{half_width:,.{_decimals(value, 4)}f}" if math.isfinite(value) else text
-    return f"± {shorter if len(shorter) < len(text) and float(shorter.replace(',', '')) else text}"
+    """Return '± 0.40': two significant digits, but no more decimals than the value has; one digit at least."""
+    two, one = _decimals(half_width, 2), _decimals(half_width, 1)
+    most = _decimals(value, 4) if math.isfinite(value) else two
+    return f"± {half_width:,.{min(two, max(most, one))}f}"
 
 
 def deviating(mean: float, deviation: float | None) -> str:

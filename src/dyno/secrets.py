@@ -108,8 +108,7 @@ def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
 
 
 def of_headers(headers: Mapping[str, str]) -> list[str]:
-    """A header's value and each of its words: 'Bearer' is too short to be one, what follows isn't. Of Basic credentials
-    also what they stand for."""
+    """Return a header's value and each of its words ('Bearer' is too short to count), and Basic credentials decoded."""
     secret = [v for k, v in headers.items() if k.lower() not in _PLAIN_HEADERS and not k.lower().endswith("model")]
     return _longest_first({word for value in secret for word in _credentials(value)})
 

@@ -1,4 +1,4 @@
-"""How a server is reached, beside its URL: certificates, time-outs, and a proxy by the usual variables."""
+"""Transport settings besides the URL: certificates, time-outs, and a proxy from the usual variables."""
 
 import base64
 import ipaddress
@@ -50,7 +50,7 @@ class Proxy(NamedTuple):
 
 
 class ProxyRefused(OSError):
-    """It doesn't open the way."""
+    """The proxy refuses the connection."""
 
 
 def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | None:
@@ -104,7 +104,7 @@ def tunnel(netloc: str, authorization: str | None) -> bytes:
 
 
 def granted(answer: bytes) -> bool:
-    """False while the answer isn't whole. ProxyRefused where it is no."""
+    """Return whether the proxy accepts; False while the answer is incomplete. Raise ProxyRefused where it refuses."""
     status = _ANSWER.match(answer)
     whole = b"\r\n\r\n" in answer
     if (whole and not status) or len(answer) > _LONGEST_ANSWER:

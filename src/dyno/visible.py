@@ -1,9 +1,9 @@
-"""Words of somebody else's on a screen: what a terminal would obey, or an eye not see, is shown as its number."""
+"""Make others' text safe to print: control and invisible characters are shown as escapes."""
 
 import re
 
-# Control characters but line end and tab, what turns the writing's direction, what has no width, and halves of
-# characters (of file names that are no UTF-8).
+# Control characters except line end and tab, characters that change the direction or have no width, and lone
+# surrogates (from file names that are not UTF-8).
 OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -12,7 +12,7 @@ OBEYED = re.compile(
 
 
 def visible(words: str) -> str:
-    """As JSON escapes it, so that JSON with such characters stays the JSON that it was."""
+    """Escape as JSON does, so that JSON stays valid."""
     return OBEYED.sub(_escaped, words)
 
 

@@ -309,7 +309,7 @@ def test_of_a_flood_the_first_and_the_last_part_are_kept(tmp_path: Path) -> None
         file.write(b"last")
     text = excerpt(log, 4)
     assert text.startswith("first\n") and text.endswith("last")
-    assert "bytes are left out" in text and len(text) < 17 << 20
+    assert "bytes omitted" in text and len(text) < 17 << 20
 
 
 def test_a_line_without_end_is_not_waited_for_until_memory_is_full(
@@ -366,7 +366,7 @@ def test_a_program_that_takes_the_port_during_the_start_is_named_and_sent_nothin
     thread.start()
     with thief:
         with (
-            pytest.raises(EngineError, match=rf"doesn't have port {port}: .*\(pid {os.getpid()}\) listens there"),
+            pytest.raises(EngineError, match=rf"lost port {port} to .*\(pid {os.getpid()}\)"),
             start(plan, tmp_path),
         ):
             pass
@@ -395,7 +395,7 @@ def test_after_a_death_in_a_study_the_next_trial_is_not_sent_to_whoever_took_the
             return False
 
         wait_for(stolen)
-        with pytest.raises(EngineError, match=rf"doesn't have port {port}"):
+        with pytest.raises(EngineError, match=rf"lost port {port}"):
             up.check_ports()
 
 

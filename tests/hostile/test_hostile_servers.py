@@ -362,10 +362,10 @@ def test_a_trial_that_cant_be_summed_up_is_failed_and_the_study_goes_on(
     monkeypatch.setattr(decode, "records", records)
     assert main(words) == 1
     said = capsys.readouterr()
-    assert "can't be summed up (MemoryError: 14 GiB)" in said.out + said.err
+    assert "can't calculate its result (MemoryError: 14 GiB)" in said.out + said.err
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 1
     assert main(["runs", "show", str(poisoned[0].parent)]) == 1
-    assert "can't be summed up" in capsys.readouterr().err
+    assert "can't calculate its result" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(words) == 0  # what failed is run again
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2

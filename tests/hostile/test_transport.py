@@ -159,16 +159,16 @@ def test_files_that_cannot_be_used_are_told_before_anything_is_sent(files: Files
         return str(error.value)
 
     assert "No such file" in told(cacert="nowhere.pem")
-    assert "isn't PEM" in told(cacert=files.key)
+    assert "isn't valid PEM" in told(cacert=files.key)
     assert "No such file" in told(cert="nowhere.pem")
     assert "is not the private key of the certificate" in told(cert=files.cert, cert_key=files.other_key)
-    assert "isn't PEM" in told(cert=files.cert, cert_key=files.ca)
-    assert "give that with --cert" in told(cert_key=files.key)
+    assert "isn't valid PEM" in told(cert=files.cert, cert_key=files.ca)
+    assert "Give the certificate with --cert" in told(cert_key=files.key)
     # Somebody takes --key for the API key: it isn't repeated.
     assert "sk-abcdef" not in (message := told(cert=files.cert, cert_key="sk-abcdef")) and "OPENAI_API_KEY" in message
     locked = tmp_path / "locked.key"
     locked.write_bytes(_encrypted(Path(files.key).read_bytes()))
-    assert "encrypted, and dyno asks for no passphrase" in told(cert=files.cert, cert_key=str(locked))
+    assert "encrypted, and dyno can't ask for a passphrase" in told(cert=files.cert, cert_key=str(locked))
 
 
 def _encrypted(pem: bytes) -> bytes:
@@ -439,9 +439,9 @@ def test_a_short_queue_of_a_unix_socket_is_waited_for(unix: Callable[..., str]) 
 
 def test_a_socket_that_is_not_there_is_told(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/none.sock"
-    with pytest.raises(TargetError, match=r"There is no socket .*none.sock"):
+    with pytest.raises(TargetError, match=r"No socket .*none.sock"):
         call(Url(url), {})
-    with pytest.raises(TargetError, match=r"There is no socket .*none.sock"):
+    with pytest.raises(TargetError, match=r"No socket .*none.sock"):
         drive(url, requests(1))
     assert str(Url(url)) == url
     assert str(Url("http+unix://%2Fa%2Fb.sock/v1")) == "http+unix://%2Fa%2Fb.sock/v1"
@@ -478,7 +478,7 @@ def test_the_control_client_says_which_time_is_over(scripted: Serve) -> None:
     with pytest.raises(TargetError, match=r"sent nothing for 0.5 s \(--read-timeout\)"):
         call(Url(url), {}, Transport(read_timeout_s=0.5))
     via = Transport(connect_timeout_s=0.5, insecure=True)
-    with pytest.raises(TargetError, match=r"took no connection within 0.5 s \(--connect-timeout\)"):
+    with pytest.raises(TargetError, match=r"accepted no connection within 0.5 s \(--connect-timeout\)"):
         call(Url(url.replace("http:", "https:")), {}, via)
 
 
@@ -488,7 +488,7 @@ def test_connections_that_never_open_fail_by_the_connect_time_out(scripted: Serv
             pass
 
     url = scripted(talk).base_url.replace("http:", "https:")
-    with pytest.raises(TargetError, match=r"took no connection within 1 s \(--connect-timeout\)"):
+    with pytest.raises(TargetError, match=r"accepted no connection within 1 s \(--connect-timeout\)"):
         drive(url, requests(1), via=Transport(connect_timeout_s=1, insecure=True))
 
 

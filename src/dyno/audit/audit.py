@@ -1,11 +1,13 @@
-"""An audit: all findings about results that were read, each once, with the lines it rests on; and how much was read."""
+"""An audit: all findings about results, each once and with its lines, and how much was read."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from dyno import checks
 from dyno.audit import claims, numbers, wording
+from dyno.checks import Check
 from dyno.checks.physics import Machines, titled
 from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import Document, Unread
@@ -13,28 +15,80 @@ from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
 from dyno.numbers import many
 
-Check = Callable[[Sequence[Document]], Iterator[Finding]]
+
+def _each(*judges: Callable[[Document], Iterator[Finding]]) -> Callable[[Sequence[Document]], Iterator[Finding]]:
+    return lambda documents: (f for judge in judges for d in documents for f in judge(d))
 
 
-def _each(check: Callable[[Document], Iterator[Finding]]) -> Check:
-    return lambda documents: (f for d in documents for f in check(d))
-
-
-# Checks over what surrounds figures: a report's words, tables, commands and versions.
-REPORTS: tuple[Check, ...] = (
-    *map(_each, (numbers.sums, numbers.extrapolated, numbers.bold, numbers.percentages)),
-    claims.claims,
-    _each(wording.empty),
-    wording.no_figures,
-    *map(_each, (wording.dangling, wording.command_differs, wording.fewer_than_commanded)),
-    *map(_each, (wording.versions_differ, wording.flags_differ)),
-    wording.models_named,
-    *map(_each, (wording.size_named, wording.quality_elsewhere)),
-)
-# Each of these is about a sentence of its own.
+# Checks of a report's words, tables, commands and versions.
+REPORT_CHECKS = (
+    Check({
+        "consistency.arithmetic": ("doubt", "A calculation (`8 × 2.99 = 24.92`, a Python prompt and its answer) or a "
+            "share beside its two numbers (`12 % higher (150 vs 100)`) is wrong by more than rounding.",
+            "Correct it, and the conclusions from it."),
+    }, documents=_each(numbers.sums)),
+    Check({
+        "comparability.extrapolated": ("doubt",
+            "A throughput from the same report is multiplied by a whole number from 2 to 64, without a measurement.",
+            "Run them side by side and report the measured sum: they share a host, memory and links, and load is never "
+            "spread evenly."),
+    }, documents=_each(numbers.extrapolated)),
+    Check({
+        "consistency.bold": ("doubt", "Bold marks the best value in most columns (at least two), but a bold value is "
+            "not the best in its column, nor in its block of one load or model, nor within the printed deviation.",
+            "Mark the best value, or say what bold means: readers remember the bold numbers."),
+    }, documents=_each(numbers.bold)),
+    Check({
+        "consistency.percent": ("doubt", "A percentage or ratio in a table follows from no two numbers in its row, "
+            "while at least three rows and 60 % are right.",
+            "Calculate it again."),
+    }, documents=_each(numbers.percentages)),
+    Check({
+        "consistency.claim": ("doubt", "A sentence compares two named sides ('A is 28 % faster than B'), but results "
+            "in the report or in files given with it contradict it by over 1 %.",
+            "State what the results show, and at which loads."),
+        "consistency.mean_only": ("doubt; note if the sentence says 'mean'", "A comparison of latencies holds for the "
+            "mean, but is reversed by over 5 % at the median or 10 % at p99 (from 100 requests).",
+            "Give median and p99 beside the mean."),
+    }, documents=claims.claims),
+    Check({
+        "consistency.empty_section": ("doubt; note for other headings and announced lists",
+            "A heading promises figures and has nothing under it, or a list is announced and missing.",
+            "Fill it or remove it."),
+    }, documents=_each(wording.empty, wording.dangling)),
+    Check({
+        "consistency.no_figures": ("doubt; note for a guide, beside benchmark commands or with result files",
+            "A title or section promises speed or latency, but tables, blocks and words have no such figure.",
+            "Draw no conclusions about speed. Figures may be in pictures, which dyno doesn't read: ask for numbers."),
+    }, documents=wording.no_figures),
+    Check({}, documents=_each(wording.command_differs, wording.fewer_than_commanded)),
+    Check({
+        "comparability.engine_differs": ("doubt", "Environment dumps in one report name several engine versions.",
+            "Versions often differ more than settings do. Measure all with one."),
+    }, documents=_each(wording.versions_differ)),
+    Check({
+        "comparability.settings_differ": ("note; doubt if the title announces a comparison",
+            "Commands that are compared differ in more than one setting or variable.",
+            "Any of them may cause the difference. Change one at a time, or say that whole setups are compared."),
+    }, documents=_each(wording.flags_differ)),
+    Check({
+        "comparability.model_named": ("doubt; note for a size above one command",
+            "The text names a model that no command runs, but a similar one.",
+            "Name the model that was run: base and instruction-tuned models end their answers differently."),
+    }, documents=lambda documents: (*wording.models_named(documents), *_each(wording.size_named)(documents))),
+    Check({
+        "comparability.quality_elsewhere": ("doubt; note for the cache alone",
+            "Accuracy was measured with another model or cache type than the commands run.",
+            "Measure accuracy and speed with the same configuration."),
+    }, documents=_each(wording.quality_elsewhere)),
+)  # fmt: skip
+# Each of these quotes its own place in the text.
 SINGLE = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic", "comparability.extrapolated",
           "consistency.percent", "consistency.bold"}  # fmt: skip
 SHOWN = 3  # findings of one code in one file, before they are joined into one
+RANGES = 4  # numbers that differ between joined findings: more make no sentence
+_RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
+_NUMBER = re.compile(r"(?<![\w.:/])[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|,\d)")
 
 
 class ReadShare(msgspec.Struct, frozen=True):
@@ -98,30 +152,54 @@ def audit(
     findings += checks.run(rows=once)
     title = titled([h.text for d in documents for h in d.headings if h.level == 1])
     findings += checks.run(roofline=Machines(once, peaks_of, title))
-    findings += [f for check in REPORTS for f in check(documents)]
+    findings += checks.run(REPORT_CHECKS, documents=documents)
     findings += checks.run(duplicates=twice)
     each = worst_first([*own, *findings])
     return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))
 
 
 def gathered(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Join many alike into one, with the lines of all."""
+    """Join findings of one code: those that differ only in numbers into one with their ranges and all places."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         file = finding.locations[0].rpartition(":")[0] if finding.locations and finding.level != "note" else ""
         alike.setdefault((finding.code, finding.level, file), []).append(finding)
     for (code, level, _), same in alike.items():
-        lines: dict[str, list[str]] = {}  # the same words for several lines are one finding
+        if code in SINGLE:
+            yield from same
+            continue
+        by_words: dict[str, list[Finding]] = {}
         for f in same:
-            lines.setdefault(f.text, []).extend(f.locations)
-        first = {f.text: f for f in reversed(same)}
-        merged = [_located(first[text], locations) for text, locations in lines.items()]
-        if code in SINGLE or len(merged) <= (SHOWN if level != "note" else 1):
-            yield from merged
+            by_words.setdefault(_NUMBER.sub("0", f.text), []).append(f)
+        joined = [_joined(group) for group in by_words.values()]
+        if len(joined) <= (SHOWN if level != "note" else 1):
+            yield from joined
         else:
-            one = msgspec.structs.replace(merged[0], text=f"{merged[0].text} {len(same) - 1} more like it.")
-            yield _located(one, [location for f in merged for location in f.locations])
+            yield _similar(same)
 
 
-def _located(finding: Finding, locations: Iterable[str]) -> Finding:
-    return msgspec.structs.replace(finding, locations=list(dict.fromkeys(locations)))
+def _joined(group: Sequence[Finding]) -> Finding:
+    """One finding for several with the same words: 'p99 of 64 to 300 requests is an estimate (9 results).'"""
+    texts = list(dict.fromkeys(f.text for f in group))
+    text, numbers = texts[0], [_NUMBER.findall(t) for t in texts]
+    if len(texts) > 1:
+        ranges = [sorted(set(values), key=_value) for values in zip(*numbers, strict=True)]
+        if sum(len(values) > 1 for values in ranges) <= RANGES and not _RANGE.search(text):
+            shown = iter(values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}" for values in ranges)
+            text = _NUMBER.sub(lambda _: next(shown), text).removesuffix(".") + f" ({many(len(group), 'result')})."
+        else:
+            return _similar(group)
+    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
+
+
+def _similar(group: Sequence[Finding]) -> Finding:
+    text = f"{group[0].text.removesuffix('.')} (and {many(len(group) - 1, 'similar result')})."
+    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
+
+
+def _places(group: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(place for f in group for place in f.locations))
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))

@@ -2,7 +2,7 @@
 
 'A beats B in throughput at all batch sizes', 'A is 28 % faster than B', 'A has 2 times higher TTFT than B'. A claim is
 judged only if both names, the metric and the load are found among rows; other claims are skipped. If its words have
-readings readings, it is contradicted only if it fails in all of them.
+several readings, it is contradicted only if it fails in all of them.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from dyno.facts.finding import Finding, Level
 from dyno.facts.imported import Document, Passage, Row
-from dyno.facts.metric import STEMS, better, leads
+from dyno.facts.metric import STEMS, better, leads, words
 from dyno.facts.setting import ENGINE, ENGINES
 from dyno.measure.points import input_each, load_of, output_each
+from dyno.numbers import change
 
 MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no P99 to speak of
 SIDES = 200  # more names than that are not a comparison
-_ADVICE = "Say what the rows show, with the loads at which it is otherwise."
 
 
 # ---- words and names ----
@@ -312,7 +312,7 @@ def _is_worse(verb: re.Match[str], measure: MetricWords) -> bool:
 
 # ---- against rows ----
 
-Judgement = tuple[str, Level, str, str, list[Row]]  # code, level, text, advice, evidence
+Judgement = tuple[str, Level, str, list[Row]]  # code, level, text, evidence
 
 
 class Pair(NamedTuple):
@@ -324,9 +324,9 @@ class Pair(NamedTuple):
 
     def describe(self, figure: str) -> str:
         a, b = self.one.figures[figure].value, self.other.figures[figure].value
-        words = load_of(self.one).words
-        where = f" at {words}" if words else ""
-        return f"{figure.replace('_', ' ')} {a:.6g} against {b:.6g}{where}"
+        load = load_of(self.one).words
+        where = f" at {load}" if load else ""
+        return f"{words(figure)} {a:.6g} / {b:.6g}{where}"
 
 
 class ClaimEvidence(NamedTuple):
@@ -395,9 +395,9 @@ def _judged(document: Document, passage: Passage, sentence: str, pools: list[Nam
     for names in pools:
         claims_here = [(c, evidence(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
         for claim, readings in claims_here:
-            for code, level, text, advice, rows in _judge(claim, names, readings) if readings else ():
+            for code, level, text, rows in _judge(claim, names, readings) if readings else ():
                 lines = [f"{document.file}:{passage.line}", *dict.fromkeys(r.location for r in rows)]
-                yield Finding(code, level, f"'{shown}': {text}", advice, lines[:9])
+                yield Finding(code, level, f"'{shown}': {text}", "", lines[:9])
         if any(readings for _, readings in claims_here):
             return
 
@@ -405,9 +405,9 @@ def _judged(document: Document, passage: Passage, sentence: str, pools: list[Nam
 def _judge(claim: Claim, names: Names, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     if all(reading.against() for reading in readings):
         worst = [reading.worst() for reading in readings[:4]]
-        words = "; ".join(dict.fromkeys(words for _, words in worst))
-        text = f"not so in {claim.measure.words}. {claim.one} against {claim.other}: {words}."
-        yield "consistency.claim", "doubt", text, _ADVICE, [r for pair, _ in worst for r in (pair.one, pair.other)]
+        shown = "; ".join(dict.fromkeys(described for _, described in worst))
+        text = f"the results contradict this. {claim.one} / {claim.other}: {shown}."
+        yield "consistency.claim", "doubt", text, [r for pair, _ in worst for r in (pair.one, pair.other)]
         return
     if claim.amount and claim.measure is not _ANY:
         yield from _amount(claim, readings)
@@ -432,8 +432,8 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return
     _, pair, figure = min(pairs, key=lambda item: item[0])
-    nearest = f"{pair.describe(figure)} ({pair.lead:+.1%}; {claim.one}, {claim.other})"
-    yield "consistency.claim", "doubt", f"at no load here. The nearest is {nearest}.", _ADVICE, [pair.one, pair.other]
+    nearest = f"{pair.describe(figure)} ({change(pair.lead)}; {claim.one}, {claim.other})"
+    yield "consistency.claim", "doubt", f"no load shows that. The nearest is {nearest}.", [pair.one, pair.other]
 
 
 def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
@@ -444,9 +444,8 @@ def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
         few = statistic == "p99" and min(counts, default=0) < SAMPLES
         if not readings or few or not all(r.against(margin) for r in readings):
             continue
-        pair, words = readings[0].worst(margin)
-        text = f"that holds for the mean, not for the {title}. {claim.one} against {claim.other}: {words}."
-        advice = "Give median and tail beside the mean, and say for whom it is faster."
+        pair, described = readings[0].worst(margin)
+        text = f"true for the mean, not for the {title}. {claim.one} / {claim.other}: {described}."
         level: Level = "note" if claim.measure.statistic else "doubt"
-        yield "consistency.mean_only", level, text, advice, [pair.one, pair.other]
+        yield "consistency.mean_only", level, text, [pair.one, pair.other]
         return

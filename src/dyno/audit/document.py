@@ -37,11 +37,10 @@ def read(path: Path) -> Document:
                 return read_bytes(file, files.taken(opened, files.DATA, path))
             if status.st_size > files.DATA:
                 raise ImportFailed(
-                    f"{path} has {human_bytes(status.st_size)}; up to {human_bytes(files.DATA)} are read. "
-                    "Cut it in parts."
+                    f"{path} has {human_bytes(status.st_size)}; up to {human_bytes(files.DATA)} can be read. Split it."
                 )
             if status.st_size == 0:
-                return Document(file, "empty", unread=[Unread(1, "The file is empty.")])
+                return Document(file, "empty", unread=[Unread(1, "empty file")])
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read(file, data)
     except IsADirectoryError:
@@ -51,13 +50,13 @@ def read(path: Path) -> Document:
 
 
 def read_bytes(file: str, data: bytes) -> Document:
-    return _read(file, data) if data else Document(file, "empty", unread=[Unread(1, "Nothing came.")])
+    return _read(file, data) if data else Document(file, "empty", unread=[Unread(1, "empty input")])
 
 
 def _read(file: str, data: _Bytes) -> Document:
     head = bytes(data[:4096])
     if _binary(head):
-        return Document(file, "binary", unread=[Unread(1, "This is no text.")])
+        return Document(file, "binary", unread=[Unread(1, "not a text file")])
     if len(data) > WHOLE and head.lstrip()[:1] not in (b"{", b"[", b"\xef", b"\xff", b"\xfe"):
         return _large(file, data)
     content = decoded(bytes(data))
@@ -118,7 +117,7 @@ def _large(file: str, data: _Bytes) -> Document:
             walk.take(line)
             walked += 1
             if walked > _MOST_WALKED and not walk.full:
-                why = "So much in it looks like results: what follows is left out."
+                why = "too many results; the rest was not read"
                 walk.unread.append(Unread(line.number, why, "lines"))
                 walk.full = True
             if walk.full:

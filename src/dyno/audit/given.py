@@ -1,4 +1,4 @@
-"""Settings that a file lacks, from whoever imports it: the engine behind a bare table, its accelerators.
+"""Settings that a file lacks, given with `dyno import --set`: the engine behind a bare table, its accelerators.
 
 They are marked as the user's, and never replace the file's own.
 """
@@ -45,12 +45,12 @@ def _given(word: str) -> Given:
     match = _WORD.fullmatch(word.strip())
     if match is None:
         raise UsageError(
-            f"--set {without_secrets(word)!r}: write NAME=VALUE, such as engine=vllm; for some results only, their "
-            "line before it: 4:rate=3, 2-9:input_len=80."
+            f"--set {without_secrets(word)!r}: write NAME=VALUE, such as engine=vllm. For single lines put them first: "
+            "4:rate=3, 2-9:input_len=80."
         )
     first, last = int(match[1] or 0), int(match[2] or match[1] or 0)
     if first > last or (match[1] and not first):
-        raise UsageError(f"--set {word!r}: lines count from 1, and the first of them comes first.")
+        raise UsageError(f"--set {word!r}: write FIRST-LAST; lines count from 1.")
     name, value = _named(match[3]), scalar(without_secrets(match[4]))
     if name.startswith("-") and not name.startswith("--"):  # a flag that turns something off
         name, value = name[1:], not value
@@ -60,14 +60,14 @@ def _given(word: str) -> Given:
         value = ENGINES.get(str(value).lower(), value)
     infinite = name == "rate" and str(value).lower() in ("inf", "infinity")  # all at once
     if name in _NUMBERS and not infinite and (isinstance(value, str | bool) or value < 0):
-        raise UsageError(f"--set {word!r}: {name} is a number, 0 or more.")
+        raise UsageError(f"--set {word!r}: {name} must be a number, 0 or more.")
     return Given(name, "inf" if infinite else value, word, first, last)
 
 
 def _named(word: str) -> str:
     """As rows call it; a flag that they don't know, as it is written."""
     if is_secret(word.lstrip("-").replace("-", "_")):
-        raise UsageError(f"--set {word}=… looks like a secret. It would be kept with the figures.")
+        raise UsageError(f"--set {word}=… looks like a secret, which would be stored with the figures.")
     if word in (*SETTINGS, _SERIES):
         return word
     if name := of_flag(word):
@@ -75,8 +75,8 @@ def _named(word: str) -> str:
     if word.startswith("--"):
         return word
     near = get_close_matches(word.replace("-", "_"), [*SETTINGS, _SERIES], n=1, cutoff=0.6)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {_SERIES}, {', '.join(SETTINGS)}."
-    raise UsageError(f"--set {word}=…: there is no such setting. {hint} For a flag: --set={_FLAG}.")
+    hint = f"Did you mean {near[0]}?" if near else f"Settings: {_SERIES}, {', '.join(SETTINGS)}."
+    raise UsageError(f"--set {word}=…: unknown setting. {hint} For a flag: --set={_FLAG}.")
 
 
 def with_given(document: Document, asked: Sequence[Given]) -> Document:
@@ -91,13 +91,13 @@ def _row(row: Row, asked: Sequence[Given]) -> Row:
         if not one.holds(row):
             continue
         if (other := own.get(one.name)) is not None and not _alike(other.value, one.value):
-            raise UsageError(f"--set {other.word} and --set {one.word} are both of {row.location}. Which is it?")
+            raise UsageError(f"--set {other.word} and --set {one.word} both apply to {row.location}. Give one.")
         own[one.name] = one
         existing = row.series or None if one.name == _SERIES else row.setting(one.name)
         if existing is not None and not _alike(existing, one.value):
             raise UsageError(
-                f"--set {one.word}: {row.location} itself tells {one.name} = {existing}. What a file tells stands: "
-                "leave it out, or name the lines it is meant for."
+                f"--set {one.word}: {row.location} already has {one.name} = {existing}, which --set can't change. Name "
+                "other lines, or drop it."
             )
         if existing is None and one.name == _SERIES:
             series = str(one.value)
@@ -111,11 +111,11 @@ def _alike(a: Scalar, b: Scalar) -> bool:
 
 
 def all_used(asked: Iterable[Given], documents: Sequence[Document]) -> None:
-    """A line that holds no result is a slip of the pen."""
+    """A line without a result is a mistake."""
     rows = [row for d in documents for row in d.rows]
     for one in asked:
         if one.first and not any(one.holds(row) for row in rows):
             raise UsageError(
-                f"--set {one.word}: no result stands there. The first ones are at "
+                f"--set {one.word}: no result on these lines. The first results are at "
                 f"{', '.join(r.location for r in rows[:3])}."
             )

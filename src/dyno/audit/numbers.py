@@ -1,4 +1,4 @@
-"""Numbers in a report's words and tables: do sums, percentages and bold bests come out?"""
+"""Numbers in a report's words and tables: are sums, percentages and bold marks right?"""
 
 import ast
 import math
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from dyno.facts.finding import Finding
+from dyno.facts.finding import Finding, doubt
 from dyno.facts.imported import Document, DocumentTable, Figure, Passage, Row
-from dyno.facts.metric import THROUGHPUTS, better
+from dyno.facts.metric import THROUGHPUTS, better, words
 
 # ---- sums in words and listings ----
 
@@ -50,22 +50,13 @@ def sums(document: Document) -> Iterator[Finding]:
     wrong = [(p.line, *one) for p in document.passages for one in _sums(p)]
     wrong += _sessions(document)
     for line, expression, value, printed in wrong:
-        yield Finding(
-            "consistency.arithmetic",
-            "doubt",
-            f"'{expression} = {printed}' doesn't come out: it is {value:.10g}.",
-            "Correct it, and what was concluded from it.",
-            [f"{document.file}:{line}"],
-        )
+        text = f"'{expression} = {printed}' is wrong: the result is {value:.10g}."
+        yield doubt("consistency.arithmetic", text, locations=[f"{document.file}:{line}"])
     for passage in document.passages:
         for written, amount, actual in _shares(passage):
-            yield Finding(
-                "consistency.arithmetic",
-                "doubt",
-                f"'{written[:160]}': by the two numbers it is not {amount} but {actual:.3g}.",
-                "Correct the share or the numbers.",
-                [f"{document.file}:{passage.line}"],
-            )
+            text = f"'{written[:160]}': the two numbers give {actual:.3g}, not {amount}."
+            advice = "Correct the share or the numbers."
+            yield doubt("consistency.arithmetic", text, advice, [f"{document.file}:{passage.line}"])
 
 
 def _number(text: str) -> float:
@@ -224,14 +215,10 @@ def extrapolated(document: Document) -> Iterator[Finding]:
                 if measured is None or factor == "60":
                     continue
                 name, line = measured
-                yield Finding(
+                yield doubt(
                     "comparability.extrapolated",
-                    "doubt",
-                    f"A measured {name.replace('_', ' ')} of {number} is multiplied by {factor}, as if {factor} of "
-                    "them lost nothing: that was not run.",
-                    "Run them side by side, and give the sum that comes out: they share a host, its memory and "
-                    "links, and a load that isn't spread evenly.",
-                    [f"{document.file}:{passage.line}", f"{document.file}:{line}"],
+                    f"A measured {words(name)} of {number} is multiplied by {factor}; {factor} together were not run.",
+                    locations=[f"{document.file}:{passage.line}", f"{document.file}:{line}"],
                 )
                 break
 
@@ -264,15 +251,9 @@ def _extrapolated_cells(document: Document) -> Iterator[Finding]:
     ]
     if cells:
         _, number, factor = cells[0]
-        more = f" {len(cells) - 1} more cells are like it." if len(cells) > 1 else ""
-        yield Finding(
-            "comparability.extrapolated",
-            "doubt",
-            f"A figure of {number} is multiplied by {factor} in a table, as if {factor} of them lost nothing: that was "
-            f"not run.{more}",
-            "Run them side by side, and give the sum that comes out.",
-            [f"{document.file}:{line}" for line, _, _ in cells],
-        )
+        more = f", in {len(cells)} cells like this" if len(cells) > 1 else ""
+        text = f"A figure of {number} in a table is multiplied by {factor}{more}; {factor} together were not run."
+        yield doubt("comparability.extrapolated", text, locations=[f"{document.file}:{line}" for line, _, _ in cells])
 
 
 # ---- percentages and ratios in a table ----
@@ -330,14 +311,11 @@ def _in_column(
         if actual is None or any(_fits(numbers, *way, k, mark) for way in ways):
             continue
         unit = "%" if mark == "%" else "×"
-        yield Finding(
-            "consistency.percent",
-            "doubt",
-            f"From {numbers[i].value:,g} to {numbers[j].value:,g} it is {actual:+,.1f}{unit}, and "
-            f"{numbers[k].value:+,g}{unit} is told; {right} of {len(rows)} rows of the table come out right.",
-            "Reckon it anew.",
-            [f"{file}:{line}"],
+        text = (
+            f"From {numbers[i].value:,g} to {numbers[j].value:,g} is {actual:+,.1f}{unit}, but the table reports "
+            f"{numbers[k].value:+,g}{unit}; {right} of {len(rows)} rows are right."
         )
+        yield doubt("consistency.percent", text, locations=[f"{file}:{line}"])
 
 
 def _numbers(cells: list[str]) -> list[CellNumber]:
@@ -397,13 +375,8 @@ def bold(document: Document) -> Iterator[Finding]:
             continue
         named = "; ".join(_wrong_words(name, columns[name], w) for name, w in wrong.items())
         lines = sorted({f.line for w in wrong.values() for f in w})
-        yield Finding(
-            "consistency.bold",
-            "doubt",
-            f"In a table where bold marks the best, it doesn't in {len(wrong)} of {len(columns)} columns: {named}.",
-            "Mark the best, or say what bold means: readers take the bold numbers with them.",
-            [f"{document.file}:{line}" for line in lines],
-        )
+        text = f"Bold marks the best value, except in {len(wrong)} of {len(columns)} columns: {named}."
+        yield doubt("consistency.bold", text, locations=[f"{document.file}:{line}" for line in lines])
 
 
 def _columns(rows: list[Row]) -> dict[str, Figures]:
@@ -468,5 +441,5 @@ def _highlighted(row: Row) -> bool:
 def _wrong_words(name: str, column: Figures, wrong: list[Figure]) -> str:
     best = _best(name, column)
     bolds = ", ".join(f"{f.value:g}" for f in wrong)
-    also = ", which is bold too" if best.bold else ""
-    return f"{name.replace('_', ' ')}: {bolds} is bold, {best.value:g} is {better(name)}{also}"
+    also = ", also bold" if best.bold else ""
+    return f"{words(name)} has {bolds} in bold, but {best.value:g} is {better(name)}{also}"

@@ -1,7 +1,7 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,10 +20,10 @@ LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "m
              "mean_latency_ms")  # fmt: skip
 NODE = 8  # accelerators of the machines that are rented as one
 WIDTH = 100
-LINES = 8  # of a finding's evidence, that are shown
+LINES = 12  # places of a finding that are shown
 ROWS = 200  # of the table
 UNREAD = 40  # that are listed
-NOTHING = "no results found"
+NOTHING = "No results found"
 
 
 class Normal(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Normal(msgspec.Struct, frozen=True):
     accelerators: float | None
     per_accelerator: float | None  # tokens/s: output, or of prompts and outputs where only that is known
     per_accelerator_of: str  # output or total
-    per_node: float | None  # tokens/s of eight accelerators
+    per_node: float | None  # tokens/s for eight accelerators
     per_node_estimated: bool  # calculated from fewer or more, as if nothing were lost
     latencies: dict[str, tuple[float, str]]  # 'mean_ttft_ms' → milliseconds, and by which definition
     speed: str = ""  # of a micro test, or a score, as it is printed
@@ -120,8 +120,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     head, _, files = _head(audit, rows).partition("\n")
     parts = [f"## Audit: {head}", files.strip()]
     for f in audit.findings:
-        lines = f"{', '.join(f'`{a}`' for a in f.locations[:LINES])}{' …' if len(f.locations) > LINES else ''}"
-        where = f" ({lines})" if f.locations else ""
+        where = f" ({_located(f.locations, '`')})" if f.locations else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
     for title, table in _tables(rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table)]))
@@ -153,11 +152,11 @@ def _head(audit: Audit, rows: Sequence[Normal]) -> str:
     """The verdict, and what it is limited to. Without a result, nothing is sound."""
     read, counts = audit.coverage.describe(), _counts(audit, rows)
     if not _read(audit) and audit.verdict == "sound":
-        lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f": {read} read" if read else "")]
+        lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f" ({read} read)" if read else "")]
     elif audit.coverage.complete:
-        lines = [f"{audit.verdict}: {counts}" + (f"; {read} read" if read else "")]
+        lines = [f"{audit.verdict}: {counts}" + (f" ({read} read)" if read else "")]
     else:
-        lines = [f"{audit.verdict} as far as read: {read}; {counts}"]
+        lines = [f"{audit.verdict}, but not everything was read ({read}): {counts}"]
     lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     return "\n".join(lines)
 
@@ -166,8 +165,8 @@ def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
     levels = [f.level for f in audit.findings]
     counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
               for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    where = f"{many(len(rows), 'result')} of {many(len(audit.documents), 'file')}"
-    return f"{', '.join(counts) or 'nothing found'}, in {where}"
+    where = f"{many(len(rows), 'result')} in {many(len(audit.documents), 'file')}"
+    return f"{', '.join(counts) or 'no findings'}; {where}"
 
 
 def _finding(f: Finding) -> str:
@@ -175,23 +174,45 @@ def _finding(f: Finding) -> str:
     lines += textwrap.wrap(_plain(f.text), WIDTH, initial_indent="      ", subsequent_indent="      ")
     lines += textwrap.wrap(_plain(f.advice), WIDTH, initial_indent="    → ", subsequent_indent="      ")
     if f.locations:
-        more = f" and {len(f.locations) - LINES} more" if len(f.locations) > LINES else ""
-        shown = ", ".join(map(_plain, f.locations[:LINES])) + more
         lines += textwrap.wrap(
-            shown, WIDTH, initial_indent="   at ", subsequent_indent="      ", break_on_hyphens=False
-        )
+            _plain(_located(f.locations)), WIDTH, initial_indent="   at ", subsequent_indent="      ",
+            break_on_hyphens=False,
+        )  # fmt: skip
     return "\n".join(lines)
 
 
+def _located(locations: Sequence[str], quote: str = "") -> str:
+    """Each file once, with its lines: 'a.csv:3-5, 7; b.csv:2 and 5 more'."""
+    files: dict[str, list[int]] = {}
+    for location in locations:
+        file, _, line = location.rpartition(":")
+        files.setdefault(file if line.isdigit() else location, []).extend([int(line)] if line.isdigit() else [])
+    places = [(file, run) for file, lines in files.items() for run in _runs(lines) or [""]]
+    by_file = ((file, [run for f, run in places[:LINES] if f == file]) for file in dict(places[:LINES]))
+    shown = "; ".join(f"{quote}{file}{':' if any(runs) else ''}{', '.join(runs)}{quote}" for file, runs in by_file)
+    return shown + (f" and {len(places) - LINES} more places" if len(places) > LINES else "")
+
+
+def _runs(lines: Iterable[int]) -> list[str]:
+    """[3, 4, 5, 7] → ['3-5', '7']"""
+    runs: list[list[int]] = []
+    for line in sorted(set(lines)):
+        if runs and line == runs[-1][-1] + 1:
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+
+
 def _plain(words: str) -> str:
-    """Leave out what a terminal would obey: file names and labels come from others."""
+    """Leave out control characters: file names and labels come from others."""
     return "".join(c if c.isprintable() else " " for c in words)
 
 
 # ---- the table ----
 
 _KINDS = {
-    "serve": "Served", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+    "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
     "quality": "Accuracy",
 }  # fmt: skip
 
@@ -202,7 +223,7 @@ def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
     for (kind, tool), group in groups.items():
-        yield f"{_KINDS[kind]}, by {tool or 'somebody who does not tell how'}", _table(group)
+        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group)
 
 
 def _table(rows: Sequence[Normal]) -> Table:
@@ -210,7 +231,7 @@ def _table(rows: Sequence[Normal]) -> Table:
     nodes = _parts_of_nodes(rows)
     lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
-    right = [i for i, title in enumerate(titles) if title not in ("line", "what", "load")]
+    right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
     return text_table(titles, ([line[title] for title in titles] for line in lines), right)
 
 
@@ -219,9 +240,9 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {
-        "what": _short(r.subject, 36),
+        "name": _short(r.subject, 36),
         "load": _short(r.load, 44),
-        "done": _done(r),
+        "completed": _done(r),
         "in": _number(r.input_each, 0),
         "out": _number(r.output_each, 0),
         "req/s": _number(r.requests_per_s, 2),
@@ -237,7 +258,7 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
 
 
 def _parts_of_nodes(rows: Sequence[Normal]) -> bool:
-    """Whether different numbers of accelerators stand beside each other."""
+    """Whether results have different numbers of accelerators."""
     return len({r.accelerators for r in rows if r.accelerators}) > 1
 
 
@@ -274,23 +295,23 @@ def _legend(rows: Sequence[Normal]) -> str:
     definitions = _definitions(rows)
     if not definitions:
         return ""
-    lines = ["Milliseconds, means unless a percentile is named. As the tools define them:"]
+    lines = ["Latencies are means in milliseconds, unless a percentile is named. Definitions:"]
     lines += [f"  {key}: {DEFINITIONS[key]}" for key in definitions]
     if any(r.per_accelerator is not None for r in rows):
         tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
-        lines.append(f"  tok/s/device: {tokens} tokens/s of one accelerator")
+        lines.append(f"  tok/s/device: {tokens} tokens/s per accelerator")
         if any(r.cost_per_million is not None for r in rows):
-            lines.append(f"  $/M tok: for a million {tokens} tokens")
+            lines.append(f"  $/M tok: cost per million {tokens} tokens")
     if _parts_of_nodes(rows):
-        lines.append("  tok/s/8 devices: of a node; ≈ is an estimate from another number, as if nothing were lost")
+        lines.append("  tok/s/8 devices: per node; ≈ is scaled from another number of devices, not measured")
     return "\n".join(lines)
 
 
 def _unread(audit: Audit) -> str:
-    lines: dict[str, list[str]] = {"Not read:": [], "Read in part, without:": []}
+    lines: dict[str, list[str]] = {"Not read:": [], "Columns not read:": []}
     for d in audit.documents:
         for u in d.unread:
-            title = "Read in part, without:" if u.part == "columns" else "Not read:"
+            title = "Columns not read:" if u.part == "columns" else "Not read:"
             lines[title].append(f"  {_plain(u.describe(d.file))}")
     out = []
     for title, those in lines.items():

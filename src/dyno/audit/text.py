@@ -222,11 +222,11 @@ class Walk:
         client = self._scope.client()
         row = current.row(self.file, client if client in ("vllm", "sglang", "dyno") else None, self._section())
         if row is None:
-            why = "A result's heading without figures that can be read."
+            why = "a result's heading without readable figures"
             self._miss(current.line, why, "block" if current.figures else "")
             return
         if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
-            self._miss(row.end, "The block ends here, without its latencies and its last line.")
+            self._miss(row.end, "the block ends early, without latencies and closing line")
         self._add(row)
 
     def _is_offline(self, number: int, text: str) -> bool:
@@ -254,7 +254,7 @@ class Walk:
     def _add(self, row: Row) -> None:
         if len(self.rows) >= MOST_ROWS:
             if not self.full:
-                why = f"More than {MOST_ROWS:,} results: those from here on are left out."
+                why = f"more than {MOST_ROWS:,} results; the rest was not read"
                 self.unread.append(Unread(row.line, why, "lines"))
             self.full = True
             return
@@ -463,7 +463,7 @@ class Walk:
         names, self._names = self._names, []
         if len(names) > 1:
             line, name = names[0]
-            self._miss(line, "printed figures in a form that is not known", "block", commands.without_secrets(name))
+            self._miss(line, "printed figures in an unknown format", "block", commands.without_secrets(name))
 
     # ---- words ----
 
@@ -587,14 +587,14 @@ class Walk:
             )
         if table.misses(line.text):
             what = commands.without_secrets(", ".join(table.header))
-            self._miss(line.number, "not below the titles", "lines" if table.body else "block", what)
+            self._miss(line.number, "cells don't line up with the titles", "lines" if table.body else "block", what)
         return False
 
     def _put_table(self, line: int, header: list[DocumentCell], body: list[tuple[int, list[DocumentCell]]]) -> None:
         self._cells += sum(len(cells) for _, cells in body)
         if self._cells > MOST_CELLS or len(self.tables) >= MOST_TABLES:
             self._tables_full = True
-            self._miss(line, "More tables than are read of one file: those from here on are left out.", "lines")
+            self._miss(line, "too many tables; the rest was not read", "lines")
             return
         titles = [cell.text for cell in header]
         table = DocumentTable(line, titles, [cells for _, cells in body], [n for n, _ in body], self._section())

@@ -1,10 +1,10 @@
-"""What surrounds the results of a report: do headings, commands, versions and names fit each other and the results?"""
+"""A report's headings, commands, versions and names: do they fit each other and the results?"""
 
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from dyno.facts.finding import Finding
+from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.imported import Command, Document, Heading, Passage, Row, Setting
 from dyno.measure.points import ENGINE, named
 
@@ -50,15 +50,16 @@ def empty(document: Document) -> Iterator[Finding]:
     promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
     other = [h for h in bare if h not in promised]
     if promised:
-        advice = "Give the figures that the heading promises; what is concluded from them rests on nothing here."
+        advice = "Give the figures that the heading promises; conclusions from them have no basis here."
         yield Finding("consistency.empty_section", "doubt", *_nothing_under(document, promised, advice))
     if other:
-        yield Finding("consistency.empty_section", "note", *_nothing_under(document, other, "Fill it or take it out."))
+        yield Finding("consistency.empty_section", "note", *_nothing_under(document, other))
 
 
-def _nothing_under(document: Document, headings: list[Heading], advice: str) -> tuple[str, str, list[str]]:
+def _nothing_under(document: Document, headings: list[Heading], advice: str = "") -> tuple[str, str, list[str]]:
     names = ", ".join(f"'{h.text}'" for h in headings[:6]) + (" and others" if len(headings) > 6 else "")
-    return f"Nothing stands under {names}.", advice, [f"{document.file}:{h.line}" for h in headings]
+    sections = "section" if len(headings) == 1 else "sections"
+    return f"Empty {sections}: {names}.", advice, [f"{document.file}:{h.line}" for h in headings]
 
 
 def _is_title(text: str) -> bool:
@@ -90,13 +91,9 @@ def no_figures(documents: Sequence[Document]) -> Iterator[Finding]:
         if not where or in_words or _cells_with_numbers(document):
             continue
         plain = promised and _RESULTS.search(title.text) and not _HOW_TO.search(title.text)
-        yield Finding(
-            "consistency.no_figures",
-            "doubt" if plain and not data else "note",
-            f"'{where[0].text}' promises measurements, and there is not one figure of speed or latency in the text.",
-            "Take nothing from it about speed. Figures may be in pictures, which are not read: ask for the numbers.",
-            [f"{document.file}:{h.line}" for h in where],
-        )
+        text = f"'{where[0].text}' promises measurements, but the text has no figure of speed or latency."
+        level: Level = "doubt" if plain and not data else "note"
+        yield Finding("consistency.no_figures", level, text, "", [f"{document.file}:{h.line}" for h in where])
 
 
 def _cells_with_numbers(document: Document) -> bool:
@@ -132,13 +129,8 @@ def dangling(document: Document) -> Iterator[Finding]:
         match = _DANGLING.search(tail)
         if passage.listing or match is None or _PICTURE.search(tail) or _is_followed(document, passage):
             continue
-        yield Finding(
-            "consistency.empty_section",
-            "note",
-            f"'…{tail[max(0, match.start() - 60) :].strip()}': nothing is listed there.",
-            "Give what was meant to stand there.",
-            [f"{document.file}:{passage.line}"],
-        )
+        text = f"'…{tail[max(0, match.start() - 60) :].strip()}': the announced list is missing."
+        yield note("consistency.empty_section", text, "Add the list.", [f"{document.file}:{passage.line}"])
 
 
 # ---- commands and versions ----
@@ -165,11 +157,10 @@ def command_differs(d: Document) -> Iterator[Finding]:
         }  # fmt: skip
         others = [n for n in levels if n is not None and n != asked.value]
         if others:
-            yield Finding(
+            actual = ", ".join(f"{n:g}" for n in levels if n)
+            yield note(
                 "consistency.command",
-                "note",
-                f"The command says concurrency {asked.value}, the results after it "
-                f"{', '.join(f'{n:g}' for n in levels if n)}.",
+                f"The command has concurrency {asked.value}, the results after it {actual}.",
                 "Print the command of each result.",
                 [f"{d.file}:{c.line}", *(f"{d.file}:{levels[n].line}" for n in others)],
             )
@@ -192,12 +183,10 @@ def fewer_than_commanded(d: Document) -> Iterator[Finding]:
         if len(rows) < SEVERAL:
             continue
         done_s = ", ".join(sorted({f"{r.get('completed'):,.0f}" for r in rows}))
-        yield Finding(
+        yield doubt(
             "requests.failed",
-            "doubt",
-            f"A command sends {count:,} requests, and {len(rows)} results have {done_s} successful ones and tell "
-            "of no others.",
-            "Find out what became of the rest: a client's limit of open files drops requests in silence.",
+            f"A command sends {count:,} requests, but {len(rows)} results report only {done_s} successful ones.",
+            "Find out what happened to the rest: a client's limit of open files drops requests silently.",
             [f"{d.file}:{asked[count]}", *(r.location for r in rows)],
         )
 
@@ -208,13 +197,9 @@ def versions_differ(d: Document) -> Iterator[Finding]:
         if version := environment.get("engine_version"):
             versions.setdefault(str(version.value), version.line)
     if len(versions) > 1 and (d.rows or any(_CONCLUDES.search(h.text) for h in d.headings)):
-        yield Finding(
-            "comparability.engine_differs",
-            "doubt",
-            f"The engine is not the same throughout: {', '.join(versions)}.",
-            "Between versions figures differ by more than most settings bring. Measure all with one.",
-            [f"{d.file}:{line}" for line in versions.values()],
-        )
+        text = f"The report uses several engine versions: {', '.join(versions)}."
+        lines = [f"{d.file}:{line}" for line in versions.values()]
+        yield doubt("comparability.engine_differs", text, locations=lines)
 
 
 def flags_differ(d: Document) -> Iterator[Finding]:
@@ -251,19 +236,15 @@ def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Fi
     variables = _variables(commands)
     if len(differ) + len(variables) < 2:
         return
-    yield Finding(
-        "comparability.settings_differ",
-        # Where machines or engines are compared, settings are to be the same; else they may be what is tried.
-        "doubt" if compared else "note",
-        f"{len(commands)} commands ({commands[0].program}) differ in more than one thing: "
-        f"{'; '.join(differ[:8] + variables)}.",
-        "What made the difference can't be told. Change one thing at a time, or say that whole set-ups are compared.",
-        [f"{d.file}:{c.line}" for c in commands],
-    )
+    listed = "; ".join(differ[:8] + variables)
+    text = f"{len(commands)} commands ({commands[0].program}) differ in several settings: {listed}."
+    # Where machines or engines are compared, settings should be the same; else they may be what is varied.
+    level: Level = "doubt" if compared else "note"
+    yield Finding("comparability.settings_differ", level, text, "", [f"{d.file}:{c.line}" for c in commands])
 
 
 def _variables(commands: list[Command]) -> list[str]:
-    """Variables that only some have; one that is nearly another is a slip of the pen."""
+    """Variables that only some have; one that is nearly another is a typo."""
     names = {n for c in commands for n in c.env}
     out = []
     for name in sorted(names):
@@ -274,7 +255,7 @@ def _variables(commands: list[Command]) -> list[str]:
             (o for o in names if o != name and len(o) > 8 and SequenceMatcher(None, o, name).ratio() > 0.95), None
         )
         if near is not None and near > name:
-            out.append(f"{name} where others have {near}")
+            out.append(f"{name} instead of {near}")
         elif near is None:
             out.append(f"{name} in {len(having)} of {len(commands)}")
     return out
@@ -304,13 +285,9 @@ def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
                              and named(m).base == here.base and named(m).taught != here.taught), None)  # fmt: skip
                 if near is not None:
                     seen.add(name)
-                    yield Finding(
-                        "comparability.model_named",
-                        "doubt",
-                        f"The text names {name}, and what was run is {near}.",
-                        "They end their answers differently and make other numbers of tokens. Name what was run.",
-                        [f"{d.file}:{passage.line}", run[near]],
-                    )
+                    text = f"The text names {name}, but the commands run {near}."
+                    lines = [f"{d.file}:{passage.line}", run[near]]
+                    yield doubt("comparability.model_named", text, locations=lines)
 
 
 def size_named(d: Document) -> Iterator[Finding]:
@@ -322,13 +299,9 @@ def size_named(d: Document) -> Iterator[Finding]:
         sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
         if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
             continue
-        yield Finding(
-            "comparability.model_named",
-            "note",
-            f"The text announces a model of {sizes.pop():g}B, and the command runs {model.name}.",
-            "Name what is run.",
-            [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"],
-        )
+        text = f"The text announces a {sizes.pop():g}B model, but the command runs {model.name}."
+        lines = [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"]
+        yield note("comparability.model_named", text, locations=lines)
 
 
 def _asks_a_server(row: Row) -> bool:
@@ -354,14 +327,8 @@ def quality_elsewhere(d: Document) -> Iterator[Finding]:
     both = ", ".join(sorted(measured & run))
     if both and not untested:
         return
-    text = f"The commands run {both}" if both else (
-        f"The accuracy is that of {', '.join(sorted(measured))}, the commands run {', '.join(sorted(run))}"
-    )  # fmt: skip
-    kv = f" with a {' and '.join(sorted(caches))} cache that the accuracy was not measured with" if untested else ""
-    yield Finding(
-        "comparability.quality_elsewhere",
-        "note" if both else "doubt",
-        f"{text}{',' if kv and not both else ''}{kv}.",
-        "Measure accuracy and speed of the same configuration.",
-        [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"],
-    )
+    cache = f" (cache type {' and '.join(sorted(caches))})" if untested else ""
+    text = f"The commands run {both or ', '.join(sorted(run))}{cache}, but accuracy was measured with "
+    text += f"{', '.join(sorted(measured))}." if not both else "another cache type."
+    lines = [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"]
+    yield Finding("comparability.quality_elsewhere", "note" if both else "doubt", text, "", lines)

@@ -1,7 +1,12 @@
-"""The list of checks: each states its findings and the evidence that it needs. METHOD.md describes every code."""
+"""The list of checks: each states its findings, their levels, when they appear and what to do, and the evidence needed.
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+METHOD.md and the documentation list the findings from here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from dyno.checks import client, comparability, consistency, engine, load, machine, physics, requests, statistics, tokens
 from dyno.checks.comparability import Objection, Two
@@ -13,147 +18,622 @@ from dyno.http import Url
 # server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
-# pair: two settings that are compared.
-Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roofline", "duplicates", "pair"]
+# repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
+Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roofline", "duplicates", "repeats", "pair",
+               "documents"]  # fmt: skip
+
+
+class FindingGuide(NamedTuple):
+    """A finding in the reference."""
+
+    levels: str  # and when each applies
+    when: str
+    advice: str  # in every finding that has no more specific one
 
 
 class Check:
-    """The codes of a problem, and a function for each kind of evidence that can show it."""
+    """The findings of a problem, and a function for each kind of evidence that can show it.
 
-    def __init__(self, *codes: str, **judges: Callable[[Any], Iterator[Finding | Objection]]) -> None:
-        self.codes, self.judges = codes, judges
+    Without a function it only describes findings that other rooms make.
+    """
+
+    def __init__(self, about: Mapping[str, tuple[str, str, str]], **judges: Callable[[Any], Iterable[Any]]) -> None:
+        self.about = {code: FindingGuide(*words) for code, words in about.items()}
+        self.judges = judges
+
+    def run(self, evidence: Mapping[str, Any]) -> Iterator[Any]:
+        for need, judge in self.judges.items():
+            if need in evidence:
+                yield from map(self._advised, judge(evidence[need]))
+
+    def _advised(self, result: Any) -> Any:
+        if isinstance(result, Objection):
+            return result._replace(finding=self._advised(result.finding))
+        return result if result.advice else replace(result, advice=self.about[result.code].advice)
 
 
 CHECKS = (
-    Check("requests.none_completed", "requests.failed", server=requests.failed, offline=requests.failed_offline,
-          row=requests.failed_row, rows=requests.dropped),
-    Check("requests.cut_short", server=requests.cut_short, offline=requests.cut_short_offline),
-    Check("requests.end_at_once", server=requests.end_at_once),
-    Check("requests.resent", server=requests.resent),
-    Check("requests.unasked", server=requests.unasked),
-    Check("requests.unaccounted", server=requests.unaccounted),
-    Check("consistency.command", row=requests.more_than_asked),
-    Check("requests.empty", row=requests.empty),
-    Check("requests.zeros_in_mean", row=requests.zeros_in_mean),
-    Check("requests.errors_counted", row=requests.errors_among_successes),
-    Check("model.not_listed", "model.other_answered", server=engine.model_name),
-    Check("engine.unverified", "engine.not_as_said", server=engine.as_said),
-    Check("engine.quantization", server=engine.quantization_named),
-    Check("engine.died", server=engine.died),
-    Check("engine.frozen", server=engine.frozen),
-    Check("engine.no_drafts", offline=engine.no_drafts),
-    Check("cache.not_emptied", server=tokens.cache_emptied),
-    Check("tokens.text_differs", row=tokens.counted_again),
-    Check("tokens.output_short", server=tokens.output_short, offline=tokens.output_short_offline,
-          row=tokens.output_short_row),
-    Check("tokens.output_long", server=tokens.output_long),
-    Check("tokens.impossible", "tokens.miscounted", server=tokens.believed),
-    Check("tokens.input_length", "tokens.input_approximate", server=tokens.input_length, row=tokens.input_length_row),
-    Check("tokens.by_tokenizer", "tokens.by_chunks", server=tokens.counting),
-    Check("tokens.bundled", server=tokens.bundled),
-    Check("stream.buffered", server=tokens.buffered),
-    Check("cache.prefix_hits", offline=tokens.cached_offline),
-    Check("cache.depth_missed", offline=tokens.depth_missed),
-    Check("cache.sent_before", server=tokens.sent_before),
-    Check("consistency.sums", any_row=consistency.sums),
-    Check("consistency.percentiles", any_row=consistency.percentiles),
-    Check("consistency.tail_below_mean", any_row=consistency.tail_below_mean),
-    Check("consistency.end_before_first", any_row=consistency.end_before_first),
-    Check("consistency.latencies", any_row=consistency.latencies),
-    Check("consistency.in_flight", "consistency.mean_tpot", any_row=consistency.in_flight),
-    Check("consistency.zero_ttft", any_row=consistency.zero_first_token),
-    Check("consistency.peak_below_mean", any_row=consistency.peak),
-    Check("consistency.two_runs", any_row=consistency.two_runs),
-    Check("consistency.price", any_row=consistency.price),
-    Check("consistency.more_than_offered", any_row=consistency.rate_exceeds),
-    Check("consistency.beyond_the_run", any_row=consistency.beyond_the_run),
-    Check("consistency.tokens", any_row=consistency.batch_counts),
-    Check("comparability.work_differs", rows=comparability.work),
-    Check("comparability.success_differs", rows=comparability.success),
-    Check("comparability.loads_differ", rows=comparability.loads),
-    Check("comparability.model_differs", rows=comparability.models),
-    Check("comparability.parts_of_a_node", rows=comparability.parts_of_a_node),
-    Check("comparability.void_side", "comparability.doubtful_side", pair=comparability.sides),
-    Check("comparability.load", pair=comparability.load),
-    Check("comparability.requests", pair=comparability.requests),
-    Check("comparability.prompts", "comparability.tokenizers", pair=comparability.prompts),
-    Check("comparability.output_length", "comparability.input_length", pair=comparability.lengths),
-    Check("comparability.failures", pair=comparability.failures),
-    Check("comparability.definitions", rows=comparability.definitions_rows, pair=comparability.definitions),
-    Check("comparability.subject", "comparability.several_changes", "comparability.nothing_changed",
-          pair=comparability.changes),
-    Check("comparability.accelerators", pair=comparability.accelerators),
-    Check("comparability.single_runs", pair=comparability.single_runs),
-    Check("load.rate_not_reached", server=load.rate, row=load.rate_row, rows=load.rate_rows),
-    Check("load.not_sent", row=load.not_sent),
-    Check("load.queue", row=load.queue),
-    Check("load.slots", "load.saturated", "load.fell", server=load.slots, offline=load.slots_offline,
-          row=load.slots_row, rows=load.saturated),
-    Check("load.streams_missing", server=load.streams),
-    Check("load.repeated_prompts", server=load.repeated_prompts),
-    Check("load.replicas_uneven", server=load.replicas),
-    Check("client.proxy", server=client.proxy),
-    Check("client.limits", server=client.limits),
-    Check("client.unseen_chunks", server=client.unseen_chunks),
-    Check("client.clock_set", server=client.clock_set),
-    Check("client.late_sends", server=client.late_sends),
-    Check("client.late_loop", server=client.late_loop),
-    Check("client.busy", server=client.busy),
-    Check("client.others_cpu", server=client.others, offline=client.others_offline),
-    Check("engine.preemptions", server=engine.preempted),
-    Check("engine.restarted", server=engine.restarted),
-    Check("load.engine_streams", server=load.engine_streams),
-    Check("telemetry.energy_differs", server=machine.energy),
-    Check("statistics.few_samples", server=statistics.few_samples, row=statistics.few_samples_row),
-    Check("statistics.ramp_and_drain", server=statistics.ramp, row=statistics.ramp_row),
-    Check("statistics.short", server=statistics.short),
-    Check("statistics.few_iterations", offline=statistics.few_iterations),
-    Check("statistics.first_iteration", offline=statistics.first_iteration, row=statistics.first_iteration_row),
-    Check("statistics.unsteady", offline=statistics.unsteady, row=statistics.unsteady_row),
-    Check("statistics.drift", row=statistics.drift),
-    Check("engine.second_attempt", run=engine.second_attempt),
-    Check("engine.memory_held", run=engine.memory_held),
-    Check("engine.generic_build", run=engine.generic_build),
-    Check("telemetry.throttled", run=machine.throttled),
-    Check("telemetry.power_limited", run=machine.power_limited),
-    Check("telemetry.sparse", run=machine.sparse),
-    Check("physics.above_roofline", "physics.far_below", run=physics.roofline, roofline=physics.roofline_rows),
-    Check("rig.accelerator_shared", rig=machine.accelerator_shared),
-    Check("rig.power_capped", rig=machine.power_capped),
-    Check("rig.numa_balancing", rig=machine.numa_balancing),
-    Check("rig.governor", rig=machine.governor),
-    Check("rig.iommu", rig=machine.iommu),
-    Check("rig.memory_short", rig=machine.memory_short),
-    Check("rig.hardware_differs", "rig.software_differs", "rig.settings_differ", "rig.environment_differs",
-          pair=comparability.rigs),
-    Check("statistics.single_run", run=statistics.single_run, rows=statistics.single_run_rows),
-    Check("statistics.repeats_differ", rows=statistics.repeats),
-    Check("statistics.within_error", rows=statistics.within_error),
-    Check("consistency.copies", rows=consistency.copies),
-    Check("consistency.twins", rows=consistency.twins),
-    Check("comparability.multiplied", rows=consistency.multiples),
-    Check("consistency.reported_twice", duplicates=consistency.reported_twice),
-    Check("cache.warm", rows=tokens.warm),
-    Check("cache.hits", server=tokens.cached, rows=tokens.cached_rows),
-    Check("cache.later_faster", rows=tokens.later_faster),
+    Check({
+        "requests.none_completed": ("void", "No request completed.",
+            "Nothing was measured. Check the failures and the server's log."),
+        "requests.failed": ("doubt; void from half of the requests",
+            "Some requests failed. In tables without a count: one series stops rising where another goes on.",
+            "A server that drops requests is faster for the rest. Fix the cause, or compare only with runs that failed "
+            "as often."),
+    }, server=requests.failed, offline=requests.failed, row=requests.failed, rows=requests.dropped),
+    Check({
+        "requests.cut_short": ("doubt", "The run was interrupted, or the server went away.",
+            "The figures cover only the part before that. Run it again."),
+    }, server=requests.cut_short, offline=requests.cut_short),
+    Check({
+        "requests.end_at_once": ("note; doubt above 1 %", "Answers contain only the end token.",
+            "They count as completed and have no latency. --ignore-eos makes every answer as long as requested."),
+    }, server=requests.end_at_once),
+    Check({
+        "requests.resent": ("note; doubt from more than one per connection",
+            "At least two requests were sent again because the server had closed a kept-alive connection.",
+            "Normal for a server that closes after each answer. Otherwise look for refusals in its log."),
+    }, server=requests.resent),
+    Check({
+        "requests.unasked": ("doubt", "The server sent more answers on a connection than were requested. All requests "
+            "on that connection count as failed, because their answers can't be matched.",
+            "A proxy mixes up connections, or the server answers twice. Check both."),
+    }, server=requests.unasked),
+    Check({
+        "requests.unaccounted": ("void", "Completed and failed requests don't add up to the requests sent.",
+            "Records are missing, so all figures are incomplete. Run it again, and report this as a bug."),
+    }, server=requests.unaccounted),
+    Check({
+        "consistency.command": ("note; doubt if more completed than requested",
+            "The concurrency or number of requests in a result differs from its command.",
+            "Print the command of each result."),
+    }, row=requests.more_than_asked),
+    Check({
+        "requests.empty": ("note; doubt above 1 %, void above 10 %",
+            "Answers without a token count as successes, according to the lists of single requests.",
+            "They did no work; exclude them from rates and latencies. Find out why the model stops at once: a base "
+            "model with chat prompts, or a truncated prompt."),
+    }, row=requests.empty),
+    Check({
+        "requests.zeros_in_mean": ("doubt; void above 1 %",
+            "The reported mean TTFT includes requests with 0 ms. The finding gives mean and median without them.",
+            "Use the figures over requests with a token."),
+    }, row=requests.zeros_in_mean),
+    Check({
+        "requests.errors_counted": ("doubt", "Requests with an error count as completed.",
+            "Their tokens are part of the throughput. Exclude them."),
+    }, row=requests.errors_among_successes),
+    Check({
+        "model.not_listed": ("doubt", "The server doesn't list the requested model.",
+            "Some servers answer to any name with the model they have. Set the right one with --model."),
+        "model.other_answered": ("void; doubt if the name begins with the requested one",
+            "Answers carry another model's name.",
+            "The figures may be another model's. Check --model and what the server has loaded."),
+    }, server=engine.model_name),
+    Check({
+        "engine.unverified": ("doubt", "A running server doesn't report a setting that `--engine openai` states.",
+            "Check the command that started it, or let dyno start it."),
+        "engine.not_as_said": ("void", "A running server's version, quantization, context, slots or cache type "
+            "differs from the stated setting (`--engine openai`).",
+            "The figures belong to another setting. Start the right server, or correct the setting."),
+    }, server=engine.as_said),
+    Check({
+        "engine.quantization": ("void", "The model's name states one quantization and the server another.",
+            "Probably the server of an earlier test is still running. Stop it and start the right one."),
+    }, server=engine.quantization_named),
+    Check({
+        "engine.died": ("void", "The engine that dyno started died under the load.",
+            "Check engine.log for the cause."),
+    }, server=engine.died),
+    Check({
+        "engine.frozen": ("doubt", "No stream moved although requests were open, for at least 0.3 s, 20 median gaps "
+            "and 3 times the usual time of the waiting prompts. `dyno.unfrozen` has the figures without that time.",
+            "The engine, its machine or the network stalled. Check the engine's log, a paused machine and a full disk, "
+            "then measure again."),
+    }, server=engine.frozen),
+    Check({
+        "engine.no_drafts": ("doubt", "Offline: speculative decoding was on, but nothing was drafted.",
+            "This is the speed without speculation. n-grams find nothing in random prompts: use a dataset of texts."),
+    }, offline=engine.no_drafts),
+    Check({
+        "cache.not_emptied": ("doubt; note if the server reports no cache hits",
+            "The prefix cache is on and could not be emptied before the load.",
+            "Turn it off (prefix_caching = false), or restart the engine for each trial."),
+    }, server=tokens.cache_emptied),
+    Check({
+        "tokens.text_differs": ("note; doubt from a factor of 2",
+            "The reported output tokens and the tokens in the answers' text differ by more than a fifth.",
+            "Requested tokens were counted instead of received ones, or another tokenizer was used. Read some answers "
+            "before you use tokens/s."),
+    }, row=tokens.counted_again),
+    Check({
+        "tokens.output_short": ("note; doubt with `--ignore-eos` and in other tools' results",
+            "Answers are shorter than requested: under 98 % of the tokens (90 % in other tools' results).",
+            "Compare tokens/s, not requests/s, or make lengths equal with --ignore-eos."),
+    }, server=tokens.output_short, offline=tokens.output_short, row=tokens.output_short),
+    Check({
+        "tokens.output_long": ("doubt", "Answers are longer than requested: over 102 % of the tokens.",
+            "The server ignores the requested length. Compare tokens/s and TPOT, not requests/s and E2EL."),
+    }, server=tokens.output_long),
+    Check({
+        "tokens.impossible": ("doubt", "The server's token count is impossible: negative, or more than requested and "
+            "more than the chunks received (for a prompt: over 16 times the planned length). dyno's count is used.",
+            "Check what fills in `usage`: the engine or a gateway."),
+        "tokens.miscounted": ("doubt", "The server's count and dyno's differ by half or more: in the first 50 answers, "
+            "if there is a local tokenizer, or in answers whose text is too short for the count.",
+            "dyno uses the server's count, which is right for hidden reasoning. Otherwise --tokenizer belongs to "
+            "another model, or the server's usage is wrong."),
+    }, server=tokens.believed),
+    Check({
+        "tokens.input_length": ("doubt; note for a chat template",
+            "Prompts are not as long as requested: off by over 2 % (10 % in other tools' results).",
+            "The server truncates prompts, or the tokenizer belongs to another model."),
+        "tokens.input_approximate": ("note; doubt without usage", "Prompts were generated without a tokenizer.",
+            "For prompts of an exact length, give --tokenizer (a folder with tokenizer.json, or a Hub name)."),
+    }, server=tokens.input_length, row=tokens.input_length),
+    Check({
+        "tokens.by_tokenizer": ("note", "The server reports no usage; dyno tokenized the text.",
+            "Counts may differ from the server's by a few tokens per answer."),
+        "tokens.by_chunks": ("doubt", "The server reports no usage and there is no tokenizer: chunks were counted.",
+            "If chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer."),
+    }, server=tokens.counting),
+    Check({
+        "tokens.bundled": ("note", "Chunks carry several tokens.",
+            "To compare with other engines, use ITL per token or TPOT."),
+    }, server=tokens.bundled),
+    Check({
+        "stream.buffered": ("doubt", "Over a tenth of the answers arrived in one piece.",
+            "TTFT is the time of the whole answer; TPOT and ITL mean nothing. Look for a buffering proxy."),
+    }, server=tokens.buffered),
+    Check({
+        "cache.depth_missed": ("void", "Micro test at a depth: over 5 % more tokens were processed than the test has, "
+            "so part of the context was not cached.",
+            "The speed covers all of them, at a smaller depth. Turn the prefix cache on and choose a depth of whole "
+            "cache blocks (vLLM: 16 tokens on a GPU, 128 on a CPU)."),
+    }, offline=tokens.depth_missed),
+    Check({
+        "cache.sent_before": ("doubt", "An earlier run under `--runs` sent the same prompts to the same address, and "
+            "the server doesn't report cache hits.",
+            "TTFT may be too good, unless the server was restarted or has no prefix cache. Use another --seed."),
+    }, server=tokens.sent_before),
+    Check({
+        "consistency.sums": ("doubt; void above 1 %", "Requests or tokens divided by the duration are not the reported "
+            "throughput (tools that count the whole run).",
+            "One of the two is wrong or comes from a different run. Check the raw results."),
+    }, any_row=consistency.sums),
+    Check({
+        "consistency.percentiles": ("void",
+            "Percentiles are out of order, or higher than the mean allows: n × mean ÷ samples above it.",
+            "The figures come from different requests, or a unit is wrong. Check the raw results."),
+    }, any_row=consistency.percentiles),
+    Check({
+        "consistency.tail_below_mean": ("doubt", "The p99 of TTFT, TPOT or E2EL is below its mean.",
+            "The two cover different requests, or a few extreme requests dominate the mean."),
+    }, any_row=consistency.tail_below_mean),
+    Check({
+        "consistency.end_before_first": ("void",
+            "The mean, median or a percentile of E2EL is below the same statistic of TTFT.",
+            "The two cover different requests, or a unit is wrong."),
+    }, any_row=consistency.end_before_first),
+    Check({
+        "consistency.latencies": ("doubt", "E2EL − TTFT exceeds 1.1 × ITL × (tokens − 1).",
+            "TTFT, ITL and E2EL cover different requests, or too few tokens were counted."),
+    }, any_row=consistency.latencies),
+    Check({
+        "consistency.in_flight": ("void",
+            "requests/s × E2EL (Little's law) exceeds 1.05 × the concurrency or the number of requests.",
+            "Latency, rate and limit can't all be right. Check the raw results."),
+        "consistency.mean_tpot": ("note; doubt above 1.2 × with a rate or concurrency",
+            "requests/s × (TTFT + (tokens − 1) × mean TPOT) exceeds 1.05 × the concurrency or number of requests.",
+            "Short answers, which wait for a batch, dominate the mean TPOT. Use the median, or ITL."),
+    }, any_row=consistency.in_flight),
+    Check({
+        "consistency.zero_ttft": ("doubt", "The mean or median TTFT is 0, but there is a TPOT.",
+            "The client counted answers without a token, or missed the first tokens."),
+    }, any_row=consistency.zero_first_token),
+    Check({
+        "consistency.peak_below_mean": ("note", "The peak output throughput is below the mean.",
+            "The tool counts chunks for the peak, and a chunk holds several tokens. Don't use the peak."),
+    }, any_row=consistency.peak),
+    Check({
+        "consistency.two_runs": ("doubt; void above 50 %",
+            "Offline: batch × (input + output) ÷ latency is over 2 % off the throughput in the same row.",
+            "Latency and throughput come from different runs, or the batch size is wrong."),
+    }, any_row=consistency.two_runs),
+    Check({
+        "consistency.price": ("doubt", "Price ÷ throughput is over 1 % off the reported cost.",
+            "State which tokens are counted, and how many machines the price covers."),
+    }, any_row=consistency.price),
+    Check({
+        "consistency.more_than_offered": ("doubt",
+            "At least 100 requests were served at over 1.25 × the offered rate.",
+            "The rate belongs to another run, or requests were not sent as planned."),
+    }, any_row=consistency.rate_exceeds),
+    Check({
+        "consistency.beyond_the_run": ("doubt; void from 2 × with answers of one length",
+            "Median TPOT × (tokens − 1) exceeds 1.5 × the duration of the run.",
+            "This is not a time per token. Tokens arrived all at once, or were miscounted."),
+    }, any_row=consistency.beyond_the_run),
+    Check({
+        "consistency.tokens": ("doubt", "Offline: requests × (input + output) is over 2 % off the reported tokens.",
+            "The lengths or the number of requests belong to another row."),
+    }, any_row=consistency.batch_counts),
+    Check({
+        "comparability.work_differs": ("doubt; void above 25 % between different subjects",
+            "Input or output tokens per request differ by over 10 % under the same load.",
+            "Compare tokens/s, or send the same prompts and make answers equally long (--ignore-eos)."),
+    }, rows=comparability.work),
+    Check({
+        "comparability.success_differs": ("void; doubt within one subject",
+            "Success rates differ by over 5 points under the same load.",
+            "Rates and latencies of the successful requests alone are not comparable. Make both complete all."),
+    }, rows=comparability.success),
+    Check({
+        "comparability.loads_differ": ("note", "One series has results at higher loads than another.",
+            "State why the others are missing; they may have failed."),
+    }, rows=comparability.loads),
+    Check({
+        "comparability.model_differs": ("doubt", "An instruction-tuned model is compared with its base model.",
+            "Use the same model for both."),
+    }, rows=comparability.models),
+    Check({
+        "comparability.parts_of_a_node": ("note",
+            "Results with different numbers of accelerators are shown under the same load.",
+            "Compare throughput per accelerator, or cost."),
+    }, rows=comparability.parts_of_a_node),
+    Check({
+        "comparability.nothing_paired": ("void, refused", "No workload and load is on both sides.",
+            "Measure one under the other's load."),
+        "comparability.ambiguous": ("void, refused", "Several settings match several others equally well.",
+            "Name single runs, or a part of a study (STUDY:WORDS)."),
+        "comparability.no_metric": ("void, refused", "No metric is left that both sides report with one definition.",
+            "Choose others with --metric, or measure both with one tool."),
+    }),
+    Check({
+        "comparability.void_side": ("void, refused", "A side is void.",
+            "Measure it again."),
+        "comparability.doubtful_side": ("doubt", "A side has doubts of its own.",
+            "`dyno runs show` lists them. A problem on one side alone looks like a difference."),
+    }, pair=comparability.sides),
+    Check({
+        "comparability.load": ("void", "With `--anyway`: workload or load differ.",
+            "Measure both under the same load."),
+    }, pair=comparability.load),
+    Check({
+        "comparability.requests": ("doubt", "The two sides had different numbers of requests.",
+            "Send the same number to both: ramp-up and drain weigh more in the shorter run."),
+    }, pair=comparability.requests),
+    Check({
+        "comparability.prompts": ("note; doubt for datasets other than random", "The two sides had different prompts.",
+            "Give both the same seed, dataset and tokenizer: lengths and contents affect latencies."),
+        "comparability.tokenizers": ("doubt", "Prompts were generated with two tokenizers.",
+            "Use prompts from one file, or compare by characters: a token is not the same amount of text."),
+    }, pair=comparability.prompts),
+    Check({
+        "comparability.output_length": ("doubt",
+            "Output tokens per request differ by over 2 %. From 5 %, requests/s and E2EL are excluded.",
+            "Compare tokens/s, or fix the lengths (--ignore-eos, --random-output-len) and measure again."),
+        "comparability.input_length": ("doubt; note for the same prompts",
+            "Input tokens per request differ by over 2 %. From 5 %, requests/s, total tokens/s and TTFT are excluded.",
+            "Give both prompts of the same length."),
+    }, pair=comparability.lengths),
+    Check({
+        "comparability.failures": ("doubt; void, refused from 10 points",
+            "The shares of failed requests differ by over 1 point.",
+            "Fix the failures before you compare speeds."),
+    }, pair=comparability.failures),
+    Check({
+        "comparability.definitions": ("note", "Two tools define a latency differently, or a definition is unknown. It "
+            "is excluded, unless only an empty first chunk matters.",
+            "Compare figures from one tool, or those that all define alike (throughput)."),
+    }, rows=comparability.definitions_rows, pair=comparability.definitions),
+    Check({
+        "comparability.subject": ("note", "One setting differs; settings that follow from it are not counted.",
+            "The comparison measures its effect, as far as settings are known."),
+        "comparability.several_changes": ("doubt", "Several settings differ.",
+            "Any of them may cause the difference. Change one at a time."),
+        "comparability.nothing_changed": ("note", "No known setting differs.",
+            "A difference comes from something unknown, or from chance."),
+    }, pair=comparability.changes),
+    Check({
+        "comparability.accelerators": ("doubt", "The two sides used different numbers of accelerators.",
+            "Compare whole machines, or throughput per accelerator at the latency you need."),
+    }, pair=comparability.accelerators),
+    Check({
+        "comparability.single_runs": ("note", "There is one run on each side.",
+            "Repeat both (`repeats = 3` in a study) before you call a difference of a few percent real."),
+    }, pair=comparability.single_runs),
+    Check({
+        "load.rate_not_reached": ("doubt; note if a concurrency limits the requests",
+            "A queue grew: three in four of the last requests took longer than three in four of the first, by over a "
+            "tenth of the run. In other tools' results: under 90 % of the rate was served and the run went on long "
+            "after sending, or a higher rate gave no more.",
+            "Latency includes a queue that grows with the run. Lower the rate, or report this as the server's limit."),
+    }, server=load.rate, row=load.rate_row, rows=load.rate_rows),
+    Check({
+        "load.not_sent": ("doubt", "The client reports that it sent under 90 % of the rate.",
+            "The client fell behind, and no latency includes its delay. Use more clients, or report the actual rate."),
+    }, row=load.not_sent),
+    Check({
+        "load.queue": ("note", "The mean TTFT is over a fifth of the run.",
+            "Most of it is queueing; a longer run would report a longer time."),
+    }, row=load.queue),
+    Check({
+        "load.slots": ("doubt",
+            "More requests were in flight than the engine processes at once, so its queue was measured.",
+            "Queued requests inflate TTFT. Raise max_num_seqs (slots), or lower the load."),
+        "load.saturated": ("note", "1.3 times the load gives under 3 % more throughput and 1.5 times the latency.",
+            "More load adds only waiting from here. Report the knee."),
+        "load.fell": ("note", "1.3 times the load gives over 5 % less throughput and 1.5 times the latency.",
+            "More load makes it slower: requests are preempted, or the cache is too small. Check the engine's log."),
+    }, server=load.slots, offline=load.slots, row=load.slots, rows=load.saturated),
+    Check({
+        "load.streams_missing": ("doubt", "Under 95 % of the requested concurrency was reached.",
+            "The client or the server's connection handling left slots empty; the load was lower than requested."),
+    }, server=load.streams),
+    Check({
+        "load.repeated_prompts": ("doubt", "Prompts were sent more than once.",
+            "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."),
+    }, server=load.repeated_prompts),
+    Check({
+        "load.replicas_uneven": ("doubt", "A replica completed under 80 % of an even share (and 3 standard deviations "
+            "less), or its mean TPOT is over 125 % of the others'.",
+            "The sum is not a multiple of one replica. Check the odd one's log, and what it shares: a device, cores, a "
+            "link."),
+    }, server=load.replicas),
+    Check({
+        "client.proxy": ("note", "Requests went through a proxy named in the environment.",
+            "A proxy adds latency and may buffer streams. To measure the server alone, add it to no_proxy."),
+    }, server=client.proxy),
+    Check({
+        "client.limits": ("doubt; void from half of the requests, or if none completed",
+            "Requests failed at a limit of the client machine: open files, local ports or memory. `requests.failed` "
+            "excludes them.",
+            "Lower the load, or raise the limit named by error_detail in records.jsonl (`ulimit -n`, `ulimit -v`, "
+            "net.ipv4.ip_local_port_range)."),
+    }, server=client.limits),
+    Check({
+        "client.unseen_chunks": ("note above 1 % of the chunks; doubt if a figure is known only within bounds",
+            "dyno was too busy to time some chunks: no free core, its own CPU use, or a pause.",
+            "Give dyno a core of its own, or run it on another machine."),
+    }, server=client.unseen_chunks),
+    Check({
+        "client.clock_set": ("note", "The wall clock was set during the load; dyno's own clock timed those reads.",
+            "Their times include dyno's own delay. Let the clock settle (NTP) before you measure small latencies."),
+    }, server=client.clock_set),
+    Check({
+        "client.late_sends": ("doubt", "dyno sent late by over 2 % of the mean E2EL: on average in a closed loop (and "
+            "over 1 ms), in the worst percentile otherwise (and over 10 ms).",
+            "Service latency (from sent) is right, but the load came late."),
+    }, server=client.late_sends),
+    Check({
+        "client.late_loop": ("doubt", "There are no kernel receive timestamps, and dyno's loop ran late.",
+            "TTFT and ITL include that delay. Measure from Linux, or at a lower concurrency."),
+    }, server=client.late_loop),
+    Check({
+        "client.busy": ("note above 90 %; doubt above 97 %",
+            "dyno's sending process used most of a core, in a run of over a second.",
+            "A faster server would not look faster. Lower the concurrency, or use a faster client machine."),
+    }, server=client.busy),
+    Check({
+        "client.others_cpu": ("doubt; note with accelerators", "Other processes used over 15 % of the cores (30 % in "
+            "a load under a second) beside an engine that dyno started.",
+            "The engine had less of the machine. Stop other processes and measure again."),
+    }, server=client.others, offline=client.others),
+    Check({
+        "engine.preemptions": ("note; doubt from 1 % of the requests",
+            "The engine evicted the KV cache of running requests and recomputed it.",
+            "Latencies include that. Lower the load or max_num_seqs, or give the KV cache more memory."),
+    }, server=engine.preempted),
+    Check({
+        "engine.restarted": ("doubt", "A counter in the engine's metrics went back during the load.",
+            "The engine restarted, or several servers share the address. Check its log."),
+    }, server=engine.restarted),
+    Check({
+        "load.engine_streams": ("note", "By its metrics the engine worked on under 80 % of the open requests (requests "
+            "from 0.5 s; without `load.slots`).",
+            "The rest waited in a gateway, in the server's HTTP or tokenizer, or in dyno."),
+    }, server=load.engine_streams),
+    Check({
+        "telemetry.energy_differs": ("note",
+            "Energy by counter and by power over time differ by over 5 %, in a load from 10 s.",
+            "dyno reports the counter. Joules per token are only that accurate."),
+    }, server=machine.energy),
+    Check({
+        "statistics.few_samples": ("note",
+            "A percentile has fewer samples than it needs (p99: 662, p95: 130, p90: 64 at 99 % confidence).",
+            "Send more requests, or report a lower percentile."),
+    }, server=statistics.few_samples, row=statistics.few_samples),
+    Check({
+        "statistics.ramp_and_drain": ("note", "Under half of the run was at steady load. In other tools' results: "
+            "under 80 % of the concurrency was in flight on average.",
+            "Ramp-up and drain lower the throughput. Send several times as many requests as are in flight."),
+    }, server=statistics.ramp, row=statistics.ramp),
+    Check({
+        "statistics.short": ("note", "The load lasted less than 5 s.",
+            "Too short to average out variation. Send more requests."),
+    }, server=statistics.short),
+    Check({
+        "statistics.few_iterations": ("note", "Offline: fewer than 3 iterations were measured.",
+            "Measure at least three (--num-iters, -r; iterations in a study)."),
+    }, offline=statistics.few_iterations),
+    Check({
+        "statistics.first_iteration": ("note; doubt above 5 % in dyno's own runs",
+            "Offline: the first of 5 or more iterations took over 3 deviations and 2 % longer than the others' mean. "
+            "In other tools' results: 20 % longer than their median.",
+            "The engine was still warming up, and the mean includes that. Warm up longer, or exclude the first."),
+    }, offline=statistics.first_iteration, row=statistics.first_iteration),
+    Check({
+        "statistics.unsteady": ("doubt above 10 %; in other tools' results note above 5 %, doubt above 20 %",
+            "Offline: iterations have a large standard deviation, relative to their mean.",
+            "Heat, clocks or other processes may cause that. Check the telemetry, warm up and measure again."),
+    }, offline=statistics.unsteady, row=statistics.unsteady),
+    Check({
+        "statistics.drift": ("note",
+            "In a closed loop, the median TTFT of the first and last third of the requests differ by a factor of 1.5.",
+            "The server warmed up or slowed down, or requests are sorted. Warm up before, and run longer."),
+    }, row=statistics.drift),
+    Check({
+        "engine.second_attempt": ("note", "In a study: the first attempt of this trial failed.",
+            "An engine that fails now and then may fail again. Check the log of its start."),
+    }, run=engine.second_attempt),
+    Check({
+        "engine.memory_held": ("doubt",
+            "Over 512 MiB of accelerator memory was not released within 30 s of the engine's stop.",
+            "The next trial has that much less. `dyno doctor` shows which process holds it."),
+    }, run=engine.memory_held),
+    Check({
+        "engine.generic_build": ("note",
+            "llama.cpp on the CPU was built without instructions that this processor has, like the embedded one.",
+            "A build for this machine is several times faster, most of all with quantized weights. Give one with "
+            "--engine-binary before you compare engines or quantizations."),
+    }, run=engine.generic_build),
+    Check({
+        "telemetry.throttled": ("doubt", "The engine's accelerators reduced their clocks for heat, a power brake or a "
+            "hardware slowdown, in at least 5 % of the samples.",
+            "The machine was too hot or short of power; results will differ on another day. Check cooling and power "
+            "supply."),
+    }, run=machine.throttled),
+    Check({
+        "telemetry.power_limited": ("note",
+            "The engine's accelerators ran at their power limit in at least half of the samples.",
+            "That is normal under full load. Compare only with machines of the same limit."),
+    }, run=machine.power_limited),
+    Check({
+        "telemetry.sparse": ("note", "The machine was not sampled for over 2 s and five intervals.",
+            "Peaks of power and memory may be missing. Latencies and throughput are not affected."),
+    }, run=machine.sparse),
+    Check({
+        "physics.above_roofline": ("void; doubt up to 115 % of a measured peak", "Decode, prefill or the whole run "
+            "exceeds the machine's bandwidth or arithmetic (a data sheet's by 2 % and 10 %), by lower bounds. In "
+            "other tools' results by the model's name, for dense families only.",
+            "Find out which: another model or quantization, cached prompts, buffered answers, or miscounted tokens."),
+        "physics.far_below": ("note", "On a known accelerator, a single request decoded at under 5 % of bandwidth and "
+            "arithmetic. In other tools' results: under 10 %, up to 4 at once, or a long prompt alone.",
+            "Perhaps something else was measured: weights in CPU memory, a slow path in the engine, the network, the "
+            "client. Check the engine's log."),
+    }, run=physics.roofline, roofline=physics.roofline_rows),
+    Check({
+        "rig.accelerator_shared": ("doubt; note if the engine's processes are unknown",
+            "Other processes used the engine's accelerators.",
+            "They take compute, bandwidth and memory from the engine. Stop them, or use free accelerators."),
+    }, rig=machine.accelerator_shared),
+    Check({
+        "rig.power_capped": ("note", "An accelerator's power cap is below its default.",
+            "State it with the figures, or restore the default."),
+    }, rig=machine.power_capped),
+    Check({
+        "rig.numa_balancing": ("note", "Automatic NUMA balancing is on, with several nodes and accelerators.",
+            "The kernel moves pages in use, which slows results and makes them vary. AMD recommends "
+            "`sysctl kernel.numa_balancing=0`."),
+    }, rig=machine.numa_balancing),
+    Check({
+        "rig.governor": ("note", "A processor's governor is not `performance`, nor its preference.",
+            "Clocks drop between an engine's steps. Use `cpupower frequency-set -g performance`, or state it with the "
+            "figures."),
+    }, rig=machine.governor),
+    Check({
+        "rig.iommu": ("note", "The IOMMU translates addresses for several AMD accelerators.",
+            "That can slow transfers between them. AMD recommends iommu=pt on the kernel's command line."),
+    }, rig=machine.iommu),
+    Check({
+        "rig.memory_short": ("note; doubt above 10 % memory pressure",
+            "Over 1 GiB and 1 % of memory is swapped out, or processes waited for memory.",
+            "Swapped memory is slow. Stop other processes, or use a smaller model or cache."),
+    }, rig=machine.memory_short),
+    Check({
+        "rig.hardware_differs": ("note", "Processor, memory or accelerators differ.",
+            "The figures compare machines, whatever else changed."),
+        "rig.software_differs": ("doubt", "System, kernel, driver, ROCm or container differ.",
+            "Any of them may affect the figures. Measure both on the same one."),
+        "rig.settings_differ": ("doubt", "Power cap, maximum clocks, partition, PCIe link or the host's state differ.",
+            "Use the same settings, or the comparison includes their effect."),
+        "rig.environment_differs": ("note", "Relevant environment variables differ.",
+            "Set them alike, unless they are what you compare."),
+    }, pair=comparability.rigs),
+    Check({
+        "statistics.single_run": ("note", "There is one run.",
+            "Repeat the run before you call a small difference real."),
+    }, run=statistics.single_run, rows=statistics.single_runs),
+    Check({
+        "statistics.repeats_differ": ("doubt; note for unmarked repeats of other tools",
+            "The output throughput of a trial's repeats has a standard deviation above 10 % of its mean. In other "
+            "tools' results: a throughput or latency differs by over 20 %.",
+            "Smaller differences between settings are noise. Check each repeat's own findings, and repeat more often."),
+    }, rows=statistics.repeats, repeats=statistics.unlike_repeats),
+    Check({
+        "statistics.within_error": ("note", "Two scores differ by less than 1.96 of their standard errors.",
+            "The data shows neither an improvement nor that accuracy was preserved."),
+    }, rows=statistics.within_error),
+    Check({
+        "consistency.copies": ("note", "Results in one file agree in all figures (at least six).",
+            "They are copies, not repeats. Repeat the run to measure its variation."),
+    }, rows=consistency.copies),
+    Check({
+        "consistency.twins": ("doubt; void if all figures agree, or with a witness", "Results of different models, "
+            "quantizations, engines or loads agree within 0.1 % (duration) and 0.25 % (TPOT, ITL). A witness: their "
+            "generation speeds, by another tool, differ by over 10 %.",
+            "One server was probably measured twice: a client's --model doesn't choose what is served. Ask the server "
+            "for its model."),
+    }, rows=consistency.twins),
+    Check({
+        "comparability.multiplied": ("void", "Results have the same times as others and a whole multiple of their "
+            "throughput (3 results, or 6 digits).",
+            "Label them as an estimate, or measure them."),
+    }, rows=consistency.multiples),
+    Check({
+        "consistency.reported_twice": ("note",
+            "A table or another file repeats a result of the same model. It counts once.",
+            "If these are separate runs, one of them has copied figures. Check the raw results."),
+    }, duplicates=consistency.reported_twice),
+    Check({
+        "cache.warm": ("note; doubt with a witness", "One request at a time with prompts of all lengths: the median "
+            "TTFT is within 1.3 decoding steps, the p99 within 1.15 of it. A witness: a measured prompt speed that "
+            "needs 1.5 times as long.",
+            "Prompts were probably in the prefix cache from an earlier run. Empty it, or restart the server."),
+    }, rows=tokens.warm),
+    Check({
+        "cache.hits": ("doubt; note in other tools' results without random prompts", "Prompt tokens came from the "
+            "prefix cache, beyond the requested prefix and a block each (other tools: over 1 %). By the server's "
+            "answers (vLLM: `--enable-prompt-tokens-details`), else by its metrics.",
+            "TTFT and throughput look better than they are. Use another --seed, or turn prefix caching off."),
+        "cache.prefix_hits": ("doubt", "Offline: over 2 % of the prompt tokens came from the engine's prefix cache.",
+            "Prefill looks faster than it is. Turn the cache off (--no-enable-prefix-caching), unless you measure it."),
+    }, server=tokens.cached, offline=tokens.cached, row=tokens.cached),
+    Check({
+        "cache.later_faster": ("doubt", "The same load again has under 0.6 of the TTFT, and nothing else is faster.",
+            "The first run filled the prefix cache, or served as a warm-up."),
+    }, rows=tokens.later_faster),
+    # Found where runs are read and reports are made.
+    Check({
+        "study.failed_trials": ("doubt; void if all failed", "Trials of a study have no result.",
+            "Run the study again: failed trials are retried."),
+        "study.unreadable": ("doubt", "A trial's folder can't be read; the report excludes it.",
+            "Measure it again, or delete its folder."),
+        "sources.unread": ("note", "`dyno report` could not read a table, block or file with numbers.",
+            "The report lacks these figures. `dyno audit` lists them with the reason."),
+    }),
 )  # fmt: skip
 
 
-def run(**evidence: Any) -> Iterator[Any]:
+def about(*lists: Iterable[Check]) -> dict[str, FindingGuide]:
+    """Return all findings by their codes."""
+    return {code: words for checks in lists for check in checks for code, words in check.about.items()}
+
+
+def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
     """Run all checks for which there is evidence, which is given by its Need."""
-    for check in CHECKS:
-        for need, judge in check.judges.items():
-            if need in evidence:
-                yield from judge(evidence[need])
+    for check in checks:
+        yield from check.run(evidence)
 
 
 def examine(e: Circumstances) -> list[Finding]:
     """Return the findings about a run of dyno's own."""
-    evidence: dict[Need, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
+    evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address
         evidence["rig"] = e.rig
-    return worst_first(run(**evidence))
+    return worst_first(run(CHECKS, **evidence))
 
 
 def objections(two: Two) -> list[Objection]:

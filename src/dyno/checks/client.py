@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
-from dyno.facts.finding import Finding, doubt, note
+from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.metric import STEMS
-from dyno.facts.rig import Rig
 from dyno.facts.summary import Summary
+from dyno.numbers import number, percent
 
 LATE_SEND_MS = 10.0
 UNSEEN_NOTE = 0.01
-WAITED = 0.02  # of the load's time: more than that is no ordinary wait for a core
+WAITED = 0.02  # of the load's time: more than an ordinary wait for a core
 _NAMES = {name: stem.words for name, stem in STEMS.items()} | {
     "itl_per_token": "ITL per token", "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
 }  # fmt: skip
@@ -21,23 +21,17 @@ _RATES = {
 
 def proxy(e: Evidence) -> Iterator[Finding]:
     if e.trial.target.proxy:
-        text = f"All requests went through the proxy {e.trial.target.proxy}."
-        advice = "It adds to every latency and may hold streams back. To measure the server alone, name it in no_proxy."
-        yield note("client.proxy", text, advice)
+        yield note("client.proxy", f"All requests went through the proxy {e.trial.target.proxy}.")
 
 
 def limits(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if count := s.failures.get("client", 0):
-        share = count / s.sent
-        yield Finding(
-            "client.limits",
-            "void" if share >= 0.5 or not s.completed else "doubt",
-            f"{count} of {s.sent} requests ({share:.1%}) failed at a limit of the client's own machine: open files, "
-            "local ports or memory. The server never answered for them, and the load was lower than planned.",
-            "Raise the limit that error_detail in records.jsonl names (`ulimit -n`, net.ipv4.ip_local_port_range, "
-            "`ulimit -v`), or lower the load.",
+        text = (
+            f"{count:,} of {s.sent:,} requests ({percent(count / s.sent)}) failed at a limit of the client machine "
+            "(open files, local ports or memory) and never reached the server."
         )
+        yield Finding("client.limits", "void" if 2 * count >= s.sent or not s.completed else "doubt", text)
 
 
 def unseen_chunks(e: Evidence) -> Iterator[Finding]:
@@ -45,25 +39,21 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     share, unknown = s.client.unseen_share, _unknown(s)
     if share <= UNSEEN_NOTE and not unknown:
         return
-    first = f", of the first ones {s.client.unseen_first / s.completed:.0%}" if s.completed else ""
+    first = f" ({percent(s.client.unseen_first / s.completed)} of the first ones)" if s.completed else ""
     reason, advice = _limit(e)
-    yield Finding(
-        "client.unseen_chunks",
-        "doubt" if unknown else "note",
-        f"dyno was too busy to time {share:.1%} of the chunks{first}: {reason}. "
-        + (f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."),
-        advice,
-    )
+    effect = f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."
+    text = f"dyno was too busy to time {percent(share)} of the chunks{first}: {reason}. {effect}"
+    yield Finding("client.unseen_chunks", "doubt" if unknown else "note", text, advice)
 
 
 def _unknown(s: Summary) -> list[str]:
     """Describe figures that are known only within bounds: of each latency the mean, else the first."""
-    unknown = [f"{_RATES[name]} {low:,.1f} to {high:,.1f}" for name, (low, high) in s.bounds.items()]
+    unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in s.bounds.items()]
     for name, latency in s.latencies.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:
             more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
             figure = f"p{figure}" if figure[0].isdigit() else figure
-            unknown.append(f"{figure} {_NAMES[name]} {low:,.2f} to {high:,.2f} ms{more}")
+            unknown.append(f"{figure} {_NAMES[name]} {number(low)} to {number(high)} ms{more}")
     return unknown
 
 
@@ -73,30 +63,29 @@ def _limit(e: Evidence) -> tuple[str, str]:
     if client.waited_share is not None and client.waited_share > WAITED:
         others = client.others_cpu
         shared = f" of {cores}" if cores else ""
-        who = f"; other processes used {others:.1f} cores{shared}" if others is not None and others > 0.1 else ""
+        busy = others is not None and others > 0.1
+        who = f"; other processes used {number(others, digits=2)} cores{shared}" if busy else ""
         return (
-            f"it was ready to run but had no core for {client.waited_share:.0%} of the load{who}",
-            "Leave it a core, run it on another machine, or let it raise its priority (CAP_SYS_NICE, or `ulimit -r`).",
+            f"it had no free core for {percent(client.waited_share)} of the load{who}",
+            "Give dyno a free core, run it on another machine, or let it raise its priority (CAP_SYS_NICE or "
+            "`ulimit -r`).",
         )
     if client.cpu_share > 0.9:
         return (
-            f"it used {client.cpu_share:.0%} of the one core that it can use",
-            "Use fewer streams, or a faster machine for the client (`dyno doctor` measures how much is accurate here).",
+            f"it used {percent(client.cpu_share)} of the one core it can use",
+            "Lower the concurrency, or use a faster client machine. `dyno doctor` finds the load up to which timings "
+            "hold.",
         )
     return (
-        f"it was stopped for a while (its loop came {client.loop_late_p99_ms:.0f} ms late, p99)",
-        "Look for what stops it: Ctrl-Z, a debugger, a machine that sleeps, a CPU limit of the container.",
+        f"it was paused (its loop ran {client.loop_late_p99_ms:.0f} ms late, p99)",
+        "Look for the cause: Ctrl-Z, a debugger, a sleeping machine, a container's CPU limit.",
     )
 
 
 def clock_set(e: Evidence) -> Iterator[Finding]:
     if reads := e.summary.client.unstamped:
-        yield note(
-            "client.clock_set",
-            f"The wall clock was set while the load ran: {reads} reads were timed by dyno's own clock, not by the "
-            "kernel's stamps.",
-            "Their times contain dyno's own delay. Let the clock settle (NTP) before you measure small latencies.",
-        )
+        text = f"The wall clock was set during the load: dyno's own clock timed {reads:,} reads, not the kernel's."
+        yield note("client.clock_set", text)
 
 
 def late_sends(e: Evidence) -> Iterator[Finding]:
@@ -108,11 +97,9 @@ def late_sends(e: Evidence) -> Iterator[Finding]:
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
     if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
         reason, advice = _limit(e)
-        yield doubt(
-            "client.late_sends",
-            f"dyno itself sent late: mean {late.mean:.2f} ms, worst {worst:.1f} ms. The reason: {reason}.",
-            f"Service latency (from sent) is right; the load came late. {advice}",
-        )
+        text = f"dyno itself sent late: mean {number(late.mean)} ms, worst {number(worst)} ms. Reason: {reason}."
+        advice = f"Service latency (from sent) is right, but the load came late. {advice}"
+        yield doubt("client.late_sends", text, advice)
 
 
 def late_loop(e: Evidence) -> Iterator[Finding]:
@@ -120,47 +107,32 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
     if client.kernel_stamps:
         return  # times are the kernel's: a late loop delays no figure
     if client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
-        yield doubt(
-            "client.late_loop",
-            f"The client's loop came up to {client.loop_late_p99_ms:.1f} ms late (p99), and this system has no kernel "
-            "receive stamps: TTFT and ITL contain that.",
-            "Measure from Linux, or with fewer streams.",
-        )
+        late = f"{number(client.loop_late_p99_ms)} ms late (p99)"
+        text = f"dyno's loop ran up to {late}, and this system has no kernel receive timestamps."
+        yield doubt("client.late_loop", text)
 
 
 def busy(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
     if client.cpu_share > 0.9 and e.summary.duration_s > 1:
-        yield Finding(
-            "client.busy",
-            "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note",
-            f"The client used {client.cpu_share:.0%} of a core: it is near the most that one process can receive.",
-            "A faster server would not show as such. Use fewer streams, or a faster machine for the client.",
-        )
+        text = f"dyno used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
+        level: Level = "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
+        yield Finding("client.busy", level, text)
 
 
-def others(e: Evidence) -> Iterator[Finding]:
-    if e.summary.duration_s >= 0.2:
-        yield from _others(e.rig, e.summary.client.others_cpu, e.summary.duration_s)
-
-
-def others_offline(e: OfflineEvidence) -> Iterator[Finding]:
-    if e.offline.duration_s >= 0.05:
-        yield from _others(e.rig, e.others_cpu, e.offline.duration_s)
-
-
-def _others(rig: Rig | None, used: float | None, duration_s: float) -> Iterator[Finding]:
-    """`used`: cores that processes other than dyno and its engine kept busy."""
-    cores = rig.cores if rig else 0
-    share = 0.15 if duration_s >= 1 else 0.3  # the kernel counts in hundredths of a second
-    if used is None or not cores or used < share * cores:
+def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
+    """Processes other than dyno and its engine kept cores busy."""
+    if isinstance(e, Evidence):
+        used, took, least_s = e.summary.client.others_cpu, e.summary.duration_s, 0.2
+    else:
+        used, took, least_s = e.others_cpu, e.offline.duration_s, 0.05
+    cores = e.rig.cores if e.rig else 0
+    share = 0.15 if took >= 1 else 0.3  # the kernel counts in hundredths of a second
+    if used is None or not e.rig or not cores or took < least_s or used < share * cores:
         return
-    on_cpu = rig is not None and not rig.accelerators
-    yield Finding(
-        "client.others_cpu",
-        "doubt" if on_cpu else "note",
-        f"Other processes kept {used:.1f} of {cores} cores busy while the load ran.",
-        "The engine had less of the machine than these figures suggest. Stop what else runs, and measure again."
-        if on_cpu
-        else "Client and engine shared the host with them. Stop what else runs where latencies matter.",
-    )
+    text = f"Other processes used {number(used, digits=2)} of {cores} cores during the load."
+    if e.rig.accelerators:
+        advice = "They shared the host with dyno and the engine. Stop them if latencies matter."
+        yield note("client.others_cpu", text, advice)
+    else:
+        yield doubt("client.others_cpu", text)

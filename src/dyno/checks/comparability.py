@@ -1,4 +1,4 @@
-"""May results be compared: was the same work done, and what differs? METHOD.md has each code."""
+"""Are results comparable: was the same work done, and what differs?"""
 
 import re
 from collections import Counter
@@ -15,6 +15,7 @@ from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
+    distinct,
     input_each,
     load_of,
     locations,
@@ -26,9 +27,10 @@ from dyno.measure.points import (
     subject,
     together,
 )
+from dyno.numbers import change, number, percent
 
-WORK, FAR = 0.1, 0.25  # tokens of a request, apart
-SERVED = 0.05  # of success rates, apart
+WORK, FAR = 0.1, 0.25  # difference in tokens per request
+SERVED = 0.05  # difference of success rates
 LENGTHS = 0.02  # tokens a request: more than rounding and an end token here and there
 LENGTHS_VOID = 0.05
 FAILED = 0.01  # share of the requests
@@ -52,10 +54,7 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
     """Tokens read and generated per request differ under the same load."""
     for group in _served_alike(rows):
         known = [r for r in group if input_each(r) is not None and output_each(r) is not None]
-        for word, figure, each in (
-            ("read", "total_input_tokens", input_each),
-            ("made", "total_output_tokens", output_each),
-        ):
+        for figure, each in (("total_input_tokens", input_each), ("total_output_tokens", output_each)):
             extremes = _extremes([(each(r) or 0.0, r) for r in known])
             if extremes is None:
                 continue
@@ -64,16 +63,16 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
             enough = WORK if other else FAR  # between runs of the same thing, a little is chance
             if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
                 continue
-            load, same_prompts = load_of(a), a.get("total_input_tokens") == b.get("total_input_tokens")
-            yield Finding(
-                "comparability.work_differs",
-                "void" if other and high / low - 1 > FAR and (same_prompts or not load.lengths_unknown) else "doubt",
-                f"At {load_of(a).words}, {high:,.1f} tokens were {word} for a request of {subject(b)!r} and "
-                f"{low:,.1f} of {subject(a)!r} ({high / low - 1:+.0%}): requests/s, duration and latency "
-                "are of different work.",
-                "Compare tokens/s, or make answers equally long (--ignore-eos) and send the same prompts.",
-                locations([a, b], figure, "completed"),
+            same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
+            wrong = other and high / low - 1 > FAR and (same_prompts or not load_of(a).lengths_unknown)
+            less, more = distinct(subject(a), subject(b))
+            did = "read" if figure == "total_input_tokens" else "generated"
+            text = (
+                f"At {load_of(a).words}, {more} {did} {number(high)} tokens per request, {less} {number(low)} "
+                f"({change(high / low - 1)}): requests/s, duration and latency measure different work."
             )
+            lines = locations([a, b], figure, "completed")
+            yield Finding("comparability.work_differs", "void" if wrong else "doubt", text, locations=lines)
 
 
 def _served_alike(rows: Sequence[Row]) -> list[list[Row]]:
@@ -93,14 +92,13 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
             continue
         (low, a), (high, b) = extremes
         if high - low > SERVED and high <= 1.0:
-            yield Finding(
-                "comparability.success_differs",
-                "void" if subject(a) != subject(b) else "doubt",
-                f"At {load_of(a).words}, {subject(b)!r} answered {high:.0%} of its requests and "
-                f"{subject(a)!r} {low:.0%}: its figures are of those that it could answer.",
-                "Rates and latencies of survivors aren't comparable with those of all. Make both answer all.",
-                locations([a, b], "completed"),
+            less, more = distinct(subject(a), subject(b))
+            text = (
+                f"At {load_of(a).words}, {more} completed {percent(high)} of its requests, {less} {percent(low)}: its "
+                "figures cover only the requests it answered."
             )
+            level: Level = "void" if subject(a) != subject(b) else "doubt"
+            yield Finding("comparability.success_differs", level, text, locations=locations([a, b], "completed"))
 
 
 def loads(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -117,12 +115,10 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             extra = sorted(v for v in by_series[more] if v > most)
             first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
             if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
-                yield note(
-                    "comparability.loads_differ",
-                    f"{_series_name(*more)} has results for {name.replace('_', ' ')} "
-                    f"{', '.join(f'{v:g}' for v in extra[:6])}, and {_series_name(*few)} has none beyond {most:g}.",
-                    "Say why the others are missing: they may have failed.",
-                )
+                more_loads = f"{name.replace('_', ' ')} {', '.join(f'{v:,g}' for v in extra[:6])}"
+                names = distinct(_series_name(*more), _series_name(*few))
+                text = f"{names[0]} has results at {more_loads}; {names[1]} stops at {most:,g}."
+                yield note("comparability.loads_differ", text)
 
 
 def _series_name(file: str, name: str) -> str:
@@ -130,20 +126,20 @@ def _series_name(file: str, name: str) -> str:
 
 
 def models(rows: Sequence[Row]) -> Iterator[Finding]:
-    """An instruction-tuned model stands beside its base model."""
+    """An instruction-tuned model is compared with its base model."""
     seen: set[frozenset[str]] = set()
     for group in _served_alike(rows):
         by_name = {named(str(r.setting("model"))): r for r in group if r.setting("model")}
         for a, b in combinations(by_name, 2):
             if a.taught != b.taught and related(a, b) and frozenset((a.name, b.name)) not in seen:
                 seen.add(frozenset((a.name, b.name)))
-                yield doubt(
-                    "comparability.model_differs",
-                    f"{a.name} and {b.name} are compared: one was taught to answer, the other wasn't, so that "
-                    "they end at other places and make other numbers of tokens.",
-                    "Use the same model for both.",
-                    [by_name[m].setting_location("model") for m in (a, b)],
+                tuned, base = (a, b) if a.taught else (b, a)
+                text = (
+                    f"{tuned.name} is instruction-tuned, {base.name} is a base model: their answers end at different "
+                    "lengths."
                 )
+                lines = [by_name[m].setting_location("model") for m in (a, b)]
+                yield doubt("comparability.model_differs", text, locations=lines)
 
 
 def parts_of_a_node(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -152,8 +148,8 @@ def parts_of_a_node(rows: Sequence[Row]) -> Iterator[Finding]:
         if len(by_count) > 1:
             low, high = min(by_count), max(by_count)
             text = f"{subject(by_count[high])!r} has {high:g} accelerators and {subject(by_count[low])!r} {low:g}."
-            advice = "Compare what each accelerator does, or what each dollar buys."
-            yield note("comparability.parts_of_a_node", text, advice, locations([by_count[low], by_count[high]]))
+            lines = locations([by_count[low], by_count[high]])
+            yield note("comparability.parts_of_a_node", text, locations=lines)
             return
 
 
@@ -165,13 +161,9 @@ def definitions_rows(rows: Sequence[Row]) -> Iterator[Finding]:
                 by_stem.setdefault(name.removesuffix("_ms").rpartition("_")[2], Counter())[figure.definition] += 1
     unlike = {s: meanings for s, meanings in by_stem.items() if not one_meaning(meanings)}
     if unlike:
-        yield note(
-            "comparability.definitions",
-            f"The tools mean different things by {', '.join(s.upper() for s in unlike)}: "
-            + "; ".join(f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items())
-            + ".",
-            "Don't put them in one column. METHOD.md says what each is.",
-        )
+        listed = "; ".join(f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items())
+        advice = "Don't put them in one column. METHOD.md has the definitions."
+        yield note("comparability.definitions", f"The tools define latencies differently: {listed}.", advice)
 
 
 # ---- two settings that are compared ----
@@ -215,35 +207,28 @@ class Two(NamedTuple):
 def sides(two: Two) -> Iterator[Finding | Objection]:
     for name, group in (("A", two.a), ("B", two.b)):
         if any(m.verdict == "void" for m in group):
-            text = f"{name} is void by itself: {_codes(group, 'void')}."
-            advice = "Measure it again: what is wrong compares with nothing."
-            yield Objection(void("comparability.void_side", text, advice), None)
+            finding = void("comparability.void_side", f"Side {name} is void: {_codes(group, 'void')}.")
+            yield Objection(finding, None)
         elif any(m.verdict == "doubtful" for m in group):
-            text = f"{name} is doubtful by itself: {_codes(group, 'doubt')}."
-            advice = "`dyno runs show` has the reasons. What moved one side alone looks like a difference."
-            yield doubt("comparability.doubtful_side", text, advice)
+            yield doubt("comparability.doubtful_side", f"Side {name} has doubts of its own: {_codes(group, 'doubt')}.")
 
 
 def _codes(group: Group, level: str) -> str:
     codes = Counter(f.code for m in group for f in m.findings if f.level == level)
     listed = (f"{code} ({n} of {len(group)} runs)" if len(group) > 1 else code for code, n in codes.items())
-    return ", ".join(listed) or "its file says so"
+    return ", ".join(listed) or "according to its file"
 
 
 def load(two: Two) -> Iterator[Objection]:
     """Such a pair is compared only with --anyway."""
     if unlike := list(load_of(two.rows[0]).conflicts(load_of(two.rows[1]))):
-        text = f"Workload or load differ: {_listed(unlike)}."
-        advice = "Measure both under the same load: the figures differ by the load alone."
-        yield Objection(void("comparability.load", text, advice), None)
+        yield Objection(void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None)
 
 
 def requests(two: Two) -> Iterator[Finding]:
     a, b = two.means(requests_of)
     if a and b and a != b:
-        text = f"A had {a:g} requests, B {b:g}: start and drain are a larger part of the shorter run."
-        advice = "Send as many to both."
-        yield doubt("comparability.requests", text, advice)
+        yield doubt("comparability.requests", f"A has {a:,g} requests, B {b:,g}.")
 
 
 def prompts(two: Two) -> Iterator[Finding]:
@@ -251,37 +236,27 @@ def prompts(two: Two) -> Iterator[Finding]:
     a, b = two.rows
     tokenizers, datasets, seeds = two.settings("tokenizer"), two.settings("dataset"), two.settings("seed")
     if all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
-        yield doubt(
-            "comparability.tokenizers",
-            f"Prompts were made with two tokenizers ({tokenizers[0]} and {tokenizers[1]}): they are other texts, "
-            "and a token is not the same amount of text.",
-            "Compare by text (characters, words), or with prompts from one file.",
-        )
+        text = f"Prompts were generated with two tokenizers, {tokenizers[0]} and {tokenizers[1]}: their texts differ."
+        yield doubt("comparability.tokenizers", text)
     elif all(datasets) and datasets[0] != datasets[1]:
-        text = f"{a.tool or 'A'} took {datasets[0]}, {b.tool or 'B'} {datasets[1]}: other prompts, by other tools."
-        advice = "Give both the same file of prompts."
-        yield doubt("comparability.prompts", text, advice)
+        text = f"{a.tool or 'A'} used the dataset {datasets[0]}, {b.tool or 'B'} {datasets[1]}."
+        yield doubt("comparability.prompts", text, "Give both the same file of prompts.")
     elif one and other and one != other:
         which = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] and len(two.a) == len(two.b) == 1 else ""
-        yield Finding(
-            "comparability.prompts",
-            # Random ones of the same lengths are as good; of repeats, one side may have had some more.
-            "note" if datasets[0] == "random" or one <= other or other <= one else "doubt",
-            f"The two sides did not get the same prompts{which}.",
-            "Give both the same seed, dataset and tokenizer; lengths and contents move latencies.",
-        )
+        # Random ones of the same lengths are as good; of repeats, one side may have had some more.
+        level: Level = "note" if datasets[0] == "random" or one <= other or other <= one else "doubt"
+        yield Finding("comparability.prompts", level, f"The two sides had different prompts{which}.")
 
 
 def lengths(two: Two) -> Iterator[Objection]:
     by_time = {"request_throughput", "request_goodput", "duration_s"}
-    advice = "Compare tokens/s, or fix the lengths (--ignore-eos, --random-output-len) and measure again."
-    yield from _lengths(two, "output", by_time | two.latencies("e2el", "latency"), advice, False)
+    yield from _lengths(two, "output", by_time | two.latencies("e2el", "latency"), False)
     same = {m.prompts_sha256 for m in two.a} == {m.prompts_sha256 for m in two.b} != {None}
     by_time |= {"total_token_throughput", "input_throughput"} | two.latencies("ttft")
-    yield from _lengths(two, "input", by_time, "Give both prompts of the same length.", same)
+    yield from _lengths(two, "input", by_time, same)
 
 
-def _lengths(two: Two, which: str, against: set[str], advice: str, same_prompts: bool) -> Iterator[Objection]:
+def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Iterator[Objection]:
     def tokens(row: Row) -> tuple[float, float] | None:
         count, done = row.get(f"total_{which}_tokens"), row.get("completed")
         return (count, done) if count is not None and done else None
@@ -290,11 +265,11 @@ def _lengths(two: Two, which: str, against: set[str], advice: str, same_prompts:
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
     excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
-    text = f"A had {a:,.1f} {which} tokens a request, B {b:,.1f} ({b / a - 1:+.0%}): other work for each."
+    text = f"A has {number(a)} {which} tokens per request, B {number(b)} ({change(b / a - 1)})."
     if excluded:
-        text += f" Not comparable then: {', '.join(map(words, excluded))}."
+        text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
-    yield Objection(Finding(f"comparability.{which}_length", level, text, advice), frozenset(excluded))
+    yield Objection(Finding(f"comparability.{which}_length", level, text), frozenset(excluded))
 
 
 def failures(two: Two) -> Iterator[Finding | Objection]:
@@ -306,13 +281,11 @@ def failures(two: Two) -> Iterator[Finding | Objection]:
     if a is None or b is None or abs(a - b) <= FAILED:
         return
     refused = abs(a - b) >= FAILED_VOID
-    finding = Finding(
-        "comparability.failures",
-        "void" if refused else "doubt",
-        f"{a:.1%} of A's requests failed and {b:.1%} of B's: the side that fails more is left with less to do, and "
-        "its latencies are those of the requests that it could serve.",
-        "Find out why they fail before comparing speeds.",
+    text = (
+        f"{percent(a)} of A's requests failed and {percent(b)} of B's. Failures leave a server less to do, and the "
+        "figures cover only the requests it answered."
     )
+    finding = Finding("comparability.failures", "void" if refused else "doubt", text)
     yield Objection(finding, None if refused else frozenset())
 
 
@@ -329,35 +302,27 @@ def definitions(two: Two) -> Iterator[Finding | Objection]:
             group = near if one_meaning((x.definition, y.definition)) else other
             group.setdefault(f"A: {one} ({x.definition}); B: {meant} ({y.definition})", []).append(metric)
         elif one != meant:
-            other.setdefault(f"it isn't known what {'A' if not one else 'B'} means by it", []).append(metric)
+            other.setdefault(f"{'A' if not one else 'B'}'s definition is unknown", []).append(metric)
     for why, metrics in near.items():
-        yield note(
-            "comparability.definitions",
-            f"{', '.join(map(words, metrics))}: told in other words, and the same but for streams that begin or "
-            f"end with a chunk without text. {why}.",
-            "Look at the first chunk of a stream where it matters.",
-        )
+        text = f"{', '.join(map(words, metrics))}: the definitions differ only for empty first or last chunks."
+        advice = "Check the first chunk of a stream if that matters."
+        yield note("comparability.definitions", f"{text} {why}.", advice)
     for why, metrics in other.items():
-        text = f"{', '.join(map(words, metrics))}: the two sides don't mean the same. {why[0].upper()}{why[1:]}."
-        advice = "Compare figures of one tool, or those that all reckon alike (throughput)."
-        yield Objection(note("comparability.definitions", text, advice), frozenset(metrics))
+        text = f"{', '.join(map(words, metrics))}: the definitions differ. {why[0].upper()}{why[1:]}."
+        yield Objection(note("comparability.definitions", text), frozenset(metrics))
 
 
 def changes(two: Two) -> Iterator[Finding]:
     things = things_changed(*two.rows)
-    listed = _listed(things)
     names = [row.series or row.label for row in two.rows]
-    if not things and all(names) and names[0] != names[1]:
-        listed, things = f"what their author calls {names[0]} and {names[1]}", [("series", names[0], names[1])]
     if len(things) == 1:
-        advice = "That is what the figures compare, as far as settings are told."
-        yield note("comparability.subject", f"What differs is {listed}.", advice)
+        yield note("comparability.subject", f"The only known difference is {_listed(things)}.")
     elif things:
-        advice = "It can't be told which of them made the difference. Change one at a time."
-        yield doubt("comparability.several_changes", f"{len(things)} things differ at once: {listed}.", advice)
+        yield doubt("comparability.several_changes", f"{len(things)} settings differ: {_listed(things)}.")
+    elif all(names) and names[0] != names[1]:
+        yield note("comparability.subject", f"Only the label differs: {names[0]} / {names[1]}.")
     else:
-        advice = "A difference then is something that isn't told, or chance."
-        yield note("comparability.nothing_changed", "No setting that is told differs between the two.", advice)
+        yield note("comparability.nothing_changed", "No known setting differs.")
 
 
 def accelerators(two: Two) -> Iterator[Finding]:
@@ -365,20 +330,17 @@ def accelerators(two: Two) -> Iterator[Finding]:
     if not a or not b or a == b:
         return
     one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
-    each = f" For each: {one / a:,.1f} and {other / b:,.1f} tokens/s." if one and other else ""
-    text = f"A used {a:g} accelerators and B {b:g}.{each}"
-    advice = "Compare whole machines, or the throughput of each accelerator at the latency that is wanted."
-    yield doubt("comparability.accelerators", text, advice)
+    each = f" Per accelerator: {number(one / a)} and {number(other / b)} tokens/s." if one and other else ""
+    yield doubt("comparability.accelerators", f"A used {a:g} accelerators, B {b:g}.{each}")
 
 
 def single_runs(two: Two) -> Iterator[Finding]:
     if len(two.a) == len(two.b) == 1 and two.rows[0].kind != "quality":
-        yield note(
-            "comparability.single_runs",
-            "One run on each side: the intervals hold what differs between a run's requests, and for what differs "
-            f"from run to run an allowance of {100 * ALLOWED:g} %, which may be too little.",
-            "Repeat both (`repeats = 3` in a study) before a difference of a few percent is called real.",
+        text = (
+            "There is one run on each side. The intervals cover variation between requests, plus an allowance of "
+            f"{100 * ALLOWED:g} % for run-to-run variation, which may be too little."
         )
+        yield note("comparability.single_runs", text)
 
 
 def rigs(two: Two) -> Iterator[Finding]:
@@ -418,6 +380,6 @@ def _last(path: Scalar | None) -> str:
 
 def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
     def value(v: Scalar | None) -> str:
-        return "not told" if v is None else f"{v:g}" if isinstance(v, float) else str(v)
+        return "unknown" if v is None else f"{v:,g}" if isinstance(v, float) else str(v)
 
     return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)

@@ -1,14 +1,14 @@
-"""Can the figures of one result all be true, and are two results really one? Judged from the figures alone."""
+"""Can the figures of one result all be true, and are two results really one?"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
 from operator import itemgetter
 
-from dyno.facts.finding import Finding, doubt, note, void
+from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Figure, Row, Scalar
 from dyno.facts.load import LOAD
-from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS, latency
+from dyno.facts.metric import SAMPLED, THROUGHPUTS, TOKEN_THROUGHPUTS, latency, words
 from dyno.measure import points
 from dyno.measure.cost import per_million
 from dyno.measure.points import (
@@ -24,6 +24,7 @@ from dyno.measure.points import (
     speed_tests,
     subject,
 )
+from dyno.numbers import change, money, number
 
 SLACK = 0.001  # of a quotient, beyond the rounding of what was printed
 WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neighbour
@@ -31,7 +32,7 @@ OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
 # Tools whose throughput is the sum over the whole run; others use a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
 NEAR, NEARLY = 0.001, 0.0025
-_TELLING = (
+_COMPARED_FIGURES = (
     "duration_s", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "mean_itl_ms",
     "p99_itl_ms", "mean_e2el_ms", "total_token_throughput", "output_throughput", "mean_latency_ms",
 )  # fmt: skip
@@ -51,12 +52,12 @@ def sums(row: Row) -> Iterator[Finding]:
     if total is None and "total_input_tokens" in f and "total_output_tokens" in f:
         total = Figure(f["total_input_tokens"].value + f["total_output_tokens"].value, f["total_output_tokens"].line)
     pairs = (
-        ("requests", "request_throughput", f.get("completed"), "completed"),
-        ("output tokens", "output_throughput", f.get("total_output_tokens"), "total_output_tokens"),
-        ("tokens", "total_token_throughput", total, "total_output_tokens"),
+        ("requests", "req/s", "request_throughput", f.get("completed"), "completed"),
+        ("output tokens", "tok/s", "output_throughput", f.get("total_output_tokens"), "total_output_tokens"),
+        ("tokens", "tok/s", "total_token_throughput", total, "total_output_tokens"),
     )
     wrong: list[tuple[float, str, str, str]] = []
-    for what, name, count, count_name in pairs:
+    for what, unit, name, count, count_name in pairs:
         reported = f.get(name)
         if count is None or reported is None or not count.value:
             continue
@@ -65,18 +66,15 @@ def sums(row: Row) -> Iterator[Finding]:
         # A table may be cut to few digits in any of its columns.
         slack = (SLACK if row.form in ("json", "block", "csv") else 0.02) * reported.value
         if least > high + slack or most < low - slack:
-            off = reported.value / (count.value / took.value) - 1
-            text = f"{count.value:,.0f} {what} in {took.value:,.2f} s are {count.value / took.value:,.2f}/s, and "
-            wrong.append((abs(off), f"{text}{reported.value:,.2f} is told ({off:+.2%})", name, count_name))
+            rate = count.value / took.value
+            off = reported.value / rate - 1
+            shown = f"{number(reported.value, reported.half)} ({change(off)})"
+            text = f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
+            wrong.append((abs(off), f"{text}, but the file reports {shown}", name, count_name))
     if wrong:
-        worst = max(wrong)
-        yield Finding(
-            "consistency.sums",
-            "void" if worst[0] > WRONG else "doubt",
-            f"{'; '.join(w[1] for w in wrong)}.",
-            "One of them is of another run, or wrong. Look into the raw results.",
-            locations([row], "duration_s", *(n for w in wrong for n in w[2:])),
-        )
+        level: Level = "void" if max(wrong)[0] > WRONG else "doubt"
+        lines = locations([row], "duration_s", *(n for w in wrong for n in w[2:]))
+        yield Finding("consistency.sums", level, f"{'; '.join(w[1] for w in wrong)}.", locations=lines)
 
 
 def percentiles(row: Row) -> Iterator[Finding]:
@@ -84,23 +82,19 @@ def percentiles(row: Row) -> Iterator[Finding]:
     for stem in SAMPLED:
         ladder = _ladder(row, stem)
         names = [f"{name}_{stem}_ms" for _, name, _ in ladder]
-        if below := [f"{name} {figure.value:,.2f} ms" for _, name, figure in ladder if figure.value < -figure.half]:
-            text = f"{stem.upper()}: a time can't be negative: {', '.join(below)}."
-            yield void("consistency.percentiles", text, "Look into the raw results.", locations([row], *names))
+        if below := [f"{name} {number(figure.value)} ms" for _, name, figure in ladder if figure.value < -figure.half]:
+            text = f"{stem.upper()} is negative: {', '.join(below)}."
+            yield void("consistency.percentiles", text, "Check the raw results.", locations([row], *names))
             continue
         wrong = [
-            f"{a} {x.value:,.2f} ms lies above {b} {y.value:,.2f} ms"
+            f"{a} ({number(x.value)} ms) is above {b} ({number(y.value)} ms)"
             for (_, a, x), (_, b, y) in pairwise(ladder)
             if bounds(x)[0] > bounds(y)[1] + SLACK * y.value
         ]
         wrong += _against_mean(row, stem, ladder)
         if wrong:
-            yield void(
-                "consistency.percentiles",
-                f"{stem.upper()}: {'; '.join(wrong)}.",
-                "Such figures aren't of one set of requests, or a unit is wrong. Look into the raw results.",
-                locations([row], f"mean_{stem}_ms", *names),
-            )
+            lines = locations([row], f"mean_{stem}_ms", *names)
+            yield void("consistency.percentiles", f"{stem.upper()}: {'; '.join(wrong)}.", locations=lines)
 
 
 def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure]]) -> Iterator[str]:
@@ -115,12 +109,12 @@ def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure
         # Samples above a percentile are part of the mean; above the highest, itself.
         most = bounds(mean)[1] * count / max((1 - place / 100) * (count - 1), 1.0)
         if most and bounds(figure)[0] > most * 1.01:
-            given = f"with a mean of {mean.value:,.2f} ms it is at most {most:,.2f} ms"
-            yield f"{name} {figure.value:,.2f} ms can't be: {given}"
+            bound = f"a mean of {number(mean.value)} ms allows at most {number(most)}"
+            yield f"{name} is {number(figure.value)} ms, but {bound}"
     if least and bounds(mean)[1] < bounds(least)[0]:
-        yield f"the mean {mean.value:,.2f} ms lies below the minimum {least.value:,.2f} ms"
+        yield f"the mean ({number(mean.value)} ms) is below the minimum ({number(least.value)} ms)"
     if highest and bounds(mean)[0] > bounds(highest)[1]:
-        yield f"the mean {mean.value:,.2f} ms lies above the maximum {highest.value:,.2f} ms"
+        yield f"the mean ({number(mean.value)} ms) is above the maximum ({number(highest.value)} ms)"
 
 
 def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
@@ -135,12 +129,9 @@ def tail_below_mean(row: Row) -> Iterator[Finding]:
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
-            yield doubt(
-                "consistency.tail_below_mean",
-                f"P99 of {stem.upper()} ({tail.value:,.2f} ms) lies below its mean ({mean.value:,.2f} ms).",
-                "Either they are of different requests, or one in a hundred took so long that the mean is theirs.",
-                locations([row], f"mean_{stem}_ms", f"p99_{stem}_ms"),
-            )
+            text = f"p99 {stem.upper()} ({number(tail.value)} ms) is below the mean ({number(mean.value)} ms)."
+            lines = locations([row], f"mean_{stem}_ms", f"p99_{stem}_ms")
+            yield doubt("consistency.tail_below_mean", text, locations=lines)
 
 
 def end_before_first(row: Row) -> Iterator[Finding]:
@@ -151,11 +142,11 @@ def end_before_first(row: Row) -> Iterator[Finding]:
     for word in ("mean", "median", "p50", "p90", "p95", "p99"):
         first, end = row.figures.get(f"{word}_ttft_ms"), row.figures.get(f"{word}_e2el_ms")
         if first and end and end.value > 0 and bounds(end)[1] < bounds(first)[0] * 0.99:
-            wrong.append(f"{word} TTFT {first.value:,.2f} ms, {word} E2EL {end.value:,.2f} ms")
+            wrong.append(f"{word} TTFT {number(first.value)} ms, {word} E2EL {number(end.value)}")
     if wrong:
         text = f"Requests end before their first token: {'; '.join(wrong)}."
-        advice = "The two are of different requests, or a unit is wrong."
-        yield void("consistency.end_before_first", text, advice, locations([row], "mean_ttft_ms", "mean_e2el_ms"))
+        lines = locations([row], "mean_ttft_ms", "mean_e2el_ms")
+        yield void("consistency.end_before_first", text, locations=lines)
 
 
 def latencies(row: Row) -> Iterator[Finding]:
@@ -166,13 +157,12 @@ def latencies(row: Row) -> Iterator[Finding]:
         return
     decoding, most = end.value - first.value, gap.value * (each - 1)
     if decoding > 1.1 * most + 2.0 and gap.value > 0:
-        yield doubt(
-            "consistency.latencies",
-            f"From first token to end it took {decoding:,.0f} ms on average, but {each:.1f} tokens at "
-            f"{gap.value:.2f} ms each (ITL) take {most:,.0f} ms at most.",
-            "TTFT, ITL and E2EL are not of the same requests, or tokens were counted short.",
-            locations([row], "mean_ttft_ms", "mean_itl_ms", "mean_e2el_ms"),
+        text = (
+            f"The mean E2EL − TTFT is {number(decoding)} ms, but {number(each)} tokens at {number(gap.value)} ms (ITL) "
+            f"take at most {number(most)} ms."
         )
+        lines = locations([row], "mean_ttft_ms", "mean_itl_ms", "mean_e2el_ms")
+        yield doubt("consistency.latencies", text, locations=lines)
 
 
 def in_flight(row: Row) -> Iterator[Finding]:
@@ -184,22 +174,19 @@ def in_flight(row: Row) -> Iterator[Finding]:
         return
     if streams <= OVER * most + 0.5:
         return
-    cap = f"a concurrency of {most:g}" if most == asked else f"{most:g} requests in all"
+    cap = f"the concurrency is {most:,g}" if most == asked else f"only {most:,g} requests were sent"
     if e2el:
-        text = f"{rps:.2f} requests/s that take {e2el / 1000:,.2f} s each are {streams:,.0f} in flight, with {cap}."
-        advice = "Latency, rate and limit can't all be true. Look into the raw results."
-        yield void("consistency.in_flight", text, advice, locations([row], "request_throughput", "mean_e2el_ms"))
+        product = f"{number(rps)} req/s × {number(e2el / 1000)} s (mean E2EL)"
+        text = f"{product} is {streams:,.0f} requests in flight, but {cap}."
+        yield void("consistency.in_flight", text, locations=locations([row], "request_throughput", "mean_e2el_ms"))
     elif e2el is None:
         itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get("mean_tpot_ms")
-        by_gaps = f"; by the gaps (ITL) {itl:,.0f}" if itl else ""
-        yield Finding(
-            "consistency.mean_tpot",
-            # With no limit at all it is so with every set of chats, and no level was chosen to compare.
-            "doubt" if streams > FAR_OVER * most and (most == asked or finite_rate(row)) else "note",
-            f"By its mean TPOT of {tpot:,.1f} ms, {streams:,.0f} requests would be in flight, with {cap}{by_gaps}.",
-            "The mean TPOT is that of short answers, which wait for a batch of steps: use the median, or ITL.",
-            locations([row], "mean_tpot_ms", "mean_itl_ms"),
-        )
+        by_gaps = f" (by ITL: {itl:,.0f})" if itl else ""
+        text = f"A mean TPOT of {number(tpot)} ms implies {streams:,.0f} requests in flight{by_gaps}, but {cap}."
+        # With no limit at all it is so with every set of chats, and no level was chosen to compare.
+        doubtful = streams > FAR_OVER * most and (most == asked or finite_rate(row))
+        lines = locations([row], "mean_tpot_ms", "mean_itl_ms")
+        yield Finding("consistency.mean_tpot", "doubt" if doubtful else "note", text, locations=lines)
 
 
 def beyond_the_run(row: Row) -> Iterator[Finding]:
@@ -210,14 +197,13 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
     long_s = middle * (each - 1) / 1000
     if long_s > 1.5 * took.value:
         same = each == round(each)  # all answers have that length
-        yield Finding(
-            "consistency.beyond_the_run",
-            "void" if same and long_s > 2 * took.value else "doubt",
-            f"At its median TPOT of {middle:,.1f} ms, an answer of {each:,.0f} tokens takes {long_s:,.0f} s, in a run "
-            f"of {took.value:,.1f} s.",
-            "That is no time per token. Tokens came all at once, or were counted wrongly.",
-            locations([row], "median_tpot_ms", "duration_s"),
+        text = (
+            f"At a median TPOT of {number(middle)} ms an answer of {each:,.0f} tokens takes {long_s:,.0f} s, "
+            f"but the run took {number(took.value)} s."
         )
+        level: Level = "void" if same and long_s > 2 * took.value else "doubt"
+        lines = locations([row], "median_tpot_ms", "duration_s")
+        yield Finding("consistency.beyond_the_run", level, text, locations=lines)
 
 
 def batch_counts(row: Row) -> Iterator[Finding]:
@@ -229,13 +215,11 @@ def batch_counts(row: Row) -> Iterator[Finding]:
         return
     expected = count * (read + length)
     if abs(total / expected - 1) > 0.02:
-        yield doubt(
-            "consistency.tokens",
-            f"{count:,.0f} requests of {read:,.0f} + {length:,.0f} tokens are {expected:,.0f}, "
-            f"and {total:,.0f} is told.",
-            "Its lengths or its count are not those of this row.",
-            locations([row], "total_tokens", "completed"),
+        text = (
+            f"{count:,.0f} requests × ({read:,.0f} + {length:,.0f}) tokens is {expected:,.0f}, but the file reports "
+            f"{total:,.0f}."
         )
+        yield doubt("consistency.tokens", text, locations=locations([row], "total_tokens", "completed"))
 
 
 def zero_first_token(row: Row) -> Iterator[Finding]:
@@ -245,21 +229,17 @@ def zero_first_token(row: Row) -> Iterator[Finding]:
     if row.samples and row.samples.ttfts_ms:
         return  # requests.zeros_in_mean knows more
     if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
-        text = "The first token is said to take 0 ms" + (" at the median." if mean and mean.value else ".")
-        advice = "Answers without a token, or tokens that the client took for something else, were counted with zero."
-        yield doubt("consistency.zero_ttft", text, advice, locations([row], "mean_ttft_ms", "median_ttft_ms"))
+        text = f"The {'median' if mean and mean.value else 'mean'} TTFT is reported as 0 ms."
+        yield doubt("consistency.zero_ttft", text, locations=locations([row], "mean_ttft_ms", "median_ttft_ms"))
 
 
 def peak(row: Row) -> Iterator[Finding]:
     highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
     # dyno's is of a whole second, and some runs are shorter.
     if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
-        yield note(
-            "consistency.peak_below_mean",
-            f"The peak output throughput ({highest.value:,.0f} tok/s) lies below the mean ({mean.value:,.0f} tok/s).",
-            "The tool counts chunks for the peak, and a chunk holds several tokens. Don't use the peak.",
-            locations([row], "peak_output_throughput", "output_throughput"),
-        )
+        text = f"The peak output throughput ({highest.value:,.0f} tok/s) is below the mean ({mean.value:,.0f} tok/s)."
+        lines = locations([row], "peak_output_throughput", "output_throughput")
+        yield note("consistency.peak_below_mean", text, locations=lines)
 
 
 def two_runs(row: Row) -> Iterator[Finding]:
@@ -272,14 +252,12 @@ def two_runs(row: Row) -> Iterator[Finding]:
     expected = batch * (read + generated) / (latency / 1000)
     off = reported.value / expected - 1
     if abs(off) > 0.02:
-        yield Finding(
-            "consistency.two_runs",
-            "void" if abs(off) > 0.5 else "doubt",
-            f"{batch:g} × ({read:g} + {generated:g}) tokens in {latency / 1000:,.2f} s are {expected:,.1f} tok/s, and "
-            f"{reported.value:,.1f} is told ({off:+.1%}).",
-            "Latency and throughput of this row are of different runs, or its batch size is another one.",
-            locations([row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput"),
+        text = (
+            f"{batch:,g} × ({read:,g} + {generated:,g}) tokens in {number(latency / 1000)} s is {number(expected)} "
+            f"tok/s, but the file reports {number(reported.value, reported.half)} ({change(off)})."
         )
+        lines = locations([row], "mean_latency_ms", "mean_e2el_ms", "total_token_throughput")
+        yield Finding("consistency.two_runs", "void" if abs(off) > 0.5 else "doubt", text, locations=lines)
 
 
 def price(row: Row) -> Iterator[Finding]:
@@ -289,13 +267,11 @@ def price(row: Row) -> Iterator[Finding]:
         return
     costs = [cost for speed in speeds if (cost := per_million(hour, speed)) is not None]
     if all(abs(reported.value / cost - 1) > WRONG for cost in costs):
-        yield doubt(
-            "consistency.price",
-            f"{hour:g} an hour at {speeds[0]:,.1f} tok/s are {costs[0]:,.2f} for a million tokens, and "
-            f"{reported.value:,.2f} is told.",
-            "Say which tokens are counted, and for how many machines the price is.",
-            locations([row], "cost_per_million_tokens"),
+        text = (
+            f"{hour:,g} per hour at {number(speeds[0])} tok/s is {money(costs[0])} per million tokens, but the file "
+            f"reports {money(reported.value)}."
         )
+        yield doubt("consistency.price", text, locations=locations([row], "cost_per_million_tokens"))
 
 
 def rate_exceeds(row: Row) -> Iterator[Finding]:
@@ -303,9 +279,8 @@ def rate_exceeds(row: Row) -> Iterator[Finding]:
     offered, rps = finite_rate(row), requests_per_s(row)
     done = row.get("completed") or row.number("num_prompts") or 0.0
     if offered and rps and done >= 100 and rps > 1.25 * offered:
-        text = f"{rps:.2f} requests/s were served, where {offered:g} were offered."
-        advice = "The rate is not the one of this run, or requests were not sent as planned."
-        yield doubt("consistency.more_than_offered", text, advice, locations([row], "request_throughput"))
+        text = f"{number(rps)} requests/s were served, but {offered:,g} were offered."
+        yield doubt("consistency.more_than_offered", text, locations=locations([row], "request_throughput"))
 
 
 def copies(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -318,24 +293,19 @@ def copies(rows: Sequence[Row]) -> Iterator[Finding]:
             alike.setdefault((*same_settings, values), []).append(row)
     for same in alike.values():
         if len(same) > 1:
-            yield note(
-                "consistency.copies",
-                f"{len(same)} results are the same in all {len(same[0].figures)} figures: one, told {len(same)} times.",
-                "They are no repeats. Repeat the run for its noise.",
-                locations(same),
-            )
+            text = f"{len(same)} results are equal in all {len(same[0].figures)} figures: one result, reported again."
+            yield note("consistency.copies", text, locations=locations(same))
 
 
 def reported_twice(pairs: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
     """Give one note for all results that were merged with a duplicate."""
     if pairs:
         first, copy = pairs[0]
-        said = "1 result is reported twice and counts once"
+        text = "1 result is reported twice and counts once:"
         if len(pairs) > 1:
-            said = f"{len(pairs):,} results are reported more than once and count once. The first"
-        text = f"{said}: {copy.location} repeats {first.location}."
-        advice = "If these are separate runs, one of them has copied figures. Check the raw results."
-        yield note("consistency.reported_twice", text, advice, locations([row for pair in pairs for row in pair]))
+            text = f"{len(pairs):,} results are reported more than once and count once. For example,"
+        text = f"{text} {copy.location} repeats {first.location}."
+        yield note("consistency.reported_twice", text, locations=locations([row for pair in pairs for row in pair]))
 
 
 def twins(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -355,7 +325,7 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     load = _unlike(LOAD, a.setting, b.setting)
     if not (differs or load):
         return
-    both = [n for n in _TELLING if a.get(n) and b.get(n)]
+    both = [n for n in _COMPARED_FIGURES if a.get(n) and b.get(n)]
     if len(both) < 4 or (a.get("completed") or 0) < 10:
         return
     same = all(a.get(n) == b.get(n) for n in both)
@@ -367,23 +337,22 @@ def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
     what = " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())
     what = what or ", ".join(f"{n} {values}" for n, values in load.items())
     witness, speeds = _witness(a, b, generated) if not same else ("", [])
-    text = f"Two results with {what} are the same in all {len(both)} figures."
+    text = f"Two results with {what} are equal in all {len(both)} figures."
     if not same:
-        alike = ", ".join(f"{n} {a.get(n):,.2f} and {b.get(n):,.2f}" for n in paces)
-        text = f"Results with {what} took {a.get('duration_s'):,.2f} and {b.get('duration_s'):,.2f} s, with {alike}."
-    yield Finding(
-        "consistency.twins",
-        "void" if witness or same else "doubt",
-        f"{text} {witness}".rstrip(),
-        "One server was measured twice: a client's --model doesn't choose what is served. Ask the server what it is.",
-        locations([a, b], "duration_s", "mean_itl_ms") + speeds,
-    )
+        alike = ", ".join(f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces)
+        text = (
+            f"Two results with {what} are nearly equal: {number(a.get('duration_s'), digits=6)} and "
+            f"{number(b.get('duration_s'), digits=6)} s, {alike}."
+        )
+    lines = locations([a, b], "duration_s", "mean_itl_ms") + speeds
+    yield Finding("consistency.twins", "void" if witness or same else "doubt", f"{text} {witness}".rstrip(), "", lines)
 
 
 def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
     """Return the settings that both have with different values, as '4 / 8'."""
     both = {name: [value(name) for value in values] for name in names}
-    return {name: f"{x} / {y}" for name, (x, y) in both.items() if None not in (x, y) and x != y}
+    unlike = {name: pair for name, pair in both.items() if None not in pair and pair[0] != pair[1]}
+    return {name: " / ".join(str(value).rpartition("/")[2] for value in pair) for name, pair in unlike.items()}
 
 
 def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
@@ -401,7 +370,7 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
     x, y = (r.figures["speed"].value for r in speeds)
     if min(x, y) > 0.9 * max(x, y):
         return "", []
-    text = f"Alone they make {x:,.2f} and {y:,.2f} tok/s ({speeds[0].label} / {speeds[1].label})."
+    text = f"Another tool measured {number(x)} and {number(y)} tok/s ({speeds[0].label} / {speeds[1].label})."
     return text, locations(speeds, "speed")
 
 
@@ -434,14 +403,13 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
         if (low_name, high_name, times) in seen or (len(pairs) < 3 and digits < 6):
             continue
         seen.add((low_name, high_name, times))
-        low, high = pairs[0]
-        yield void(
-            "comparability.multiplied",
-            f"{len(pairs)} results of {high_name!r} have the very times of {low_name!r} (such as "
-            f"{low.get(name):,.8g}) and {times} times its throughput: they were reckoned, not measured.",
-            "Mark them as an estimate, or measure them.",
-            locations([high for _, high in pairs[:6]]) + locations([low]),
+        low, names = pairs[0][0], points.distinct(low_name, high_name)
+        text = (
+            f"{len(pairs)} results of {names[1]} have exactly the same times as {names[0]} (such as "
+            f"{low.get(name):,.8g}) and {times} times its throughput: calculated, not measured."
         )
+        lines = locations([high for _, high in pairs[:6]]) + locations([low])
+        yield void("comparability.multiplied", text, locations=lines)
 
 
 def _multiple(a: Row, b: Row) -> int | None:

@@ -29,6 +29,11 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         """Requests."""
         raise NotImplementedError
 
+    @property
+    def can_ignore_eos(self) -> bool:
+        """False for TGI: no version of it has such an option over HTTP."""
+        return "tgi" not in (self.trial.target.backend, self.target.kind)
+
 
 class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     """A run of an engine in its own process."""
@@ -64,8 +69,3 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
             return self.summary.cached_input_tokens
         counted = self.telemetry.total("prefix_hit_tokens")
         return None if counted is None else round(counted)
-
-    @property
-    def can_ignore_eos(self) -> bool:
-        """False for TGI: no version of it has such an option over HTTP."""
-        return "tgi" not in (self.trial.target.backend, self.target.kind)

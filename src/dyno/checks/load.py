@@ -1,4 +1,4 @@
-"""Was the requested load really put on the server, and could the server bear it?"""
+"""Was the requested load really put on the server, and could the server handle it?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
 from dyno.measure.points import finite_rate, load_of, locations, output_each, requests_per_s, subject, sweeps
+from dyno.numbers import change, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
@@ -31,12 +32,11 @@ def rate(e: Evidence) -> Iterator[Finding]:
     # A queue that grows: whoever came late waited longer than nearly all who came early, by a good part of the run.
     grown_ms = wait.last_median_ms - wait.first_median_ms
     if wait.last_p25_ms > wait.first_p75_ms and grown_ms > 0.1 * 1000 * wait.span_s:
-        yield _queue_grows(
-            f"{wait.offered_rps:.2f}",
-            s.request_throughput,
-            f": the first quarter took {wait.first_median_ms:.0f} ms from due to last token, the last "
-            f"{wait.last_median_ms:.0f} (medians).",
+        because = (
+            f"From due to last token the first quarter took {number(wait.first_median_ms)} ms, the last "
+            f"{number(wait.last_median_ms)} (medians)."
         )
+        yield _queue_grows(number(wait.offered_rps), s.request_throughput, because)
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
@@ -50,27 +50,19 @@ def rate_row(row: Row) -> Iterator[Finding]:
     if rps >= SERVED * offered or took < 1.25 * sending:
         return
     if cap := row.number("concurrency"):
-        yield note(
-            "load.rate_not_reached",
-            f"{offered:g} requests/s were offered and {rps:.2f} served, with no more than {cap:g} let in at once.",
-            "This is a closed loop, whatever its rate says: the wait before sending is in no latency. Report it as "
-            "a concurrency.",
-            locations([row], "request_throughput"),
-        )
+        text = f"{offered:,g} requests/s offered, {number(rps)} served, with at most {cap:,g} in flight."
+        advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
+        yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
     # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
     elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
-        because = f". The last was due after {sending:,.1f} s, and the run took {took:,.1f} s."
-        yield _queue_grows(f"{offered:g}", rps, because, row)
+        because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
+        yield _queue_grows(f"{offered:,g}", rps, because, row)
 
 
 def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None) -> Finding:
-    return doubt(
-        "load.rate_not_reached",
-        f"{offered} requests/s were offered and {rps:.2f} served{because}",
-        "The latency is that of a queue that grows with the length of the run. Offer less, or report this as the "
-        "server's limit.",
-        locations([row] if row else [], "request_throughput", "mean_ttft_ms"),
-    )
+    text = f"{offered} requests/s offered, {number(rps)} served. {because}"
+    lines = locations([row] if row else [], "request_throughput", "mean_ttft_ms")
+    return doubt("load.rate_not_reached", text, locations=lines)
 
 
 def _end_to_end_s(row: Row) -> float | None:
@@ -84,17 +76,18 @@ def _end_to_end_s(row: Row) -> float | None:
 
 
 def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Several rates were served at about the same speed: that is the limit, and more is a queue."""
+    """Several rates were served at about the same speed: that is the limit, and a higher rate is a queue."""
     for sweep in sweeps(rows):
         rates = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))
                 and row.number("concurrency") is None and (row.get("completed") or 0) >= MANY]  # fmt: skip
         if len(rates) < 2:
             continue
-        most = max(r for _, r, _ in rates)  # what it can bear, whatever is offered
+        most = max(r for _, r, _ in rates)  # the limit, whatever is offered
         for offered, rps, row in rates:
             others = [r for o, r, _ in rates if o != offered]
-            if most < SERVED * offered and max(others) > 0.8 * most:
-                yield _queue_grows(f"{offered:g}", rps, f". The most that was served at any rate is {most:.2f}.", row)
+            known = any(f.level == "doubt" for f in rate_row(row))
+            if most < SERVED * offered and max(others) > 0.8 * most and not known:
+                yield _queue_grows(f"{offered:,g}", rps, f"No rate gave more than {number(most)}.", row)
 
 
 def streams(e: Evidence) -> Iterator[Finding]:
@@ -102,20 +95,14 @@ def streams(e: Evidence) -> Iterator[Finding]:
     if asked is None or not e.trial.load.closed_loop or s.steady is None:
         return
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
-        yield doubt(
-            "load.streams_missing",
-            f"{asked} streams were asked for and {s.steady.streams_mean:.1f} were open on average "
-            f"(peak {s.client.streams_peak}).",
-            "The client or the server's connection handling kept slots empty: this is not the load you asked for.",
-        )
+        opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
+        yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:
     again = max(e.summary.sent - e.prompts, 0) + e.repeated_prompts
     if again:
-        text = f"{again} of {e.summary.sent} requests repeated an earlier prompt."
-        advice = "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."
-        yield doubt("load.repeated_prompts", text, advice)
+        yield doubt("load.repeated_prompts", f"{again:,} of {e.summary.sent:,} requests repeated an earlier prompt.")
 
 
 def replicas(e: Evidence) -> Iterator[Finding]:
@@ -126,55 +113,33 @@ def replicas(e: Evidence) -> Iterator[Finding]:
     least = min(several, key=lambda r: r.completed)
     odd = []
     if least.completed < min(FEWER * share, share - 3 * math.sqrt(share)):
-        odd.append(f"{urls[least.index]} completed {least.completed} requests, where an even share is {share:.0f}")
+        odd.append(f"{urls[least.index]} completed {least.completed:,} requests (even share: {share:,.0f})")
     tpots = {r.index: r.tpot_mean_ms for r in several if r.tpot_mean_ms is not None and r.completed >= TPOT_SAMPLES}
     if len(tpots) > 1:
         slow = max(tpots, key=lambda i: tpots[i])
         others = mean(tpot for i, tpot in tpots.items() if i != slow)
         if tpots[slow] > SLOWER * others:
-            odd.append(f"{urls[slow]} took {tpots[slow]:.2f} ms for each token (TPOT), the others {others:.2f}")
+            odd.append(f"{urls[slow]} has a mean TPOT of {number(tpots[slow])} ms, the others {number(others)}")
     if odd:
-        yield doubt(
-            "load.replicas_uneven",
-            f"The {len(several)} replicas are not alike: {'; '.join(odd)}.",
-            f"Their sum is not {len(several)} times one of them. Look for what the odd one shares (a device, cores, a "
-            "link), and at its log.",
-        )
+        yield doubt("load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}.")
 
 
-def slots(e: Evidence) -> Iterator[Finding]:
-    copies = len(e.trial.target.urls)
-    at_once = e.target.slots and e.target.slots * copies
-    busiest = e.summary.client.streams_peak
-    if at_once and busiest > at_once:
-        yield doubt(
-            "load.slots",
-            f"Up to {busiest} requests were in flight, and the server works on {at_once} at once"
-            f"{f' ({copies} × {e.target.slots})' if copies > 1 else ''}: the others waited in its queue.",
-            "Their first token's latency is the queue's. Raise the server's max_num_seqs (slots), or lower the load.",
-        )
-
-
-def slots_offline(e: OfflineEvidence) -> Iterator[Finding]:
-    """The engine doesn't process a batch as one."""
-    at_once, wanted = e.target.slots, e.offline.requests
-    if e.offline.kind == "latency" and at_once and at_once < wanted:
-        text = f"A batch of {wanted} was asked for, and the engine works on {at_once} at once: the others waited."
-        advice = "The latency is that of several batches. Raise max_num_seqs, or lower the batch."
-        yield doubt("load.slots", text, advice)
-
-
-def slots_row(row: Row) -> Iterator[Finding]:
-    asked, limit = row.number("concurrency"), row.number("max_num_seqs")
-    copies = row.number("replicas") or 1
-    if row.kind == "serve" and asked and limit and asked > limit * copies:
-        yield doubt(
-            "load.slots",
-            f"{asked:g} requests were kept in flight, and the engine takes {limit:g} at once"
-            + (f" in each of {copies:g} copies." if copies > 1 else "."),
-            "The others wait, and their wait is in the time to the first token. Raise the limit, or ask for less.",
-            [*locations([row], "mean_ttft_ms"), row.setting_location("max_num_seqs")],
-        )
+def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
+    """More requests were in flight than the engine processes at once."""
+    lines: list[str] = []
+    if isinstance(e, Row):
+        busiest = e.number("concurrency") if e.kind == "serve" else None
+        limit, copies = e.number("max_num_seqs"), e.number("replicas") or 1
+        lines = [*locations([e], "mean_ttft_ms"), e.setting_location("max_num_seqs")]
+    elif isinstance(e, OfflineEvidence):
+        busiest = e.offline.requests if e.offline.kind == "latency" else None
+        limit, copies = e.target.slots, 1
+    else:
+        busiest, limit, copies = e.summary.client.streams_peak, e.target.slots, len(e.trial.target.urls)
+    if busiest and limit and busiest > limit * copies:
+        each = f" ({copies:,g} × {limit:,g})" if copies > 1 else ""
+        text = f"{busiest:,g} requests were in flight, but the engine processes {limit * copies:,g} at once{each}."
+        yield doubt("load.slots", text, locations=lines)
 
 
 def engine_streams(e: Evidence) -> Iterator[Finding]:
@@ -189,17 +154,16 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
         return  # said by load.slots
     missing = s.steady.streams_mean - running
     if missing > 0.2 * s.steady.streams_mean:
-        queued = waiting is not None and waiting > 0.5 * missing
-        yield Finding(
-            "load.engine_streams",
-            "note",  # that is how the engine works; the load is the one that was asked for
-            f"{s.steady.streams_mean:.1f} streams were open, and the engine worked on {running:.1f} of them on average "
-            f"({'' if waiting is None else f'{waiting:.1f} waited in its queue, '}by its own metrics).",
-            "The engine's real concurrency is the smaller figure, and the first token's latency holds the wait. Look "
-            "at its limits of sequences, batched tokens and KV cache."
-            if queued
-            else "The others were on their way: in a gateway, in the server's HTTP or tokenizer, or here.",
-        )
+        queue = "" if waiting is None else f", {number(waiting)} were queued"
+        held = f"{number(s.steady.streams_mean)} requests were open on average"
+        text = f"{held}, but by its metrics the engine processed {number(running)}{queue}."
+        advice = ""
+        if waiting is not None and waiting > 0.5 * missing:
+            advice = (
+                "The engine's actual concurrency is lower, and TTFT includes the queue. Check its limits: sequences, "
+                "batched tokens, KV cache."
+            )
+        yield note("load.engine_streams", text, advice)
 
 
 def not_sent(row: Row) -> Iterator[Finding]:
@@ -208,22 +172,17 @@ def not_sent(row: Row) -> Iterator[Finding]:
     if not offered or not done or done >= SERVED * offered:
         return
     late = row.get("max_queue_ms") or row.get("p99_queue_ms")
-    yield doubt(
-        "load.not_sent",
-        f"{offered:,.1f} requests/s were to be sent and {done:,.1f} were"
-        + (f", up to {late / 1000:,.1f} s after they were due." if late else "."),
-        "The client fell behind, and its own wait is in no latency. Use more clients, or report what was sent.",
-        locations([row], "sent_rate", "max_queue_ms"),
-    )
+    behind = f", up to {number(late / 1000)} s late" if late else ""
+    text = f"{number(offered)} requests/s were planned, {number(done)} were sent{behind}."
+    yield doubt("load.not_sent", text, locations=locations([row], "sent_rate", "max_queue_ms"))
 
 
 def queue(row: Row) -> Iterator[Finding]:
     """First tokens wait for a good part of the whole run."""
     first, took, done = row.get("mean_ttft_ms"), row.get("duration_s"), row.get("completed") or 0
     if row.kind == "serve" and first and took and done >= MANY and first / 1000 > 0.2 * took:
-        text = f"The first token took {first / 1000:,.1f} s on average, in a run of {took:,.1f} s."
-        advice = "Most of that is waiting in a queue: a longer run would give a longer time."
-        yield note("load.queue", text, advice, locations([row], "mean_ttft_ms", "duration_s"))
+        text = f"The mean TTFT is {number(first / 1000)} s, in a run of {number(took)} s."
+        yield note("load.queue", text, locations=locations([row], "mean_ttft_ms", "duration_s"))
 
 
 def saturated(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -248,25 +207,19 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     )  # fmt: skip
     if limit is not None and low[0] == "concurrency":
         at_slots = low[1] <= limit < high[1]
-    raised = " → ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in (low, high))
+    raised = f"{low[0].replace('_', ' ')} {low[1]:g} → {high[1]:g}"
     text = (
-        f"{subject(after)}: {raised} brings {has / had - 1:+.1%} {name.replace('_', ' ')} "
-        f"({had:,.2f} → {has:,.2f}) and {wait / waited:.1f} times the {words(late)} ({waited:,.0f} → {wait:,.0f} ms)."
+        f"{subject(after)}, {raised}: {words(name)} {change(has / had - 1)} ({number(had)} → {number(has)}), "
+        f"{words(late)} × {number(wait / waited, digits=2)} ({number(waited)} → {number(wait)} ms)."
     )
     lines = locations([before, after], name, late)
     if at_slots:
-        shown = f"{limit:g} are set" if limit is not None else f"{VLLM_SLOTS} was vLLM's default, and none is set"
-        text = f"{text} As if the engine took no more at once ({shown} for max-num-seqs)."
-        advice = "What waits outside is in the time to the first token. Set --max-num-seqs above the concurrency."
+        shown = f"max-num-seqs is {limit:,g}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
+        text = f"{text} The engine probably processes no more at once ({shown})."
+        advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)
-    elif has < 0.95 * had:
-        advice = (
-            "More load makes it slower: requests are preempted, or the cache is too small. Look at the engine's log."
-        )
-        yield note("load.fell", text, advice, lines)
     else:
-        advice = "From here on more load only adds waiting. Report the knee, not what lies beyond it."
-        yield note("load.saturated", text, advice, lines)
+        yield note("load.fell" if has < 0.95 * had else "load.saturated", text, locations=lines)
 
 
 def _both(a: Row, b: Row, names: Sequence[str], rounded: float = math.inf) -> tuple[str, tuple[float, float]] | None:

@@ -1,4 +1,4 @@
-"""Was the machine fit to be measured, how did it run under the load, and are two machines the same?
+"""Was the machine ready to be measured, how did it run under the load, and are two machines the same?
 
 The rig is that of the machine on which dyno ran: its checks are silent about a server elsewhere.
 """
@@ -9,9 +9,9 @@ from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
-from dyno.numbers import human_bytes
+from dyno.numbers import human_bytes, number, percent
 
-FEW = 10  # samples: fewer tell nothing of a share
+FEW = 10  # samples: fewer say nothing about a share
 THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples
 GAP_S = 2.0
 PRESSURE_PERCENT = 10.0
@@ -22,17 +22,12 @@ _SETTINGS = ("power_cap_w", "clock_max_mhz", "memory_clock_max_mhz", "partition"
 def accelerator_shared(rig: Rig) -> Iterator[Finding]:
     shared = [a for a in rig.accelerators if a.engine and a.processes]
     if shared:
-        yield doubt(
-            "rig.accelerator_shared",
-            f"Other processes use accelerators that the engine uses: {_on(shared)}.",
-            "They take compute, bandwidth and memory from the engine. Stop them, or use accelerators that are free.",
-        )
+        yield doubt("rig.accelerator_shared", f"Other processes use the engine's accelerators: {_on(shared)}.")
     # One process on each may be the engine itself.
     unclear = [a for a in rig.accelerators if a.engine is None and len(a.processes) > 1]
     if unclear:
-        text = f"Several processes use one accelerator, and dyno can't tell which are the engine's: {_on(unclear)}."
-        advice = "Make sure that nothing else ran there."
-        yield note("rig.accelerator_shared", text, advice)
+        text = f"Several processes use one accelerator; dyno can't tell which are the engine's: {_on(unclear)}."
+        yield note("rig.accelerator_shared", text, "Make sure that nothing else ran on it.")
 
 
 def _on(accelerators: list[Accelerator]) -> str:
@@ -46,9 +41,7 @@ def power_capped(rig: Rig) -> Iterator[Finding]:
             capped.setdefault(f"{a.power_cap_w:g} W of {a.power_cap_default_w:g} W", []).append(str(a.index))
     if capped:
         listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
-        text = f"The power of accelerators is capped below its default: {listed}."
-        advice = "Say so with the figures, or set the default again."
-        yield note("rig.power_capped", text, advice)
+        yield note("rig.power_capped", f"The power cap of accelerators is below its default: {listed}.")
 
 
 def _in_use(rig: Rig) -> list[Accelerator]:
@@ -62,12 +55,9 @@ def _discrete(rig: Rig) -> list[Accelerator]:
 
 def numa_balancing(rig: Rig) -> Iterator[Finding]:
     if rig.state.get("numa_balancing") == "on" and _discrete(rig) and rig.numa_nodes != 1:
-        yield note(
-            "rig.numa_balancing",
-            f"Automatic NUMA balancing is on, with {rig.numa_nodes or 'several'} NUMA nodes and {len(_discrete(rig))} "
-            "accelerators: the kernel moves pages while they are in use, which slows and scatters the figures.",
-            "AMD and others advise `sysctl kernel.numa_balancing=0` for measurements.",
-        )
+        nodes, cards = rig.numa_nodes or "several", len(_discrete(rig))
+        text = f"Automatic NUMA balancing is on, with {nodes} NUMA nodes and {cards} accelerators."
+        yield note("rig.numa_balancing", text)
 
 
 def governor(rig: Rig) -> Iterator[Finding]:
@@ -75,12 +65,7 @@ def governor(rig: Rig) -> Iterator[Finding]:
     if state is not None and not all(
         part.split(" on ")[0] in ("performance", "powersave (performance)") for part in state.split(", ")
     ):
-        yield note(
-            "rig.governor",
-            f"The processor's frequency governor is {state}: clocks drop between an engine's steps, and its work on "
-            "the processor takes longer.",
-            "Set `cpupower frequency-set -g performance`, or say so with the figures.",
-        )
+        yield note("rig.governor", f"The processor's frequency governor is {state}.")
 
 
 def iommu(rig: Rig) -> Iterator[Finding]:
@@ -88,12 +73,7 @@ def iommu(rig: Rig) -> Iterator[Finding]:
     cards = [a for a in _discrete(rig) if a.vendor == "amd"]
     translating = state.startswith("on") and ("DMA" in state or ("identity" not in state and "iommu=pt" not in state))
     if len(cards) > 1 and translating:
-        yield note(
-            "rig.iommu",
-            f"The IOMMU translates addresses ({state}) with {len(cards)} AMD accelerators, which can slow transfers "
-            "between them.",
-            "AMD advises iommu=pt on the kernel's command line.",
-        )
+        yield note("rig.iommu", f"The IOMMU translates addresses ({state}) for {len(cards)} AMD accelerators.")
 
 
 def memory_short(rig: Rig) -> Iterator[Finding]:
@@ -102,14 +82,12 @@ def memory_short(rig: Rig) -> Iterator[Finding]:
     # A little swap is old and idle.
     if pressure < PRESSURE_PERCENT and swapped < max(1 << 30, 0.01 * (rig.memory_bytes or 0)):
         return
-    free = "" if rig.memory_free_bytes is None else f", {human_bytes(rig.memory_free_bytes)} of memory are free"
-    yield Finding(
-        "rig.memory_short",
-        "doubt" if pressure >= PRESSURE_PERCENT else "note",
-        f"{human_bytes(swapped)} of swap are in use{free}, and processes waited for memory in {pressure:.0f} % of the "
-        "ten seconds before the load.",
-        "What is swapped out comes back slowly. Stop what isn't needed, or use a smaller model or cache.",
+    free = "" if rig.memory_free_bytes is None else f" and {human_bytes(rig.memory_free_bytes)} of memory is free"
+    text = (
+        f"{human_bytes(swapped)} of swap is in use{free}. Processes waited for memory in {pressure:.0f} % of the ten "
+        "seconds before the load."
     )
+    yield Finding("rig.memory_short", "doubt" if pressure >= PRESSURE_PERCENT else "note", text)
 
 
 def _engine_accelerators(e: Circumstances) -> list[AcceleratorTelemetry]:
@@ -121,16 +99,11 @@ def throttled(e: Circumstances) -> Iterator[Finding]:
     for a in _engine_accelerators(e):
         reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
         if reasons:
-            listed = ", ".join(f"{r} in {share:.0%}" for r, share in reasons.items())
+            listed = ", ".join(f"{r} in {percent(share)}" for r, share in reasons.items())
             hot = "" if a.temperature_max_c is None else f", up to {a.temperature_max_c:.0f} °C"
             held.append(f"on {a.index} {listed} of the samples{hot}")
     if held:
-        yield doubt(
-            "telemetry.throttled",
-            f"Accelerators held their clocks down under the load: {'; '.join(held)}.",
-            "These are the figures of a machine that is too hot or short of power, and another day's will differ. Look "
-            "at cooling and power supply.",
-        )
+        yield doubt("telemetry.throttled", f"Accelerators reduced their clocks under the load: {'; '.join(held)}.")
 
 
 def power_limited(e: Circumstances) -> Iterator[Finding]:
@@ -140,37 +113,33 @@ def power_limited(e: Circumstances) -> Iterator[Finding]:
         share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)
         if share >= AT_THE_LIMIT:
             mean = "" if a.power_mean_w is None else f", {a.power_mean_w:.0f} W on average"
-            capped[a.index] = f"{a.index} in {share:.0%} of the samples{mean}"
+            capped[a.index] = f"{a.index} in {percent(share)} of the samples{mean}"
     if capped:
-        text = f"The power limit held clocks down: on accelerator {'; '.join(capped.values())}."
-        advice = "That is how they are built. Compare with machines of the same limit only."
-        yield note("telemetry.power_limited", text, advice)
+        text = f"The power limit reduced the clocks of accelerator {'; '.join(capped.values())}."
+        yield note("telemetry.power_limited", text)
 
 
 def energy(e: Evidence) -> Iterator[Finding]:
     odd = []
     for a in _engine_accelerators(e):
         counted, summed = a.energy_j, a.energy_by_power_j
-        # Power is an average over the second before: of a short load it is another's.
+        # Power is an average over the second before: a short load gets an earlier one.
         if counted and summed and e.summary.duration_s >= 10 and abs(summed / counted - 1) > 0.05:
-            odd.append(f"{a.index} counted {counted:.0f} J, and its power over time is {summed:.0f} J")
+            odd.append(f"{a.index} {counted:,.0f} and {summed:,.0f} J")
     if odd:
-        text = f"Energy by counter and by power differ by over 5 %: accelerator {'; '.join(odd)}."
-        advice = "The counter is what is reported. Take joules for each token as good to that difference."
-        yield note("telemetry.energy_differs", text, advice)
+        text = f"Energy by counter and by power over time differ by over 5 %: accelerator {'; '.join(odd)}."
+        yield note("telemetry.energy_differs", text)
 
 
 def sparse(e: Circumstances) -> Iterator[Finding]:
     t = e.telemetry
     if t is not None and t.longest_gap_s > max(GAP_S, 5 * t.interval_s):
         died = next((f" ({why})" for why in t.absent if "sampler" in why), "")
-        text = f"The machine was not sampled for {t.longest_gap_s:.1f} s of the load{died}."
-        advice = "Peaks of power and memory may be missed. Latencies and throughput are not affected."
-        yield note("telemetry.sparse", text, advice)
+        yield note("telemetry.sparse", f"The machine was not sampled for {number(t.longest_gap_s)} s{died}.")
 
 
 def differences(a: Rig, b: Rig) -> Iterator[Finding]:
-    """What may explain a difference between figures besides the thing that is compared."""
+    """Differences between machines, which may explain a difference between figures."""
     hardware = list(_unlike(a, b, ("cpu", "sockets", "cores", "numa_nodes")))
     if abs((a.memory_bytes or 0) - (b.memory_bytes or 0)) > 0.02 * (a.memory_bytes or 0):
         hardware.append(("memory", human_bytes(a.memory_bytes or 0), human_bytes(b.memory_bytes or 0)))
@@ -184,17 +153,13 @@ def differences(a: Rig, b: Rig) -> Iterator[Finding]:
     settings += _unlike_keys(a.state, b.state, (set(a.state) | set(b.state)) - {"rocm"})
     variables = list(_unlike_keys(a.environment, b.environment, set(a.environment) | set(b.environment)))
     if hardware:
-        advice = "Then the figures compare machines, whatever else was changed."
-        yield note("rig.hardware_differs", f"The machines differ: {_listed(hardware)}.", advice)
+        yield note("rig.hardware_differs", f"The machines differ: {_listed(hardware)}.")
     if software:
-        advice = "Either may move the figures. Measure both on the same one."
-        yield doubt("rig.software_differs", f"System or driver differ: {_listed(software)}.", advice)
+        yield doubt("rig.software_differs", f"System or driver differ: {_listed(software)}.")
     if settings:
-        advice = "Set both alike, or the comparison is of these settings too."
-        yield doubt("rig.settings_differ", f"The machines are set differently: {_listed(settings)}.", advice)
+        yield doubt("rig.settings_differ", f"The machines have different settings: {_listed(settings)}.")
     if variables:
-        advice = "If that isn't what you compare, set them alike."
-        yield note("rig.environment_differs", f"Environment variables differ: {_listed(variables)}.", advice)
+        yield note("rig.environment_differs", f"Environment variables differ: {_listed(variables)}.")
 
 
 def _names(rig: Rig) -> str:

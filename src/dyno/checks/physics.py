@@ -1,4 +1,4 @@
-"""Is the figure possible on this machine, and is it of this machine?"""
+"""Is the figure possible on this machine?"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +9,10 @@ from dyno.facts.finding import Finding, note, void
 from dyno.facts.imported import Row
 from dyno.facts.rig import Peaks, Roofline
 from dyno.measure.points import LEAST, bytes_each, input_each, locations, named, requests_per_s, subject
+from dyno.numbers import number, percent
 
 ROUNDING = 0.02  # of a data sheet's figures
-BOOST = 0.1  # clocks above those for which a sheet tells the arithmetic
+BOOST = 0.1  # clocks above those of the data sheet
 UNSURE = 0.15  # a measured peak may be too low by that, on a busy machine
 FAR_BELOW, ALONE = 0.05, 1.5  # of the peaks; requests in a step
 PeaksOf = Callable[[str, int], Peaks | None]  # by an accelerator's name and their number
@@ -39,21 +40,16 @@ def _above(roof: Roofline) -> Iterator[Finding]:
             ("arithmetic", share.arithmetic, BOOST),
         ):
             if value is not None and value > (1.0 if peaks.measured else 1.0 + more):
-                above.append(f"{share.what} amounts to {value:.0%} of the {what} ({share.about})")
+                above.append(f"{share.what} needs {percent(value)} of its {what} ({share.about})")
                 highest = max(highest, value)
     if above:
-        certain = not peaks.measured or highest > 1 + UNSURE
-        yield Finding(
-            "physics.above_roofline",
-            "void" if certain else "doubt",
-            f"More than {peaks.name} can do: {'; '.join(above)}.",
-            "The tokens weren't made as it is said: another model or quantization, prompts from a cache, answers held "
-            "back and sent at once, fewer tokens than counted. Find out which before the figure is used."
-            + (" Or the peak, measured here, is far too low: `dyno doctor --measure-peaks`." if peaks.measured else "")
-            if certain
-            else "The peak was measured here and may be too low. Measure it anew on an idle machine: `dyno doctor "
-            "--measure-peaks`.",
-        )
+        certain, advice = not peaks.measured or highest > 1 + UNSURE, ""
+        if peaks.measured:
+            advice = "The measured peak may be too low: repeat `dyno doctor --measure-peaks` on an idle machine."
+        if peaks.measured and certain:
+            advice = f"Find out why: another model or quantization, cached prompts, or miscounted tokens. {advice}"
+        text = f"More than {peaks.name} can do: {'; '.join(above)}."
+        yield Finding("physics.above_roofline", "void" if certain else "doubt", text, advice)
 
 
 def _far_below(roof: Roofline) -> Iterator[Finding]:
@@ -64,13 +60,11 @@ def _far_below(roof: Roofline) -> Iterator[Finding]:
     bandwidth, arithmetic, count = decode.bandwidth, decode.arithmetic, roof.peaks.count
     # Layers that are spread over several accelerators work one after another.
     if bandwidth is not None and arithmetic is not None and count * max(bandwidth, arithmetic) < FAR_BELOW:
-        yield note(
-            "physics.far_below",
-            f"A single stream used {bandwidth:.1%} of the memory bandwidth of {roof.peaks.name} and "
-            f"{arithmetic:.1%} of its arithmetic ({decode.about}).",
-            "Something else was measured, perhaps: weights on the processor's side, a slow path of the engine, the "
-            "network, the client. Look at the engine's log.",
+        text = (
+            f"A single request used {percent(bandwidth)} of the memory bandwidth of {roof.peaks.name} and "
+            f"{percent(arithmetic)} of its arithmetic ({decode.about})."
         )
+        yield note("physics.far_below", text)
 
 
 class Named(NamedTuple):
@@ -97,7 +91,7 @@ class Machines(NamedTuple):
 
 
 def roofline_rows(known: Machines) -> Iterator[Finding]:
-    """By the title only what lies far below is judged: a row may be of something else."""
+    """By the title alone only `far_below` is judged: a row may belong to something else."""
     rows, peaks_of, title = known
     for row in rows:
         accelerator = row.setting("accelerator") or title.accelerator
@@ -122,31 +116,23 @@ def _judge(row: Row, peaks: Peaks, model: str, certain: bool, title: str | None)
     step_s, name = _step(row)
     if step_s:
         share = weights / step_s / peaks.bandwidth
-        text = f"a token every {step_s * 1000:,.2f} ms reads {weights / 1e9:,.1f} GB of weights"
-        shares.append((share, f"{text}, {share:.0%} of the memory bandwidth", name))
+        text = f"{number(weights / 1e9)} GB of weights every {number(step_s * 1000)} ms"
+        shares.append((share, f"{text} need {percent(share)} of the memory bandwidth", name))
     work = _tokens_per_s(row)
     if work and peaks.flops:
         share = 2 * parameters * work[0] / max(peaks.flops.values())
-        text = f"{work[0]:,.0f} tokens/s with {parameters / 1e9:,.0f} B parameters are {share:.0%}"
-        shares.append((share, f"{text} of the arithmetic", work[1]))
+        text = f"{number(work[0])} tokens/s with {parameters / 1e9:,.0f} B parameters"
+        shares.append((share, f"{text} need {percent(share)} of the arithmetic", work[1]))
     for share, text, name in shares:
         if share > ABOVE and dense and certain:  # with experts, or of an unknown model, the bytes read are unknown
-            yield void(
-                "physics.above_roofline",
-                f"More than {peaks.count} × {peaks.name} can do: {text} ({subject(row)}).",
-                "Another model or quantization was served, prompts came from a cache, or tokens were counted wrongly.",
-                locations([row], name),
-            )
+            text = f"{subject(row)}: more than {peaks.count} × {peaks.name} can do: {text}."
+            yield void("physics.above_roofline", text, locations=locations([row], name))
     low = [t for t in shares if "bandwidth" in t[1] and t[0] < FAR and _few(row) and _weights_known(row, model)]
     if prompt := _prompt(row, parameters, peaks):
         low.append(prompt)
     for _, text, name in low if dense else []:
-        yield note(
-            "physics.far_below",
-            f"{subject(row)}: {text} of {peaks.count} × {peaks.name}.",
-            "Something else was measured, perhaps: a slow path or setting of the engine, the network, the client.",
-            locations([row], name),
-        )
+        text = f"{subject(row)}: {text} of {peaks.count} × {peaks.name}."
+        yield note("physics.far_below", text, locations=locations([row], name))
 
 
 def _weights_known(row: Row, model: str) -> bool:
@@ -161,7 +147,7 @@ def _prompt(row: Row, parameters: float, peaks: Peaks) -> tuple[float, str, str]
         return None
     flops = peaks.flops.get("bf16") or peaks.flops.get("fp16") or max(peaks.flops.values(), default=0.0)
     share = 2 * parameters * read / (first / 1000) / flops if flops else 1.0
-    text = f"a prompt of {read:,.0f} tokens took {first / 1000:,.1f} s, {share:.1%} of the arithmetic (16 bit)"
+    text = f"a prompt of {read:,.0f} tokens took {number(first / 1000)} s, {percent(share)} of the 16-bit arithmetic"
     return (share, text, "mean_ttft_ms") if share < FAR else None
 
 

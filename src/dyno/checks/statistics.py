@@ -1,54 +1,51 @@
-"""Are there enough samples for what is claimed, and is a difference more than noise?"""
+"""Are there enough samples, and is a difference more than noise?"""
 
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
-from dyno.facts.finding import Finding, doubt, note
+from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.imported import Row
-from dyno.facts.metric import TOKEN_THROUGHPUTS
+from dyno.facts.metric import TOKEN_THROUGHPUTS, words
 from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
 from dyno.measure.statistics import samples_needed
+from dyno.numbers import change, deviating, many, number, percent
 
 SHORT_S, ENOUGH_S = 5.0, 30.0
 FULL = 0.8  # of the streams
-EACH, DRIFT = 30, 1.5  # requests of a third; medians apart
+EACH, DRIFT = 30, 1.5  # requests in a third; ratio of medians
 FIRST = 1.2  # repetition, over the others
 SPREAD, WILD = 0.05, 0.2  # deviation over mean, of repeated tests
-FEW_ITERATIONS = 3  # iterations: fewer have no deviation worth the name
+FEW_ITERATIONS = 3  # fewer have no useful deviation
 DEVIATIONS, SLOWER, MUCH_SLOWER = 3.0, 0.02, 0.05
-OTHERS = 4  # iterations after the first: of fewer the deviation is a matter of luck
+OTHERS = 4  # iterations after the first: fewer have no reliable deviation
 UNSTEADY = 0.1
-UNLIKE = 0.1  # deviation over mean: more than engines vary by themselves on a machine that is left to them
+UNLIKE = 0.1  # deviation over mean: more than an engine varies on an otherwise idle machine
+UNKNOWN = "run-to-run variation is unknown."
 
 
-def few_samples(e: Evidence) -> Iterator[Finding]:
-    count = e.summary.ttft.count
-    short = [(p, samples_needed(p)) for p in e.trial.percentiles if 0 < count < samples_needed(p)]
+def few_samples(e: Evidence | Row) -> Iterator[Finding]:
+    lines: list[str] = []
+    if isinstance(e, Row):
+        percentiles = {
+            float(name[1:].partition("_")[0]) for name in e.figures
+            if name.endswith("_ms") and name[0] == "p" and name[1:2].isdigit() and "_itl_" not in name
+        }  # fmt: skip
+        count = e.get("completed") or 0 if e.kind == "serve" else 0
+        asked = sorted(p for p in percentiles if p > 50)
+        lines = locations([e], *(f"p{p:g}_ttft_ms" for p in asked[-1:]), "completed")
+    else:
+        count, asked = e.summary.ttft.count, list(e.trial.percentiles)
+    short = [p for p in asked if 0 < count < samples_needed(p)]
     if short:
-        p, needed = max(short, key=lambda s: s[1])
-        names = ", ".join(f"p{p:g}" for p, _ in short)
-        yield note(
-            "statistics.few_samples",
-            f"{names} of {count} requests {'is an estimate' if len(short) == 1 else 'are estimates'}: p{p:g} needs "
-            f"{needed} samples at 99 % confidence.",
-            f"Send at least {needed} requests (--num-prompts {needed}).",
-        )
-
-
-def few_samples_row(row: Row) -> Iterator[Finding]:
-    count = row.get("completed")
-    given = sorted({
-        float(name[1:].partition("_")[0]) for name in row.figures
-        if name.endswith("_ms") and name[0] == "p" and name[1:2].isdigit() and "_itl_" not in name
-    })  # fmt: skip
-    short = [p for p in given if p > 50 and count and count < samples_needed(p)]
-    if row.kind == "serve" and short:
-        p = max(short)
-        text = f"P{p:g} of {count:,.0f} requests is an estimate: it needs {samples_needed(p):,} at 99 % confidence."
-        advice = f"Send at least {samples_needed(p):,} requests, or report a lower percentile."
-        yield note("statistics.few_samples", text, advice, locations([row], f"p{p:g}_ttft_ms", "completed"))
+        highest = max(short, key=samples_needed)
+        needed = samples_needed(highest)
+        names = ", ".join(f"p{p:g}" for p in short)
+        are = "is an estimate" if len(short) == 1 else "are estimates"
+        text = f"{names} of {count:,.0f} requests {are}: p{highest:g} needs {needed:,} samples at 99 % confidence."
+        advice = f"Send at least {needed:,} requests (--num-prompts {needed}), or report a lower percentile."
+        yield note("statistics.few_samples", text, advice, lines)
 
 
 def short(e: Evidence) -> Iterator[Finding]:
@@ -57,131 +54,90 @@ def short(e: Evidence) -> Iterator[Finding]:
         enough = math.ceil(s.sent * ENOUGH_S / max(s.duration_s, 0.01) / 10) * 10
         yield note(
             "statistics.short",
-            f"The load lasted {s.duration_s:.1f} s ({s.sent} requests): too short to average out what a machine does "
-            "from one second to the next.",
-            f"Send more (--num-prompts {enough}), or for longer (--duration {ENOUGH_S:.0f}).",
+            f"The load lasted {number(s.duration_s)} s ({s.sent:,} requests), too short to average out variation.",
+            f"Send more requests (--num-prompts {enough}), or for longer (--duration {ENOUGH_S:.0f}).",
         )
 
 
-def ramp(e: Evidence) -> Iterator[Finding]:
-    s = e.summary
-    if s.completed < 2:
-        return
-    share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
-    if share < 0.5:
-        yield note(
-            "statistics.ramp_and_drain",
-            f"Only {share:.0%} of the run was at steady load; the rest was start and drain, which lower the throughput "
-            "over the whole run.",
-            "Send several times as many requests as are in flight.",
-        )
-
-
-def ramp_row(row: Row) -> Iterator[Finding]:
-    """A short run is start and drain: fewer streams were open than asked for."""
-    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
-    if row.kind != "serve" or not asked or asked < 2 or not done:
-        return
-    if streams is not None and streams < FULL * asked:
-        yield note(
-            "statistics.ramp_and_drain",
-            f"{streams:,.1f} requests were in flight on average, where {asked:g} were asked for "
-            f"({done:,.0f} requests, {done / asked:.1f} for each stream).",
-            "Start and drain lower the throughput over the whole run. Send many times as many as are in flight.",
-            locations([row], "request_throughput", "completed"),
-        )
+def ramp(e: Evidence | Row) -> Iterator[Finding]:
+    """A short run is ramp-up and drain: fewer requests were open than requested."""
+    if isinstance(e, Row):
+        asked, done, streams = e.number("concurrency"), e.get("completed"), in_flight(e, "mean_itl_ms")
+        if e.kind == "serve" and done and streams is not None and asked and asked >= 2 and streams < FULL * asked:
+            each = f"{done:,.0f} requests, {number(done / asked, digits=2)} per slot"
+            text = f"{number(streams)} requests were in flight on average at concurrency {asked:,g} ({each})."
+            lines = locations([e], "request_throughput", "completed")
+            yield note("statistics.ramp_and_drain", text, locations=lines)
+    elif (s := e.summary).completed > 1:
+        share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
+        if share < 0.5:
+            yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")
 
 
 def single_run(e: Circumstances) -> Iterator[Finding]:
     if e.completed and e.repeats < 2:
-        text = "This is a single run: what differs by chance from run to run is not known."
-        advice = "Repeat it before you call a small difference real."
-        yield note("statistics.single_run", text, advice)
+        yield note("statistics.single_run", f"Single run: {UNKNOWN}")
 
 
-def single_run_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    """One note for each file."""
+def single_runs(rows: Sequence[Row]) -> Iterator[Finding]:
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
-    for file, results in by_file.items():
-        if len({(*key(r), load_of(r)) for r in results}) == len(results):
-            yield note(
-                "statistics.single_run",
-                f"{f'Each of {len(results)} results' if len(results) > 1 else 'The result'} in {file} is a single run: "
-                "what differs by chance is not known.",
-                "Repeat it before a small difference is called real.",
-            )
+    single = {f: rows for f, rows in by_file.items() if len({(*key(r), load_of(r)) for r in rows}) == len(rows)}
+    if single:
+        files = ", ".join(list(single)[:3]) + (f" and {len(single) - 3} more" if len(single) > 3 else "")
+        count = sum(map(len, single.values()))
+        runs = f"All {count:,} results in {files} are single runs" if count > 1 else f"{files} has a single run"
+        yield note("statistics.single_run", f"{runs}: {UNKNOWN}")
 
 
 def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
     if e.offline.iterations < FEW_ITERATIONS:
-        count = e.offline.iterations
-        yield note(
-            "statistics.few_iterations",
-            f"{'One iteration was' if count == 1 else f'{count} iterations were'} measured: how much it varies by "
-            "chance is not known.",
-            f"Measure at least three ({'-r' if e.offline.kind == 'micro' else '--num-iters'}; iterations in a study).",
-        )
+        flag = "-r" if e.offline.kind == "micro" else "--num-iters"
+        text = f"Measured with {many(e.offline.iterations, 'iteration')}: {UNKNOWN}"
+        yield note("statistics.few_iterations", text, f"Measure at least three ({flag}; iterations in a study).")
 
 
-def first_iteration(e: OfflineEvidence) -> Iterator[Finding]:
+def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
     """The first use compiles, captures or pages in; later ones don't."""
-    first, *rest = e.latencies_ms
-    if len(rest) < OTHERS:
-        return
-    mean, deviation = fmean(rest), stdev(rest)
-    if first > mean + DEVIATIONS * deviation and first > (1 + SLOWER) * mean:
-        yield Finding(
-            "statistics.first_iteration",
-            "doubt" if first > (1 + MUCH_SLOWER) * mean else "note",
-            f"The first measured iteration took {first:.1f} ms, the others {mean:.1f} ± {deviation:.1f} ms.",
-            "It was still warming up, and the mean holds that. Warm up longer"
-            + (" (--num-iters-warmup; warmup_iterations in a study)." if e.offline.kind == "latency" else "."),
-        )
+    lines: list[str] = []
+    level: Level = "note"
+    if isinstance(e, Row):
+        times = e.samples.latencies_ms if e.samples and e.kind in ("latency", "micro") else []
+        if len(times) < 3:
+            return
+        usual, lines = median(times[1:]), locations([e], "mean_latency_ms", "speed")
+        limit = FIRST * usual
+    else:
+        times = e.latencies_ms
+        if len(times) <= OTHERS:
+            return
+        usual = fmean(times[1:])
+        limit = max(usual + DEVIATIONS * stdev(times[1:]), (1 + SLOWER) * usual)
+        level = "doubt" if times[0] > (1 + MUCH_SLOWER) * usual else "note"
+    if usual > 0 and times[0] > limit:
+        text = f"The first of {len(times)} iterations took {number(times[0])} ms, the others about {number(usual)}."
+        yield Finding("statistics.first_iteration", level, text, locations=lines)
 
 
-def unsteady(e: OfflineEvidence) -> Iterator[Finding]:
-    if len(e.latencies_ms) < FEW_ITERATIONS:
-        return
-    mean, deviation = fmean(e.latencies_ms), stdev(e.latencies_ms)
-    if deviation > UNSTEADY * mean:
-        text = f"Iterations took {mean:.1f} ± {deviation:.1f} ms, a deviation of {deviation / mean:.0%}."
-        advice = "Something else moved: heat, other processes, clocks. Look at the telemetry, and measure again."
-        yield doubt("statistics.unsteady", text, advice)
-
-
-def first_iteration_row(row: Row) -> Iterator[Finding]:
-    s = row.samples
-    times = s.latencies_ms if s else []
-    if row.kind not in ("latency", "micro") or len(times) < 3:
-        return
-    rest = median(times[1:])
-    if rest > 0 and times[0] > FIRST * rest:
-        text = f"The first of {len(times)} repetitions took {times[0]:,.1f} ms, the others {rest:,.1f} (median)."
-        advice = "It warmed up inside the measurement. Repeat it after a warm-up, or leave the first out."
-        yield note("statistics.first_iteration", text, advice, locations([row], "mean_latency_ms", "speed"))
-
-
-def unsteady_row(row: Row) -> Iterator[Finding]:
-    for name in ("speed", *TOKEN_THROUGHPUTS):
-        figure = row.figures.get(name)
-        if figure is None or not figure.deviation or figure.value <= 0:
-            continue
-        share = figure.deviation / figure.value
-        if share > SPREAD:
-            yield Finding(
-                "statistics.unsteady",
-                "doubt" if share > WILD else "note",
-                f"{_named(row)}: {figure.value:,.2f} ± {figure.deviation:,.2f} ({share:.0%} of the mean).",
-                "The repetitions lie far apart: the first may have been a warm-up. Repeat it more often, after one.",
-                locations([row], name),
-            )
-
-
-def _named(row: Row) -> str:
-    return " ".join(str(v) for v in (row.setting("model") or row.label, row.setting("test")) if v) or row.file
+def unsteady(e: OfflineEvidence | Row) -> Iterator[Finding]:
+    spreads: list[tuple[str, float, float, list[str]]] = []
+    if isinstance(e, Row):
+        name = " ".join(str(v) for v in (e.setting("model") or e.label, e.setting("test")) if v) or e.file
+        note_above, doubt_above, unit = SPREAD, WILD, "tok/s"
+        for figure_name in ("speed", *TOKEN_THROUGHPUTS):
+            if (figure := e.figures.get(figure_name)) and figure.deviation:
+                spreads.append((name, figure.value, figure.deviation, locations([e], figure_name)))
+    else:
+        note_above, doubt_above, unit = UNSTEADY, UNSTEADY, "ms"
+        if len(e.latencies_ms) >= FEW_ITERATIONS:
+            spreads.append(("Iterations", fmean(e.latencies_ms), stdev(e.latencies_ms), []))
+    for name, mean, deviation, lines in spreads:
+        if mean > 0 and deviation > note_above * mean:
+            text = f"{name}: {deviating(mean, deviation)} {unit} ({percent(deviation / mean)} of the mean)."
+            level: Level = "doubt" if deviation > doubt_above * mean else "note"
+            yield Finding("statistics.unsteady", level, text, locations=lines)
 
 
 def drift(row: Row) -> Iterator[Finding]:
@@ -195,12 +151,8 @@ def drift(row: Row) -> Iterator[Finding]:
         return
     early, late = median(begun[:third]), median(begun[-third:])
     if max(early, late) > DRIFT * min(early, late):
-        yield note(
-            "statistics.drift",
-            f"First tokens took {early:,.1f} ms in the first third of the requests, {late:,.1f} in the last (medians).",
-            "It warmed up or wore down while it was measured, or requests are sorted. Warm up before, and run longer.",
-            locations([row], "median_ttft_ms"),
-        )
+        text = f"The median TTFT is {number(early)} ms in the first third of the run and {number(late)} in the last."
+        yield note("statistics.drift", text, locations=locations([row], "median_ttft_ms"))
 
 
 def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -218,30 +170,25 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
         for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_ttft_ms", "p99_tpot_ms"):
             values = [v for r in same if (v := r.get(name))]
             if len(values) == len(same) and max(values) > 1.2 * min(values):
-                wide.append(f"{name} {min(values):,.2f} to {max(values):,.2f} ({max(values) / min(values) - 1:+.0%})")
+                wide.append(_range(words(name), values))
         if wide:
-            counted = all("run_number" in r.settings for r in same)  # said to be repeats
+            counted = all("run_number" in r.settings for r in same)  # labelled as repeats
             speeds = [v for r in same if (v := r.get("output_throughput"))]
-            yield Finding(
-                "statistics.repeats_differ",
-                "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note",
-                f"{subject(same[0])} was measured {len(same)} times under the same load, as far as is told: "
-                f"{'; '.join(wide)}.",
-                "A smaller difference between two settings than that is noise.",
-                locations(same, "duration_s"),
-            )
+            far: Level = "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note"
+            text = f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
+            yield Finding("statistics.repeats_differ", far, text, locations=locations(same, "duration_s"))
 
 
-def unlike_repeats(name: str, speeds: Sequence[float]) -> Iterator[Finding]:
-    """Of the repeats of one trial, by their speeds in tokens/s."""
-    if len(speeds) < 2 or stdev(speeds) <= UNLIKE * fmean(speeds):
-        return
-    each = ", ".join(f"{speed:.1f}" for speed in speeds)
-    yield doubt(
-        "statistics.repeats_differ",
-        f"The {len(speeds)} repeats of {name} lie far apart: {each} tok/s.",
-        "Something else moved the figures: look at each repeat's own findings, and repeat it more often.",
-    )
+def unlike_repeats(trial: tuple[str, Sequence[float]]) -> Iterator[Finding]:
+    """By the trial's name, and the speeds of its repeats in tokens/s."""
+    name, speeds = trial
+    if len(speeds) > 1 and stdev(speeds) > UNLIKE * fmean(speeds):
+        text = f"The {len(speeds)} repeats of {name} differ: {_range('tok/s', speeds)}."
+        yield doubt("statistics.repeats_differ", text)
+
+
+def _range(name: str, values: Sequence[float]) -> str:
+    return f"{name} {number(min(values))} to {number(max(values))} ({change(max(values) / max(min(values), 1e-9) - 1)})"
 
 
 def _effective(row: Row) -> tuple[object, ...]:
@@ -274,10 +221,9 @@ def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:
         counted = ""
         if n := _questions(a, b):
             right, good = round(x * n), round(y * n)
-            counted = f": {right} and {good} right answers of {n}, {abs(right - good)} apart"
-        text = f"{task}: {x:g} and {y:g} differ by {z:.2f} of their standard errors{counted}."
-        advice = "Neither is shown to be better, nor that nothing was lost."
-        yield note("statistics.within_error", text, advice, locations([a, b], "score"))
+            counted = f": {right:,} and {good:,} of {n:,} answers are right"
+        text = f"{task}: {x:g} and {y:g} differ by {number(z, digits=2)} standard errors{counted}."
+        yield note("statistics.within_error", text, locations=locations([a, b], "score"))
 
 
 def _questions(a: Row, b: Row) -> int | None:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
-from dyno.facts.finding import Finding, doubt, note, void
+from dyno.checks.evidence import Evidence, OfflineEvidence
+from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
 from dyno.measure.points import ASIDE, input_each, load_of, locations, named, output_each, speed_tests, subject
+from dyno.numbers import change, number, percent
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
@@ -17,64 +18,61 @@ HITS = 0.01
 RANDOM = ("random", "random-ids", "synthetic")
 
 
-def output_short(e: Evidence) -> Iterator[Finding]:
-    s = e.summary
-    ended = f"; ended by {', '.join(f'{k}: {n}' for k, n in s.finish_reasons.items())}"
-    ignored, usual = (
-        "The server doesn't honour ignore_eos, or its context is too short for prompt + output.",
-        "Compare by tokens/s, not by requests/s; or make lengths equal with --ignore-eos.",
-    )
-    if not e.can_ignore_eos:
-        ignored, usual = (
-            "TGI can't be told to ignore the end token. Compare by tokens/s and TPOT, not by requests/s and E2EL.",
-            "Compare by tokens/s, not by requests/s: TGI can't be told to ignore the end token.",
-        )
-    yield from _output_short(
-        e, s.total_output_tokens, s.wanted_output_tokens, ended, ignored if e.trial.ignore_eos else usual
-    )
+def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
+    level: Level
+    lines, ended, advice = list[str](), "", ""
+    if isinstance(e, Row):
+        if e.kind != "serve" or _lengths_drawn(e) or e.setting("ignore_eos") is True:
+            return
+        each, wanted, least, level = output_each(e), e.number("output_len"), 0.9, "doubt"
+        lines = locations([e], "total_output_tokens")
+    else:
+        if isinstance(e, OfflineEvidence):
+            tokens, asked = e.offline.output_tokens, e.offline.wanted_output_tokens
+        else:
+            tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
+        each, wanted = tokens / max(e.completed, 1), asked / max(e.completed, 1)
+        least, level = 0.98, "doubt" if e.trial.ignore_eos else "note"
+        if isinstance(e, Evidence):
+            ended = f"; ended by {', '.join(f'{k}: {n:,}' for k, n in e.summary.finish_reasons.items())}"
+        if not e.can_ignore_eos:
+            advice = "TGI can't ignore the end token. Compare tokens/s and TPOT, not requests/s and E2EL."
+        elif e.trial.ignore_eos:
+            advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
+    if each is not None and wanted and each < least * wanted and (each or not isinstance(e, Row)):
+        share = f"{percent(each / wanted)}{ended}"
+        text = f"Answers have {each:,.0f} of {wanted:,.0f} requested output tokens on average ({share})."
+        yield Finding("tokens.output_short", level, text, advice, lines)
 
 
-def output_short_offline(e: OfflineEvidence) -> Iterator[Finding]:
-    advice = "Compare by tokens/s, not by requests/s."
-    if e.trial.ignore_eos:
-        advice = (
-            "Its context is too short for prompt + output, or it ends answers by another rule. Latency and requests/s "
-            "are of less work than asked."
-        )
-    yield from _output_short(e, e.offline.output_tokens, e.offline.wanted_output_tokens, "", advice)
-
-
-def _output_short(e: Circumstances, produced: int, wanted: int, ended: str, advice: str) -> Iterator[Finding]:
-    if wanted and produced < 0.98 * wanted:
-        yield Finding(
-            "tokens.output_short",
-            "doubt" if e.trial.ignore_eos else "note",
-            f"{produced} of {wanted} wanted output tokens were produced ({produced / wanted:.0%}{ended})"
-            + (", though the end token was to be ignored." if e.trial.ignore_eos else "."),
-            advice,
-        )
-
-
-def output_short_row(row: Row) -> Iterator[Finding]:
-    each, wanted = output_each(row), row.number("output_len")
-    if row.kind != "serve" or _lengths_drawn(row) or row.setting("ignore_eos") is True:
+def input_length(e: Evidence | Row) -> Iterator[Finding]:
+    lines, chat = list[str](), False
+    if isinstance(e, Row):
+        each, wanted, share, least = input_each(e), e.number("input_len"), 0.1, 48.0
+        if e.kind != "serve" or _lengths_drawn(e) or "rerank" in str(e.setting("dataset") or ""):
+            return
+        lines = locations([e], "total_input_tokens")
+    else:
+        s = e.summary
+        each, wanted, share, least = s.total_input_tokens, s.planned_input_tokens, 0.02, 0.0
+        if s.completed:
+            each, wanted = each / s.completed, wanted / s.completed
+        chat = e.trial.target.backend == "openai-chat"
+        if e.counted_by == "approximate":
+            if s.completed:
+                level: Level = "note" if "usage" in s.tokens_by else "doubt"
+                text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
+                yield Finding("tokens.input_approximate", level, text)
+            return
+    if not each or not wanted or abs(each / wanted - 1) <= share or abs(each - wanted) <= least:
         return
-    if each and wanted and each < 0.9 * wanted:
-        text = f"{each:,.0f} tokens were made for a request, where {wanted:,.0f} were asked for ({each / wanted:.0%})."
-        advice = "Answers ended early. Use --ignore-eos, or label the row by what was made."
-        yield doubt("tokens.output_short", text, advice, locations([row], "total_output_tokens"))
-
-
-def input_length_row(row: Row) -> Iterator[Finding]:
-    each, wanted = input_each(row), row.number("input_len")
-    if row.kind != "serve" or _lengths_drawn(row) or "rerank" in str(row.setting("dataset") or ""):
-        return
-    if each and wanted and abs(each / wanted - 1) > 0.1 and abs(each - wanted) > 48:
-        why = "Prompts were cut" if each < wanted else "Something was added to them"
-        they, share = "" if each < wanted else "they were ", each / wanted - 1
-        text = f"Prompts had {each:,.0f} tokens on average, where {wanted:,.0f} were asked for ({share:+.0%})."
-        advice = f"{why}, or {they}counted by another tokenizer. Label the row by what was sent."
-        yield doubt("tokens.input_length", text, advice, locations([row], "total_input_tokens"))
+    longer = each > wanted
+    difference = change(each / wanted - 1)
+    text = f"Prompts have {each:,.0f} tokens on average, but {wanted:,.0f} were requested ({difference})."
+    advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
+    if longer and chat:
+        advice = "The chat template adds its own tokens to each prompt."
+    yield Finding("tokens.input_length", "note" if longer and chat else "doubt", text, advice, lines)
 
 
 def _lengths_drawn(row: Row) -> bool:
@@ -86,183 +84,111 @@ def _lengths_drawn(row: Row) -> bool:
 
 
 def counted_again(row: Row) -> Iterator[Finding]:
-    counted, text = row.get("total_output_tokens"), row.get("retokenized_output_tokens")
-    if counted and text is not None and not 0.8 < text / counted < 1.25:
-        yield Finding(
-            "tokens.text_differs",
-            "doubt" if not 0.5 < text / counted < 2 else "note",
-            f"{counted:,.0f} tokens are counted as made, and the text of the answers has {text:,.0f}.",
-            "What was asked for was counted and not what came, or the text holds what another tokenizer made. Look at "
-            "some answers before tokens/s is used.",
-            locations([row], "total_output_tokens", "retokenized_output_tokens"),
-        )
+    counted, again = row.get("total_output_tokens"), row.get("retokenized_output_tokens")
+    if counted and again is not None and not 0.8 < again / counted < 1.25:
+        text = f"The file reports {counted:,.0f} output tokens, but the text of the answers has {again:,.0f}."
+        level: Level = "doubt" if not 0.5 < again / counted < 2 else "note"
+        lines = locations([row], "total_output_tokens", "retokenized_output_tokens")
+        yield Finding("tokens.text_differs", level, text, locations=lines)
 
 
 def output_long(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if length_is_known(e.trial) and s.total_output_tokens > 1.02 * s.wanted_output_tokens + s.completed:
-        yield doubt(
-            "tokens.output_long",
-            f"{s.total_output_tokens} output tokens came where at most {s.wanted_output_tokens} were asked for.",
-            "The server doesn't honour the length asked for. Compare by tokens/s and TPOT, not by requests/s and E2EL.",
-        )
+        text = f"{s.total_output_tokens:,} output tokens were received, but {s.wanted_output_tokens:,} requested."
+        yield doubt("tokens.output_long", text)
 
 
 def believed(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     by = "with the tokenizer" if s.tokens_by.get("tokenizer") else "by chunks"
     if (c := s.impossible) is not None:
-        yield doubt(
-            "tokens.impossible",
-            f"For {c.requests} of {s.completed} answers the server counts {c.claimed} output tokens. That is "
-            "impossible: it is negative, or more than was asked for and more than arrived. "
-            f"dyno counted {c.counted} {by}.",
-            "All figures go by dyno's count. Look at what fills in the answers' usage: the engine, or a gateway.",
+        text = (
+            f"For {c.requests:,} of {s.completed:,} answers the server reports {c.claimed:,} output tokens, which is "
+            f"impossible. dyno counted {c.counted:,} {by} and uses that."
         )
+        yield doubt("tokens.impossible", text)
     if s.odd_prompts:
-        yield doubt(
-            "tokens.impossible",
-            f"For {s.odd_prompts} of {s.completed} answers the server's count of prompt tokens, or of those found in "
-            "its cache, is impossible.",
-            "All figures go by dyno's count of these prompts. Look at what fills in the answers' usage.",
+        text = (
+            f"For {s.odd_prompts:,} of {s.completed:,} answers the server reports an impossible number of prompt or "
+            "cached tokens. dyno uses its own count."
         )
+        yield doubt("tokens.impossible", text)
     if (c := s.miscounted) is not None:
-        yield doubt(
-            "tokens.miscounted",
-            f"Of {c.requests} answers the server counts {c.claimed} output tokens, and dyno {c.counted}.",
-            "All figures go by the server's count. It is right where the model thinks without showing it. Else "
-            "--tokenizer is another model's, or the server's usage is wrong.",
-        )
-
-
-def input_length(e: Evidence) -> Iterator[Finding]:
-    s = e.summary
-    if not s.completed:
-        return
-    if e.counted_by == "approximate":
-        yield Finding(
-            "tokens.input_approximate",
-            "note" if "usage" in s.tokens_by else "doubt",
-            f"Prompt lengths were made without a tokenizer: about {s.planned_input_tokens} tokens were meant, "
-            f"the server counted {s.total_input_tokens}.",
-            "Give --tokenizer (a folder with tokenizer.json, or a Hub name) for prompts of exactly the length asked.",
-        )
-    elif s.planned_input_tokens and abs(s.total_input_tokens / s.planned_input_tokens - 1) > 0.02:
-        longer = s.total_input_tokens > s.planned_input_tokens
-        chat = e.trial.target.backend == "openai-chat"
-        yield Finding(
-            "tokens.input_length",
-            "note" if chat and longer else "doubt",
-            f"The server counted {s.total_input_tokens} prompt tokens where {s.planned_input_tokens} were meant.",
-            "The chat template adds its own tokens to each prompt." if chat and longer
-            else "Prompts are cut by the server, or --tokenizer is not this model's.",
-        )  # fmt: skip
+        text = f"In {c.requests:,} answers the server reports {c.claimed:,} output tokens, dyno counts {c.counted:,}."
+        yield doubt("tokens.miscounted", text)
 
 
 def counting(e: Evidence) -> Iterator[Finding]:
     by = e.summary.tokens_by
     explained = e.summary.impossible.requests if e.summary.impossible else 0  # by `believed`
     if (count := by.get("tokenizer", 0)) > explained:
-        text = f"The server gave no usage for {count - explained} answers; their text was tokenized here."
-        advice = "Counts may differ from the server's by a few tokens an answer."
-        yield note("tokens.by_tokenizer", text, advice)
+        text = f"The server reported no usage for {count - explained:,} answers; dyno tokenized their text."
+        yield note("tokens.by_tokenizer", text)
     if (count := by.get("chunks", 0)) > explained:
-        yield doubt(
-            "tokens.by_chunks",
-            f"The server gave no usage for {count - explained} answers and there was no tokenizer: each chunk was "
-            "taken for one token.",
-            "Where chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer.",
+        text = (
+            f"The server reported no usage for {count - explained:,} answers, and there is no tokenizer: each chunk "
+            "counts as one token."
         )
+        yield doubt("tokens.by_chunks", text)
 
 
 def buffered(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.at_once > 0.1 * s.completed:
-        yield doubt(
-            "stream.buffered",
-            f"{s.at_once} of {s.completed} answers came all at once, last token with the first: something between the "
-            "engine and here holds streams back.",
-            "TTFT is then the time of the whole answer, and TPOT and ITL mean nothing. Look for a buffering proxy.",
-        )
+        counts = f"{s.at_once:,} of {s.completed:,} answers"
+        yield doubt("stream.buffered", f"{counts} arrived in one piece: the stream is buffered before it reaches dyno.")
 
 
 def bundled(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.itl_per_token is not None:
         chunk, token = s.itl.mean, s.itl_per_token.mean
-        means = "" if chunk is None or token is None else f" (mean {chunk:.2f} ms), {token:.2f} ms for each token"
-        yield note(
-            "tokens.bundled",
-            f"Chunks carry {s.total_output_tokens / s.chunks:.2f} tokens on average: ITL is the gap between chunks"
-            f"{means}.",
-            "Compare ITL with engines that bundle tokens by the per-token figure, or by TPOT.",
-        )
+        known = chunk is not None and token is not None
+        means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
+        text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."
+        yield note("tokens.bundled", text)
 
 
-def cached(e: Evidence) -> Iterator[Finding]:
-    s, hits = e.summary, e.cached_tokens
-    if not hits or not s.total_input_tokens:
-        return
-    meant = e.trial.workload.prefix_len * s.completed
-    by = "" if s.cached_input_tokens is not None else ", by its own counters"
-    # A first token or a chat template's first block is shared by all prompts, and is no help to speak of.
-    if hits > 1.1 * meant + 16 * s.completed + 0.01 * s.total_input_tokens:
-        yield doubt(
-            "cache.hits",
-            f"{hits} of {s.total_input_tokens} prompt tokens ({hits / s.total_input_tokens:.0%}) were found in the "
-            f"server's prefix cache{by}.",
-            "TTFT is that of a warm cache. Use another --seed than the runs before, or turn prefix caching off.",
-        )
-
-
-def cached_offline(e: OfflineEvidence) -> Iterator[Finding]:
-    o = e.offline
-    at_a_depth = (
-        e.trial.offline is not None and e.trial.offline.depth
-    )  # then the cache holds the context before the test
-    share = (o.cached_input_tokens or 0) / o.input_tokens if o.input_tokens else 0.0
-    if share > 0.02 and not at_a_depth:
-        yield doubt(
-            "cache.prefix_hits",
-            f"{share:.0%} of the prompt tokens came from the engine's prefix cache and were not processed.",
-            "Prefill looks faster than it is. Turn the cache off (--no-enable-prefix-caching), unless it is what "
-            "is measured.",
-        )
-
-
-def cached_rows(rows: Sequence[Row]) -> Iterator[Finding]:
-    for row in rows:
-        hits, read = row.get("cached_input_tokens"), row.get("total_input_tokens")
-        if hits and read and hits > HITS * read:
-            drawn = str(row.setting("dataset") or "").lower() in RANDOM
-            yield Finding(
-                "cache.hits",
-                "doubt" if drawn else "note",
-                f"{hits:,.0f} of {read:,.0f} prompt tokens ({hits / read:.0%}) came from the prefix cache"
-                + (", with prompts that are said to be random." if drawn else "."),
-                "They cost nothing, so that time to first token and throughput are too good. Use another seed, or "
-                "empty the cache before each run." if drawn else "Say so with the figures.",
-                locations([row], "cached_input_tokens"),
-            )  # fmt: skip
+def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
+    """A prefix cache answered instead of the engine."""
+    code, advice, how, lines = "cache.hits", "", "", list[str]()
+    doubted, hits, read, usual = True, None, None, 0.0
+    if isinstance(e, Row):
+        hits, read = e.get("cached_input_tokens"), e.get("total_input_tokens")
+        usual, lines = HITS * (read or 0.0), locations([e], "cached_input_tokens")
+        doubted = str(e.setting("dataset") or "").lower() in RANDOM
+        how, advice = (", although prompts are random", "") if doubted else ("", "State it with the figures.")
+    elif isinstance(e, OfflineEvidence):
+        code, hits, read = "cache.prefix_hits", e.offline.cached_input_tokens, e.offline.input_tokens
+        # At a depth the cache holds the context before the test.
+        usual = math.inf if e.trial.offline is not None and e.trial.offline.depth else 0.02 * read
+    else:
+        s, hits, read = e.summary, e.cached_tokens, e.summary.total_input_tokens
+        # A first token or a chat template's first block is shared by all prompts, and hardly helps.
+        usual = 1.1 * e.trial.workload.prefix_len * s.completed + 16 * s.completed + 0.01 * read
+        how = "" if s.cached_input_tokens is not None else ", by the server's metrics"
+    if hits and read and hits > usual:
+        text = f"{hits:,.0f} of {read:,.0f} prompt tokens ({percent(hits / read)}) came from the prefix cache{how}."
+        yield Finding(code, "doubt" if doubted else "note", text, advice, lines)
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:
     """The commonest trap: the same command a second time finds its prompts in the server's prefix cache."""
     if e.sent_before is not None and e.cached_tokens is None and e.summary.completed:
-        yield doubt(
-            "cache.sent_before",
-            f"These very prompts were sent to this address before ({e.sent_before}), and the server doesn't tell "
-            "whether its prefix cache still had them.",
-            "Unless it was restarted in between or caches no prefixes, TTFT may be too good: use another --seed.",
+        text = (
+            f"The same prompts were sent to this address before ({e.sent_before}), and the server doesn't report "
+            "cache hits."
         )
+        yield doubt("cache.sent_before", text)
 
 
 def cache_emptied(e: Evidence) -> Iterator[Finding]:
     if e.cache_emptied is False and e.target.prefix_caching is not False and not e.cached_tokens:
-        said = "" if e.cached_tokens is None else ", though the server tells of no hit"
-        text = f"The server's prefix cache could not be emptied before the load{said}."
-        advice = "Turn it off (prefix_caching = false), or start the engine anew for each trial."
-        yield Finding("cache.not_emptied", "note" if said else "doubt", text, advice)
+        known = e.cached_tokens is not None
+        hits = ", but the server reported no cache hits" if known else ""
+        text = f"The server's prefix cache could not be emptied before the load{hits}."
+        yield Finding("cache.not_emptied", "note" if known else "doubt", text)
 
 
 def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
@@ -273,13 +199,9 @@ def depth_missed(e: OfflineEvidence) -> Iterator[Finding]:
         return
     counted = (o.input_tokens - (o.cached_input_tokens or 0)) / o.completed
     if counted > 1.05 * asked:
-        yield void(
-            "cache.depth_missed",
-            f"{counted:.0f} tokens were processed in each test, and {asked} were meant: part of the {depth} before "
-            "them were not in the cache.",
-            "The speed is of all of them, at a smaller depth. Take a depth that the engine's cache keeps whole (vLLM "
-            "keeps blocks, of 16 tokens on a GPU and 128 on a CPU), and see that the prefix cache is on.",
-        )
+        missed = f"part of the {depth:,} before them was not cached"
+        text = f"Each test processed {counted:,.0f} tokens instead of {asked:,}: {missed}."
+        yield void("cache.depth_missed", text)
 
 
 def warm(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -293,15 +215,13 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
         if read < 64 or middle > STEP * step or tail > FLAT * middle or not varied:
             continue
         witness = _witness(row, rows, read, first)
-        yield Finding(
-            "cache.warm",
-            "doubt" if witness else "note",
-            f"{subject(row)}: the first token took {middle:,.1f} ms at the median and {tail:,.1f} at P99, about one "
-            f"step ({step:,.1f} ms), with {read:,.0f} prompt tokens on average"
-            + (f", where {witness[0]} needs {read / witness[1] * 1000:,.0f} ms for so many." if witness else "."),
-            "So it is when prompts lie in the prefix cache from an earlier run. Empty it, or restart the server.",
-            locations([row], "median_ttft_ms", "p99_ttft_ms") + (witness[2] if witness else []),
+        needs = f", but {witness[0]} needs {number(read / witness[1] * 1000)} ms for that" if witness else ""
+        text = (
+            f"{subject(row)}: TTFT is {number(middle)} ms (median) and {number(tail)} (p99), about one decoding step "
+            f"({number(step)} ms), for {read:,.0f} prompt tokens on average{needs}."
         )
+        lines = locations([row], "median_ttft_ms", "p99_ttft_ms") + (witness[2] if witness else [])
+        yield Finding("cache.warm", "doubt" if witness else "note", text, locations=lines)
 
 
 def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
@@ -315,7 +235,7 @@ def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tup
     speed, best = max(tests, key=itemgetter(0), default=(math.inf, row))
     if read / speed * 1000 < FASTER * first_ms:
         return None
-    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {speed:,.0f} tok/s"
+    text = f"{best.setting('test')} of {best.label or best.setting('model')} at {number(speed)} tok/s"
     return text, speed, locations([best], "speed")
 
 
@@ -336,10 +256,6 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
         best = min(later, key=lambda r: r.figures["mean_ttft_ms"].value)
         a, b = first.figures["mean_ttft_ms"].value, best.figures["mean_ttft_ms"].value
         if b < 0.6 * a and (best.get("mean_tpot_ms") or 0) > 0.8 * (first.get("mean_tpot_ms") or 0):
-            yield doubt(
-                "cache.later_faster",
-                f"{subject(first)}: the same load again has its first tokens after {b:,.0f} ms, where they took "
-                f"{a:,.0f} at first, and is no faster otherwise.",
-                "The prompts of the first run lay in the prefix cache, or the first run was the warm-up.",
-                locations([first, best], "mean_ttft_ms"),
-            )
+            times = f"{number(b)} instead of {number(a)} ms"
+            text = f"{subject(first)}: a repeat has a mean TTFT of {times}, but is not faster otherwise."
+            yield doubt("cache.later_faster", text, locations=locations([first, best], "mean_ttft_ms"))

@@ -1,4 +1,4 @@
-"""`dyno audit` and `dyno import`: anybody's results, read and held against what can be."""
+"""`dyno audit` and `dyno import`: check and keep any tool's results."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import __version__
-from dyno.cli import settings
+from dyno.cli import exit_codes, settings
 from dyno.errors import DynoError, ImportFailed, UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
@@ -16,79 +16,75 @@ from dyno.numbers import many
 from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 
-GATE, UNREAD = 3, 5  # exit codes: something is void; nothing is, but not all of it was read
-_FORMATS = """reads, told apart by content:
-  printed blocks of vLLM and SGLang, also several in a log, a Markdown file or a console's output
+_FORMATS = """reads these formats, recognized by content:
+  printed blocks from vLLM and SGLang, also several in a log, a Markdown file or console output
   JSON of vLLM (serve, throughput, latency), GuideLLM, AIPerf, GenAI-Perf, inference-perf,
-    inference-benchmarker, InferenceX and dyno; SGLang's JSON lines; CSV files and tables of such figures
+    inference-benchmarker, InferenceX and dyno; SGLang's JSON lines; CSV files and tables with such figures
   llama-bench (Markdown, CSV, JSON, JSON lines, SQL), lm-eval (tables, JSON)
 """
 _AUDITS = """
 examples:
-  dyno audit report.md results/*.json       a report and the files behind it, together
+  dyno audit report.md results/*.json       a report together with its result files
   dyno audit bench.log --json | jq .findings
-  dyno audit runs/my-study --price 2.99     runs and studies of dyno's too
+  dyno audit runs/my-study --price 2.99     a study, with costs
   vllm bench serve … | dyno audit -         from a pipe
 
-exit codes: 0 all was read and nothing is void, 1 failed, 2 wrong usage, 3 something is void, 5 nothing is void, but
-something with numbers could not be read"""
+"""
 _IMPORTS = """
 examples:
-  dyno import results/*.json                kept under runs/imports; `dyno runs` lists them
+  dyno import results/*.json                stores them in runs/imports; `dyno runs` lists them
   dyno import report.md --no-text -o figures
   dyno import tgi.csv --set engine=tgi --set accelerator=MI300X --set accelerators=8
-  dyno import rates.csv --set 2:rate=1 --set 3:rate=2      for the results on these lines
+  dyno import rates.csv --set 2:rate=1 --set 3:rate=2      for single lines
   dyno sql "select file, name, value, definition from imported where name like '%ttft%'\""""
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
-        "Reads results of dyno and of other tools, and reports written around them, and says what is\n"
-        "doubtful or wrong in them, with the lines. The verdict says how much was read; tables and printed figures\n"
-        "that were not are listed."
+        "Checks results from dyno and other tools, and reports about them, for errors. Each finding names its\n"
+        "lines. Tables and printed figures that could not be read are listed."
     )
-    p.epilog = _FORMATS + _AUDITS
+    p.epilog = _FORMATS + _AUDITS + exit_codes.describe(exit_codes.VOID, exit_codes.UNREAD)
     p.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="a result file, a report, a log, a folder of them, - for a pipe; a run or a study of dyno's",
+        help="a result file, report, log or folder of them; a run or study; - for a pipe",
     )
-    p.add_argument("--json", action="store_true", help="everything, for a script")
-    p.add_argument("--markdown", action="store_true", help="to be put into a report or a review")
+    p.add_argument("--json", action="store_true", help="print everything as JSON")
+    p.add_argument("--markdown", action="store_true", help="print Markdown, for a report or review")
     p.add_argument(
         "--price",
         action="append",
         default=[],
         metavar="PRICE",
-        help="of an accelerator-hour: 2.99, or by name H100=2.99; of a machine's: machine=12; may be repeated",
+        help="price per accelerator-hour: 2.99, or by name H100=2.99; per machine: machine=12; repeatable",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE", help="a price file, see studies/README.md")
-    settings.add_runs(p, "where dyno's own lie (default: runs)")
+    p.add_argument("--prices", type=Path, metavar="FILE", help="price file, see studies/README.md")
+    settings.add_runs(p, "directory of dyno runs (default: runs)")
+    exit_codes.add(p)
     p.set_defaults(command=audit)
 
 
 def add_import(p: argparse.ArgumentParser) -> None:
     p.description = (
-        "Reads other tools' results and keeps what was read, each figure with its line and its tool's\n"
-        "definition, under runs/imports. `dyno audit` and `dyno compare` read the files themselves too."
+        "Reads other tools' results and stores each figure with its line and its tool's definition in\n"
+        "runs/imports. `dyno audit` and `dyno compare` also read the files directly."
     )
     p.epilog = _FORMATS + _IMPORTS
     p.add_argument("files", nargs="+", metavar="FILE")
-    settings.add_runs(p, "default: runs")
-    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="keep it there instead of under runs/imports")
-    p.add_argument(
-        "--no-text", action="store_true", help="figures, settings, commands and tables, without their author's words"
-    )
+    settings.add_runs(p, "directory of dyno runs (default: runs)")
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="store in DIR instead of runs/imports")
+    p.add_argument("--no-text", action="store_true", help="store figures, settings, commands and tables, but no prose")
     p.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting that the file doesn't tell, for all its results; LINE:NAME=VALUE or FIRST-LAST:NAME=VALUE for "
-        "some; may be repeated",
+        help="a setting that the file lacks, for all its results; LINE:NAME=VALUE or FIRST-LAST:NAME=VALUE for some; "
+        "repeatable",
     )
-    p.add_argument("--json", action="store_true", help="print what was read, and keep nothing")
+    p.add_argument("--json", action="store_true", help="print what was read as JSON, and store nothing")
     p.set_defaults(command=import_)
 
 
@@ -98,7 +94,7 @@ def audit(options: argparse.Namespace) -> int:
     from dyno.probe.peaks import of_name
 
     if options.json and options.markdown:
-        raise UsageError("--json and --markdown are two forms of the same. Choose one.")
+        raise UsageError("--json and --markdown exclude each other. Choose one.")
     prices = price_rules(options.price, None, options.prices)
     documents, own, missing = _read(options.files, options.runs)
     result = audited(documents, of_name, own)
@@ -109,18 +105,21 @@ def audit(options: argparse.Namespace) -> int:
         print((as_markdown if options.markdown else text)(result, rows))
     lost = not result.coverage.complete
     if not rows and not lost and all(d.unread for d in documents) and not any(d.headings for d in documents):
-        raise ImportFailed("None of the files holds a result that dyno knows.")
-    return GATE if result.verdict == "void" else 1 if missing else UNREAD if lost else 0
+        raise ImportFailed("No results found. `dyno audit --help` lists the formats that dyno reads.")
+    code = exit_codes.from_verdicts([result.verdict], options, "verdict")
+    return code or (exit_codes.FAILED if missing else exit_codes.UNREAD if lost else exit_codes.DONE)
 
 
 def show(word: str, runs: Path, as_json: bool) -> int:
     """Show another tool's results for `dyno runs show`: never without their findings."""
-    audit(argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None))
+    options = argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None)
+    options.allow_void, options.fail_on = True, None
+    audit(options)
     return 0
 
 
 def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], int]:
-    """Read files, runs and studies. One that can't be read is reported, and the others go on."""
+    """Read files, runs and studies. One that can't be read is reported, and the others are still read."""
     from dyno.conduct.read import own_findings, read_words
 
     reading = read_words(words, runs)
@@ -157,7 +156,7 @@ def import_(options: argparse.Namespace) -> int:
         if (d.rows or d.commands or d.environments) and not options.json:
             where = f" → {store(d, options.output or options.runs / FOLDER, word)}"
         kinds = sorted({r.tool or "a table" for r in d.rows})
-        by = f" by {', '.join(kinds)}" if kinds else ""
+        by = f" from {', '.join(kinds)}" if kinds else ""
         share = coverage([d]).describe()
         print(
             f"{d.file}: {d.format}, {many(len(d.rows), 'result')}{by}{f', {share} read' if share else ''}{where}",
@@ -168,7 +167,5 @@ def import_(options: argparse.Namespace) -> int:
         if len(d.unread) > 20:
             print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
     if failed or not any(d.rows for d in documents):
-        raise ImportFailed(
-            "Not every file could be read." if any(d.rows for d in documents) else "No results were found."
-        )
+        raise ImportFailed("Some files could not be read." if any(d.rows for d in documents) else "No results found.")
     return 0

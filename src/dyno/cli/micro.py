@@ -39,13 +39,13 @@ _SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
 _REFUSED = {  # reason → flags
-    "dyno downloads no models; give a file with -m.": "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token",
-    "dyno downloads no models anyway. Leave it out.": "--offline",
-    "dyno doesn't vary it; hand it to the server with --engine-args and --by timers.": "--numa -fitt --fit-target "
+    "dyno does not download models; give a file with -m.": "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token",
+    "dyno does not download models. Remove it.": "--offline",
+    "dyno does not vary it; pass it to the server with --engine-args and --by timers.": "--numa -fitt --fit-target "
     "-fitc --fit-ctx -C --cpu-mask --cpu-strict --poll -ncmoe --n-cpu-moe -sm --split-mode -nkvo --no-kv-offload "
     "-lm --load-mode -lzm --lazy-mode -mmp --mmap -ts --tensor-split -ot --override-tensor -nopo --no-op-offload "
     "--no-host --repack",
-    "dyno doesn't change priorities; start dyno under `nice`.": "--prio",
+    "dyno does not change priorities; start dyno under `nice`.": "--prio",
     "`dyno doctor` lists the accelerators.": "--list-devices",
     "name the accelerators with --devices.": "-mg --main-gpu -dev --device",
     "dyno measures generation, not embeddings.": "-embd --embeddings",
@@ -66,7 +66,7 @@ llama-bench's order. Each cell is a run folder.
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
         "Measure prompt processing (pp), token generation (tg) or both (pg) of a single request, in "
-        "tokens a second, over a grid of settings."
+        "tokens per second, over a grid of settings."
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     p.allow_abbrev = False
@@ -77,15 +77,15 @@ def add(p: argparse.ArgumentParser) -> None:
 
     g.add_argument(
         "-m", "--model", type=words, action="extend", metavar="M",
-        help="GGUF files; for the other engines folders or names (default: dyno's own small one)",
+        help="GGUF files; for the other engines folders or names (default: dyno's small model)",
     )  # fmt: skip
-    several("-p", "--n-prompt", kind=numbers, default="512", help="tokens of a prompt; 0: no such test")
-    several("-n", "--n-gen", kind=numbers, default="128", help="tokens to be generated; 0: no such test")
-    g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="one after the other")
+    several("-p", "--n-prompt", kind=numbers, default="512", help="prompt lengths; 0 skips this test")
+    several("-n", "--n-gen", kind=numbers, default="128", help="tokens to generate; 0 skips this test")
+    g.add_argument("-pg", type=pair, action="append", default=[], metavar="PP,TG", help="prompt then generation")
     several("-d", "--n-depth", kind=numbers, default="0", help="tokens in the context before the test")
-    flags.number(g, int, Option("-r --repetitions", "N", "of each test (default: 5)", least=1), 5)
-    g.add_argument("--no-warmup", action="store_true", help="no unmeasured repetition first")
-    flags.number(g, float, Option("--delay", "S", "between the tests (default: 0)", least=0), 0)
+    flags.number(g, int, Option("-r --repetitions", "N", "repetitions of each test (default: 5)", least=1), 5)
+    g.add_argument("--no-warmup", action="store_true", help="skip the warm-up repetition")
+    flags.number(g, float, Option("--delay", "S", "pause between tests (default: 0)", least=0), 0)
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
     several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's")
@@ -97,18 +97,18 @@ def add(p: argparse.ArgumentParser) -> None:
     several("-t", "--threads", kind=numbers, default="the engine's")
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
-        help="measured by the program llama-bench, or by the server's own timers (default: the first, where it is)",
+        help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
     )  # fmt: skip
     g = p.add_argument_group("engine")
     g.add_argument(
         "--engine", type=words, action="extend", metavar="KINDS",
-        help="llamacpp, vllm, transformers; several: each takes the models that suit it (default: by the model)",
+        help="llamacpp, vllm, transformers; several: each gets the models it supports (default: by the model)",
     )  # fmt: skip
-    settings.add_engine(p.add_argument_group("setting of the engine"))
+    settings.add_engine(p.add_argument_group("engine settings"))
     g = p.add_argument_group("result")
     g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
-    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="also to stderr, in this format")
-    g.add_argument("--progress", action="store_true", help="tell each test on stderr")
+    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="print to stderr, too, in this format")
+    g.add_argument("--progress", action="store_true", help="print each finished test to stderr")
     flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     flags.add(g, TrialSpec, "label")
@@ -124,7 +124,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def words(text: str) -> list[str]:
     out = [word.strip() for word in text.split(",") if word.strip()]
     if not out:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no value")
+        raise argparse.ArgumentTypeError(f"{text!r} contains no value")
     return out
 
 
@@ -139,10 +139,10 @@ def _range(word: str) -> Iterator[int]:
         return
     match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
     if not match:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number and no range such as 1-4, 0-512+128 or 1-8*2")
+        raise argparse.ArgumentTypeError(f"{word!r} is neither a number nor a range such as 1-4, 0-512+128 or 1-8*2")
     n, last, how, by = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
     if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
-        raise argparse.ArgumentTypeError(f"{word!r} never comes to its end: it must rise from the first to the last")
+        raise argparse.ArgumentTypeError(f"{word!r} never ends: it must rise from the first to the last value")
     while n <= last:
         yield n
         n = n + by if how == "+" else n * by
@@ -157,7 +157,7 @@ def pair(text: str) -> tuple[int, int]:
 
 def flash(text: str) -> list[str]:
     if unknown := [word for word in words(text) if word not in _FLASH]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of on, off, auto (or 1, 0, -1)")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of on, off, auto (or 1, 0, -1)")
     return [_FLASH[word] for word in words(text)]
 
 
@@ -169,7 +169,7 @@ def trials(o: argparse.Namespace) -> list[TrialSpec]:
     depths = o.n_depth or [0]
     tests = [(n, 0) for n in o.n_prompt or [512] if n] + [(0, n) for n in o.n_gen or [128] if n] + o.pg
     if not tests:
-        raise UsageError("Nothing is left to test: -p and -n are 0, and there is no -pg.")
+        raise UsageError("Nothing to test: -p and -n are 0, and there is no -pg.")
     return [
         _trial(o, setting, prompt, generated, depth)
         for setting in _settings(o)
@@ -188,7 +188,7 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
             own["engine_args"] = [rest for name, _, rest in parts if name == kind]
         setting = settings.engine(kind, argparse.Namespace(**{**vars(o), **own}))
         if kind == "vllm" and o.threads:
-            raise UsageError("-t isn't vLLM's: its threads are said by --engine-env OMP_NUM_THREADS=N, or not at all.")
+            raise UsageError("-t does not apply to vLLM. Set its threads with --engine-env OMP_NUM_THREADS=N.")
         knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "threads")]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
@@ -208,14 +208,18 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
     for model in models:
         suits = [kind for kind in named if (kind in _GGUF) == (kind_for(model) in _GGUF)]
         if not suits and model is None:
-            raise UsageError(f"--engine {','.join(named)}: dyno's own small model is a GGUF file. Give one with -m.")
+            raise UsageError(
+                f"--engine {','.join(named)}: dyno's small model is a GGUF file. Give another model with -m."
+            )
         if not suits:
             wants = "llamacpp" if kind_for(model) in _GGUF else "vllm or transformers"
-            raise UsageError(f"-m {model}: none of {', '.join(named)} takes it. Add --engine {wants}, or leave it out.")
+            raise UsageError(
+                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {wants}, or remove --engine."
+            )
         out += [(model, kind) for kind in suits]
     if idle := [kind for kind in named if kind not in {k for _, k in out}]:
         wants = "a GGUF file" if idle[0] in _GGUF else "a folder or a name"
-        raise UsageError(f"--engine {idle[0]}: none of the models is for it. Give {wants} with -m.")
+        raise UsageError(f"--engine {idle[0]}: it supports none of the models. Give {wants} with -m.")
     return out
 
 
@@ -246,28 +250,28 @@ def _check_flags(o: argparse.Namespace) -> None:
     for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
         refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
     refuse((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens,
-           "-b, -ub and --max-num-batched-tokens say the same in two ways. Leave one out.")  # fmt: skip
+           "-b, -ub and --max-num-batched-tokens set the same thing twice. Remove one.")  # fmt: skip
     refuse((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype,
-           "-ctk, -ctv and --kv-cache-dtype say the same in two ways. Leave one out.")  # fmt: skip
+           "-ctk, -ctv and --kv-cache-dtype set the same thing twice. Remove one.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
         others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
         llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(llama_only, f"{', '.join(llama_only)}: of llama.cpp alone, and it isn't among the engines.")
+        refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
     refuse(
         o.draft_model or o.draft_tokens,
-        "Speculative decoding has no place in llama-bench's tests: measure it with `dyno bench latency`.",
+        "llama-bench's tests exclude speculative decoding. Measure it with `dyno bench latency`.",
     )
     if len(kinds) > 1:
         astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
         refuse(
             astray,
-            f"--engine-args={' '.join(astray)!r}: say which of the engines it is for, as {min(kinds)}:'--flag 1'.",
+            f"--engine-args={' '.join(astray)!r}: name the engine that it is for, as {min(kinds)}:'--flag 1'.",
         )
         single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
         refuse(
             single,
-            f"{', '.join(single)}: of one engine, and there are {len(kinds)} ({', '.join(sorted(kinds))}). "
+            f"{', '.join(single)}: only for one engine, but there are {len(kinds)} ({', '.join(sorted(kinds))}). "
             "Measure them one after the other.",
         )
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
-    "dyno hands prompts to vLLM's synchronous engine; the other one is what `dyno bench serve` measures. Leave it out.":
+    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.":
         "--async-engine",
-    "dyno measures plain sampling. Leave it out, or use vLLM itself.": "--use-beam-search",
-    "a profiler slows what is measured; profile with vLLM itself.": "--profile",
-    "dyno assigns no LoRA adapters.": "--lora-path --lora-assignment",
-    "dyno leaves queueing to the engine. Leave it out.": "--prequeue-requests",
-    "dyno runs transformers as it is. Leave it out.": "--hf-enable-torch-compile",
-    "dyno loads no dataset from a hub; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
+    "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search",
+    "a profiler slows the measurement; profile with vLLM itself.": "--profile",
+    "dyno does not support LoRA adapters.": "--lora-path --lora-assignment",
+    "dyno leaves queueing to the engine. Remove it.": "--prequeue-requests",
+    "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
+    "dyno does not download datasets; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
 }  # fmt: skip
 # Near to a flag of ours, and an engine's own all the same.
 _NEAR = ("--ubatch-size", "--device")
@@ -50,46 +50,44 @@ _THROUGHPUT = """examples:
 _LATENCY = """examples:
   dyno bench latency --batch-size 1 --num-iters 10                            dyno's own small model, on llama.cpp
   dyno bench latency --model FOLDER|NAME --input-len 128 --output-len 128 --batch-size 16 --output-json result.json
-  dyno bench latency --model NAME --enforce-eager --trust-remote-code         flags of the engine's own are handed on
+  dyno bench latency --model NAME --enforce-eager --trust-remote-code         flags of the engine are passed on
   dyno bench latency --model NAME --draft-model NAME --draft-tokens 4
 """
 _EXIT = """
-As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs are as long as asked.
-Flags that dyno doesn't know go to the engine untouched, which refuses what it doesn't know either.
+As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs have the requested length.
+Flags that dyno does not know are passed to the engine, which refuses unknown ones.
 
 """
 
 
 def add_throughput(p: argparse.ArgumentParser) -> None:
-    p.description = "Load an engine, hand it all prompts at once, and measure the time to the last token."
+    p.description = "Load an engine, send it all prompts at once, and measure the time to the last token."
     _add_engine(p, _THROUGHPUT)
     g = p.add_argument_group("prompts")
-    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, help="default: random; with a file: sharegpt")
+    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, help="default: random, or sharegpt with a file")
     flags.add(g, WorkloadSpec, "path", also="--dataset")
-    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000; of dyno's own small model: 32")
+    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000; 32 for dyno's small model")
     settings.add_lengths(g)
     flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
-    flags.number(g, int, Option("--custom-output-len", "N", "-1: as in the file (default: 256)"))
+    flags.number(g, int, Option("--custom-output-len", "N", "-1: the length in the file (default: 256)"))
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
     g = p.add_argument_group("procedure")
-    flags.add(g, WorkloadSpec, "num_warmups", help="prompts before the first (default: 0)")
-    flags.add(g, OfflineSpec, "iterations", default=1, help="all prompts so often (default: 1)")
-    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured ones first (default: 0)")
+    flags.add(g, WorkloadSpec, "num_warmups", help="prompts of a warm-up (default: 0)")
+    flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts (default: 1)")
+    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured passes before them (default: 0)")
     _add_rest(p, g)
     p.set_defaults(command=run, kind="throughput")
 
 
 def add_latency(p: argparse.ArgumentParser) -> None:
-    p.description = (
-        "Load an engine, hand it one batch of random prompts again and again, and measure how long each takes."
-    )
+    p.description = "Load an engine, run one batch of random prompts repeatedly, and measure how long each run takes."
     _add_engine(p, _LATENCY)
     g = p.add_argument_group("procedure")
     flags.number(g, int, Option("--input-len", "N", "default: 32", least=1), 32)
     flags.number(g, int, Option("--output-len", "N", "default: 128", least=1), 128)
     flags.add(g, OfflineSpec, "batch_size", default=8)
-    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured ones first (default: 10)")
-    flags.add(g, OfflineSpec, "iterations", default=30, help="measured ones (default: 30)")
+    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first (default: 10)")
+    flags.add(g, OfflineSpec, "iterations", default=30, help="measured iterations (default: 30)")
     _add_rest(p, g)
     p.set_defaults(command=run, kind="latency")
 
@@ -99,28 +97,30 @@ def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
     p.allow_abbrev = False  # an engine's own flag may be how one of ours begins
     p.set_defaults(hands_on=True, port=None, ours=p._option_string_actions)
     g = p.add_argument_group("engine")
-    g.add_argument("--model", metavar="M", help="a name, a folder or a GGUF file (default: dyno's own small one)")
+    g.add_argument("--model", metavar="M", help="a name, a folder or a GGUF file (default: dyno's small model)")
     g.add_argument(
-        "--engine", metavar="KIND", help="llamacpp, vllm, transformers (default: by the model: GGUF is llama.cpp's)"
+        "--engine", metavar="KIND", help="llamacpp, vllm, transformers (default: llamacpp for GGUF files, else vllm)"
     )
-    g.add_argument("--backend", choices=tuple(_BACKENDS), help="as vLLM calls them: vllm, or hf for transformers")
+    g.add_argument("--backend", choices=tuple(_BACKENDS), help="vLLM's names: vllm, or hf for transformers")
     flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs", least=1))
-    flags.add(g, TrialSpec, "tokenizer", help="default: the model's own")
+    flags.add(g, TrialSpec, "tokenizer", help="default: that of the model")
     g.add_argument("--served-model-name", metavar="NAME", help=argparse.SUPPRESS)
-    settings.add_engine(p.add_argument_group("setting of the engine"))
+    settings.add_engine(p.add_argument_group("engine settings"))
     flags.add_refused(p, _REFUSED)
 
 
 def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--n", type=int, default=1, help="sequences for each prompt: 1")
+    g.add_argument("--n", type=int, default=1, help="sequences per prompt; only 1 is supported")
     flags.add(g, WorkloadSpec, "seed")
     flags.add(g, OfflineSpec, "detokenize")
-    g.add_argument("--temperature", type=float, metavar="X", help="default: 1, as vLLM's; 0: the likeliest token")
+    g.add_argument("--temperature", type=float, metavar="X", help="default: 1, as in vLLM; 0: greedy")
     flags.add(g, OfflineSpec, "timeout_s")
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g = p.add_argument_group("result")
-    g.add_argument("--output-json", type=Path, metavar="FILE", help="vLLM's keys, and everything else under `dyno`")
-    g.add_argument("--json", action="store_true", help="print the same")
+    g.add_argument(
+        "--output-json", type=Path, metavar="FILE", help="write the result with vLLM's keys, and the rest under `dyno`"
+    )
+    g.add_argument("--json", action="store_true", help="print that JSON")
     flags.add(g, TrialSpec, "label", "metadata")
     settings.add_runs(g)
     exit_codes.add(g)
@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
 
     outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
-        raise Interrupted("interrupted before the first iteration was over. Nothing was measured.")
+        raise Interrupted("interrupted during the first iteration. Nothing was measured.")
     [outcome] = outcomes
     print(json.dumps(result_file(outcome)) if options.json else printed(outcome))
     if options.output_json:
@@ -203,7 +203,7 @@ def _check_writable(path: Path) -> None:
 def spec(o: argparse.Namespace) -> TrialSpec:
     from dyno.engines.kinds import kind_of
 
-    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence for each prompt. Leave it out, or use more prompts.")
+    refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.")
     setting = _engine(o)
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=o.model),
@@ -230,7 +230,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     )
     refuse(
         o.dataset_name in ("random", "sharegpt-shaped") and o.dataset_path,
-        f"--dataset-name {o.dataset_name} needs no file: leave --dataset-path out.",
+        f"--dataset-name {o.dataset_name} needs no file: remove --dataset-path.",
     )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")
     if dataset != "random" and (o.random_input_len or o.input_len or o.random_prefix_len):
@@ -254,7 +254,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
 def _engine(o: argparse.Namespace) -> EngineSpec:
     kind = o.engine or _BACKENDS.get(o.backend) or kind_for(o.model)
     if o.engine and o.backend and _BACKENDS[o.backend] != o.engine:
-        raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Leave one out.")
+        raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Remove one.")
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
     setting = settings.engine(kind, o)
     own = []
@@ -271,7 +271,7 @@ def kind_for(model: str | None) -> str:
 def handed_on(words: list[str], ours: Any) -> list[str]:
     """Return an engine's own flags. What looks like a slip in one of dyno's isn't among them."""
     if words and not words[0].startswith("-"):
-        raise UsageError(f"{words[0]!r} stands alone: it follows no flag. Quote values that have spaces.")
+        raise UsageError(f"{words[0]!r} follows no flag. Quote values that contain spaces.")
     for word in words:
         name = word.partition("=")[0]
         if not name.startswith("--") or name in _NEAR:

@@ -81,7 +81,7 @@ def clock(s: float) -> str:
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:
     left = clock((warmups + measured - done) * took_s)
     which = f"warm-up {done}/{warmups}" if done <= warmups else f"iteration {done - warmups}/{measured}"
-    return f"{which}, the last took {duration(took_s)}, about {left} left"
+    return f"{which}, last one {duration(took_s)}, about {left} left"
 
 
 def writable() -> bool:
@@ -145,7 +145,7 @@ class ProgressLine(Watcher):
 
     def within(self, done: int, count: int) -> None:
         if self._due():
-            self._draw_bar(done / count, f"{done}/{count} requests of this iteration")
+            self._draw_bar(done / count, f"{done}/{count} requests in this iteration")
 
     def step(self, done: int, count: int) -> None:
         if self._due():
@@ -236,7 +236,7 @@ class StudyView(StudyWatcher):
 
     def again(self, planned: PlannedTrial, why: str) -> None:
         self._wipe()
-        print(f"{self._count()} {planned.place.label}: {why} Once more …", file=sys.stderr, flush=True)
+        print(f"{self._count()} {planned.place.label}: {why} Retrying …", file=sys.stderr, flush=True)
 
     def phase(self, text: str) -> None:
         self._phase = text
@@ -259,7 +259,7 @@ class StudyView(StudyWatcher):
         self._draw(self._indented(iteration_text(done, warmups, measured, took_s)))
 
     def within(self, done: int, count: int) -> None:
-        self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests of this iteration"))
+        self._draw(self._indented(f"{bar(done / count, 40)} {done}/{count} requests in this iteration"))
 
     def step(self, done: int, count: int) -> None:
         self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
@@ -292,7 +292,7 @@ class StudyView(StudyWatcher):
         if not self._live or not writable():
             return
         failed = f", {self._failed} failed" if self._failed else ""
-        skipped = f", {self._skipped} left out" if self._skipped else ""
+        skipped = f", {self._skipped} skipped" if self._skipped else ""
         guess = "" if self._estimated else " (a guess)"
         lines = [
             f"{self._name}  {self._done} of {self._total} trials done{failed}{skipped}, about {clock(self.left_s())} "

@@ -6,33 +6,37 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote, urljoin
 
 from dyno import secrets
 from dyno.cli import exit_codes, settings
 from dyno.cli.flags import pairs
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
+from dyno.numbers import many
 from dyno.report.csv_table import csv
 from dyno.report.markdown import markdown
 from dyno.store.run import write
 
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
 _EPILOG = """\
-What is made follows from the name after -o: .html a page that needs nothing else, .md Markdown, .csv a line for each
-result, .png or .svg a picture of each chart (report.png → report-CHART.png; of a single one, --chart NAME, as named).
-Several -o may be given.
+The format follows from the file extension: .html a self-contained page, .md Markdown, .csv a line per result, .png or
+.svg a picture of each chart (report.png → report-CHART.png; with --chart NAME, report.png). -o can be repeated.
+
+A link to a published page gets a picture in previews only with --url: services fetch it by its full address.
 
   dyno report runs/my-study -o report.html
   dyno report runs/my-study --price H100=2.99 --target ttft:500 tpot:50 -o report.html -o report.md
   dyno report results/*.json bench.log -o report.html          other tools' results, as `dyno audit` reads them
+  dyno report runs/my-study --url https://example.org/reports/ -o report.html
   dyno report runs/my-study --chart throughput-concurrency --show per=accelerator -o throughput.svg
 """
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
-        "Makes one self-contained page of everything that is named: an answer in words, tables, charts,\n"
-        "costs, every finding, machines, engines and commands."
+        "Writes a self-contained page: the answer in three sentences, a chart and a table, then results,\n"
+        "charts, costs, findings, machines, engines and commands."
     )
     p.epilog = _EPILOG + "\n" + exit_codes.describe(exit_codes.VOID)
     p.add_argument(
@@ -41,29 +45,34 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "-o", "--output", action="append", type=Path, default=[], metavar="FILE", help="default: report.html"
     )
-    p.add_argument("--title", metavar="WORDS")
+    p.add_argument("--title", metavar="WORDS", help="title (default: the names of studies or files)")
+    p.add_argument(
+        "--url", metavar="URL", help="address of the published page, or of its directory with a / at the end"
+    )
     p.add_argument(
         "--price",
         nargs="+",
         default=[],
         metavar="[NAME=]DOLLARS",
-        help="of an accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; machine=12: of a machine-hour",
+        help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="a file of prices (studies/README.md)")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="of a kilowatt-hour")
+    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file")
+    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour")
     p.add_argument(
         "--target",
         nargs="+",
         default=[],
         metavar="NAME:MS",
-        help="a latency target, such as ttft:500 or p99_tpot:30: the best load that meets it is told",
+        help="latency target, such as ttft:500 or p99_tpot:30; the report names the best load within it",
     )
-    p.add_argument("--chart", nargs="+", default=[], metavar="NAME", help="of pictures: only these")
-    p.add_argument("--list-charts", action="store_true", help="the names of the charts, and what may be shown in each")
-    p.add_argument("--show", nargs="+", default=[], metavar="WHAT=VALUE", help="of pictures: statistic=p99, …")
-    p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="of pictures (default: 720)")
-    p.add_argument("--dark", action="store_true", help="pictures on a dark ground")
-    settings.add_runs(p, "where dyno's own lie (default: runs)")
+    p.add_argument("--chart", nargs="+", default=[], metavar="NAME", help="pictures: only these charts")
+    p.add_argument("--list-charts", action="store_true", help="list the charts and the values that --show takes")
+    p.add_argument(
+        "--show", nargs="+", default=[], metavar="WHAT=VALUE", help="pictures: select values, such as statistic=p99"
+    )
+    p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="width of pictures (default: 720)")
+    p.add_argument("--dark", action="store_true", help="pictures on a dark background")
+    settings.add_runs(p, "directory of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=run)
 
@@ -82,12 +91,13 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for output in outputs:
         with busy(f"writing {output}"):
-            _write(report, charts, output, options)
+            written = _write(report, charts, output, options)
+        print("\n".join(map(str, written)))
     return exit_codes.from_verdicts([report.verdict], options, "worst result")
 
 
 def study_page(study: Path, runs: Path) -> Path | None:
-    """Write a study's page into its folder. A failure is reported, and is no failure of the study."""
+    """Write a study's page into its folder. A failure is reported; the study still succeeds."""
     output = study / "report.html"
     options = argparse.Namespace(
         what=[str(study)], output=[output], title=None, price=[], prices=None, energy_price=None, target=[], runs=runs,
@@ -95,13 +105,16 @@ def study_page(study: Path, runs: Path) -> Path | None:
     )  # fmt: skip
     try:
         report = _report(options)
-        _save(output, _page(report, _charts(report, options, [output])))
+        _write_page(report, _charts(report, options, [output]), output)
     except DynoError as e:
-        print(f"dyno: there is no page of it: {e}", file=sys.stderr)
+        print(f"dyno: the page was not written: {e}", file=sys.stderr)
         return None
     except Exception as e:  # hours of measuring must not end in a traceback because of a picture of them
         why = secrets.clean(repr(e))
-        print(f"dyno: there is no page of it, because of a bug in dyno: {why}. `dyno report {study}`.", file=sys.stderr)
+        print(
+            f"dyno: the page was not written because of a bug in dyno: {why}. Try `dyno report {study}`.",
+            file=sys.stderr,
+        )
         return None
     return output
 
@@ -117,7 +130,7 @@ def _report(options: argparse.Namespace) -> "Report":
     with busy("reading results"):
         reading = distinct(read_words(options.what, options.runs))
     _warn([*reading.failed, *reading.unread])
-    with busy("making the report"):
+    with busy(f"checking and comparing {many(len(reading.rows), 'result')}"):
         report, warnings = make_report(reading, request)
     _warn(warnings)
     return report
@@ -137,6 +150,7 @@ def _again(options: argparse.Namespace) -> str:
     words += ["--prices", str(options.prices)] if options.prices else []
     words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
     words += ["--title", options.title] if options.title else []
+    words += ["--url", options.url] if getattr(options, "url", None) else []
     words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
@@ -145,11 +159,15 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
     """Check the flags before anything is read."""
     for path in outputs:
         if path.suffix.lower() not in _FORMS:
-            raise UsageError(f"-o {path}: dyno makes {', '.join(_FORMS)}. Which one is told by the name's end.")
+            raise UsageError(
+                f"-o {path}: unknown format. Use {', '.join(_FORMS)}: the format follows from the file extension."
+            )
         if path.is_dir():
-            raise UsageError(f"-o {path} is a folder. Name a file in it: {path / 'report.html'}.")
+            raise UsageError(f"-o {path} is a directory. Name a file in it: {path / 'report.html'}.")
+    if options.url and not options.url.startswith(("http://", "https://")):
+        raise UsageError(f"--url {options.url}: give the full address, beginning with http:// or https://.")
     if not 100 <= options.width <= 8000:
-        raise UsageError(f"--width {options.width} is no width of a picture: 100 to 8000 pixels.")
+        raise UsageError(f"--width {options.width}: choose 100 to 8000 pixels.")
 
 
 # ---- what is written ----
@@ -163,7 +181,7 @@ def _charts(report: Report, options: argparse.Namespace, outputs: Sequence[Path]
     drawn = charts(report)
     names = [chart.name for chart in drawn]
     if unknown := [name for name in options.chart if name not in names]:
-        raise UsageError(f"--chart {unknown[0]}: there is no such chart here. There are {', '.join(names)}.")
+        raise UsageError(f"--chart {unknown[0]}: no such chart. Known: {', '.join(names)}.")
     return drawn
 
 
@@ -181,24 +199,32 @@ def _choices(chart: Chart) -> list[str]:
     return lines
 
 
-def _write(report: Report, charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
+def _write(report: Report, charts: list[Chart], output: Path, options: argparse.Namespace) -> list[Path]:
+    """Return what was written."""
     form = output.suffix.lower()
     if form in (".png", ".svg"):
-        _pictures(charts, output, options)
-        return
+        return _pictures(charts, output, options)
     if form == ".html":
-        _save(output, _page(report, charts))
-    elif form == ".md":
-        _save(output, markdown(report).encode())
-    else:
-        _save(output, csv(report).encode())
-    print(output)
+        return _write_page(report, charts, output, options.url or "")
+    _save(output, (markdown(report) if form == ".md" else csv(report)).encode())
+    return [output]
 
 
-def _page(report: Report, charts: list[Chart]) -> bytes:
-    from dyno.report.page import page
+def _write_page(report: Report, charts: list[Chart], output: Path, url: str = "") -> list[Path]:
+    """`url`: of the page, or of its directory. With it goes a picture for link previews."""
+    from dyno.report.page import Address, main_chart, page
+    from dyno.report.picture import card
 
-    return page(report, charts, _cache()).encode()
+    if not url:
+        _save(output, page(report, charts, _cache()).encode())
+        return [output]
+    address = url + quote(output.name) if url.endswith("/") else url
+    preview = output.with_name(f"{output.stem}-preview.png")
+    _save(output, page(report, charts, _cache(), Address(address, urljoin(address, quote(preview.name)))).encode())
+    if (chart := main_chart(report, charts)) is None:
+        return [output]
+    _save(preview, card(chart, report.title, " ".join(report.words.answer)))
+    return [output, preview]
 
 
 def _cache() -> Path:
@@ -206,19 +232,19 @@ def _cache() -> Path:
     return (Path(given) if given else Path.home() / ".cache") / "dyno"
 
 
-def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) -> None:
+def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) -> list[Path]:
     from dyno.report.picture import png, svg
 
     wanted = [c for c in charts if c.name in options.chart] if options.chart else charts
     if not wanted:
-        raise UsageError("There is nothing to draw: no result has figures for a chart.")
-    show = pairs(options.show, "--show")
+        raise UsageError("Nothing to draw: no result has figures for a chart.")
+    show, written = pairs(options.show, "--show"), []
     for chart in wanted:
         values = {k: v for k, v in show.items() if any(p["name"] == k for p in chart.spec.get("params", []))}
         if options.chart and len(values) < len(show):
             missing = next(k for k in show if k not in values)
             raise UsageError(
-                f"--show {missing}: {chart.name} has no such choice. It has {'; '.join(_choices(chart)) or 'none'}."
+                f"--show {missing}: {chart.name} can't select that. Known: {'; '.join(_choices(chart)) or 'nothing'}."
             )
         _can_show(chart, values)
         path = output if len(wanted) == 1 else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
@@ -226,7 +252,8 @@ def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) ->
             _save(path, png(chart, width=options.width, dark=options.dark, values=values))
         else:
             _save(path, svg(chart, width=options.width, dark=options.dark, values=values).encode())
-        print(path)
+        written.append(path)
+    return written
 
 
 def _can_show(chart: Chart, values: dict[str, str]) -> None:
@@ -236,7 +263,7 @@ def _can_show(chart: Chart, values: dict[str, str]) -> None:
         known = [*map(str, bind.get("options", [])), *bind.get("labels", [])] or (chart.per if name == "per" else [])
         if value not in known:
             raise UsageError(
-                f"--show {name}={value}: {chart.name} has no such value. It has {'; '.join(_choices(chart))}."
+                f"--show {name}={value}: {chart.name} has no such value. Known: {'; '.join(_choices(chart))}."
             )
 
 
@@ -244,5 +271,5 @@ def _save(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StoreError(f"{path.parent} can't be made: {e.strerror}.") from None
-    write(path, data, mode=0o666)  # as the user's umask has it: a page is made to be shown
+        raise StoreError(f"{path.parent} can't be created: {e.strerror}.") from None
+    write(path, data, mode=0o666)  # by the user's umask: a page is meant to be shared

@@ -16,6 +16,7 @@ from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
+from dyno.numbers import many
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
@@ -25,21 +26,21 @@ Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.epilog = "The format: studies/README.md. Studies that come with dyno are found by name: dyno run demo."
-    p.add_argument("study", metavar="STUDY.toml", help="a file, or the name of a study that comes with dyno")
-    p.add_argument("--dry-run", action="store_true", help="show trials, commands and an estimate of the time")
+    p.epilog = "The format: studies/README.md. Shipped studies are found by name: dyno run demo."
+    p.add_argument("study", metavar="STUDY.toml", help="a study file, or the name of a shipped study")
+    p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                   help="trials whose name holds this, or matches it with * and ?; repeatable")  # fmt: skip
-    flags.number(p, int, Option("--limit", "N", "at most so many trials now", least=1))
-    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a variable")
-    p.add_argument("--rig", metavar="NAME", help="which of the study's rigs this machine is")
-    p.add_argument("--any-rig", action="store_true", help="also on a machine that the study isn't meant for")
-    p.add_argument("--extend", action="store_true", help="the file has changed: go on in the same folder")
-    p.add_argument("--new", action="store_true", help="the file has changed: begin a new folder")
+                   help="only trials whose name contains this, or matches it with * and ?; repeatable")  # fmt: skip
+    flags.number(p, int, Option("--limit", "N", "run at most N trials", least=1))
+    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
+    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs")
+    p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
+    p.add_argument("--extend", action="store_true", help="if the file has changed: continue in the same folder")
+    p.add_argument("--new", action="store_true", help="if the file has changed: start a new folder")
     settings.add_runs(p, "default: runs")
-    p.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
-    p.add_argument("--no-report", action="store_true", help="no page of the results at the end")
-    p.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    p.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
+    p.add_argument("--no-report", action="store_true", help="do not write a report page at the end")
+    p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
     exit_codes.add(p)
     p.set_defaults(command=run)
 
@@ -60,8 +61,8 @@ def demo(options: argparse.Namespace) -> int:
     with folder.held():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
     if (folder.path / "report.html").exists():
-        print(f"\nThe page, for a browser: {folder.path}/report.html")
-    print(f"Facts of each trial: {folder.path}/ (`dyno runs` lists, `dyno runs show FOLDER` prints one in full)")
+        print(f"\nReport page:         {folder.path}/report.html")
+    print(f"Results:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)")
     print("Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
     print("Your own comparison: dyno run STUDY.toml (studies/README.md has the format)")
     return code
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.probe import rig
 
     if options.new and options.extend:
-        raise UsageError("--new and --extend: one of them.")
+        raise UsageError("--new and --extend exclude each other. Give one of them.")
     study, text = study_plan.read(study_path(options.study), _given(options.set))
     study = _proxied(study)
     machine = rig.look()
@@ -106,18 +107,18 @@ def conduct(
     ids = {p.place.id for p in wanted} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
-        raise UsageError("\n".join(["The study can't be run as it is, and nothing was started:", *wrong]))
+        raise UsageError("\n".join(["The study has problems; nothing was started:", *wrong]))
     for planned in left:
         headers(planned)  # a missing key is an error before anything starts
     settings.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
         raise UsageError(
-            f"{folder.path} was begun on another machine, or this one has changed: {' '.join(changes)} Its trials "
-            "could not be compared. --any-rig goes on all the same, --runs DIR begins elsewhere."
+            f"{folder.path} was started on another machine, or this machine has changed: {' '.join(changes)} "
+            "The trials would not be comparable. --any-rig continues anyway, --runs DIR starts elsewhere."
         )
     folder.write(*study_plan.public(study, text))
     if before and left:
-        print(f"{before} of {len(wanted)} trials are done; going on in {folder.path}.", file=sys.stderr)
+        print(f"{before} of {len(wanted)} trials are done; resuming in {folder.path}.", file=sys.stderr)
     stop = Stop()
     view = StudyView(study.name, left, before, live=not options.plain)
     try:
@@ -187,7 +188,7 @@ def study_path(name: str) -> Path:
     if (shipped / f"{name}.toml").exists():
         return shipped / f"{name}.toml"
     names = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
-    raise UsageError(f"There is no file {name}, and no study of that name comes with dyno. There are: {names}.")
+    raise UsageError(f"There is no file {name} and no shipped study of that name. Shipped studies: {names}.")
 
 
 def _wanted(study: Study, rig: str | None, options: argparse.Namespace) -> list[PlannedTrial]:
@@ -196,7 +197,7 @@ def _wanted(study: Study, rig: str | None, options: argparse.Namespace) -> list[
         trials = [p for p in trials if any(_matches(p.place.label, pattern) for pattern in options.only)]
         if not trials:
             raise UsageError(
-                f"--only {' '.join(options.only)}: no trial has such a name. --dry-run lists them, such as "
+                f"--only {' '.join(options.only)}: no trial matches. --dry-run lists all names, such as "
                 f"{study.trials[0].place.label!r}."
             )
     return trials
@@ -209,7 +210,7 @@ def _matches(label: str, pattern: str) -> bool:
 def _headers(planned: PlannedTrial) -> dict[str, str]:
     """Keys come from the environment, and go nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
-        raise UsageError(f"api_key_env = {planned.api_key_env!r}: there is no such variable in the environment.")
+        raise UsageError(f"api_key_env = {planned.api_key_env!r}: this environment variable is not set.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     settings.check_headers(headers)
@@ -235,7 +236,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
     from dyno.conduct import study_plan
 
     groups = sessions(study, {p.place.id for p in wanted})
-    print(f"# {study.name}: {_count(len(wanted), 'trial')}, {_count(len(groups), 'session')} with an engine")
+    print(f"# {study.name}: {many(len(wanted), 'trial')}, {many(len(groups), 'session')} with an engine")
     for i, (name, trials) in enumerate(groups, 1):
         print(f"\n{i}. {name}")
         for p in trials:
@@ -255,7 +256,7 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
             for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
                 print(f"# {note}")
         elif not setting.refused:
-            print(f"# runs already at {', '.join(mine[0].trial.target.urls)}")
+            print(f"# already running at {', '.join(mine[0].trial.target.urls)}")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
     return settings.report_problems(study_plan.problems(plans))
 
@@ -270,16 +271,12 @@ def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float],
     took_s = {id: result.duration_s for id, result in done.items()}
     total = left_s(study, [trials for _, trials in groups], start_s, took_s)
     if folder and done:
-        return f"{len(done)} trials are done in {folder.path}. About {clock(total)} for the rest, at their pace."
+        return f"{len(done)} trials are done in {folder.path}. About {clock(total)} left."
     starts = sum(start_s[trials[0].place.id] for _, trials in groups)
     return (
-        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {clock(starts)} for all starts; once trials "
-        "are done, they correct it."
+        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {clock(starts)} for all starts. "
+        "Finished trials make this more exact."
     )
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def _offline(t: TrialSpec, lengths: str) -> str:
@@ -301,5 +298,5 @@ def _asked(planned: PlannedTrial) -> str:
     w, load = t.workload, t.load
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.offline:
-        return f"{t.offline.kind}, {_offline(t, lengths)}, {_count(counts(t)[0], 'iteration')}"
+        return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
     return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"

@@ -11,9 +11,10 @@ import msgspec
 from dyno.cli import audit, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
-from dyno.numbers import UNKNOWN, count, human_bytes, many, number
+from dyno.numbers import UNKNOWN, count, human_bytes, number
 from dyno.report.block import block
-from dyno.report.table import terminal, text_table
+from dyno.report.table import Cell, failed_cell, terminal, text_table, verdict_cell
+from dyno.screen import wrapped
 from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
 from dyno.store.run import Run, check_tag, retag
@@ -37,16 +38,19 @@ if TYPE_CHECKING:
     from dyno.conduct.trial import Outcome
 
 _EXAMPLES = """examples:
-  dyno runs                                          what is under ./runs
-  dyno runs list runs/my-study                       a study's trials
-  dyno runs show 3f2a                                a run by its path, its name, or an end of its name
+  dyno runs                              list ./runs
+  dyno runs list runs/my-study           the trials of a study
+  dyno runs show 3f2a                    one run, by its path, its name or an end of its name
   dyno runs tag my-study --add published --remove draft
-  dyno runs pack my-study -o my-study.tar.zst        `dyno runs unpack` is the way back"""
+  dyno runs pack my-study -o my-study.tar.zst"""
+
+_RUNS = "directory of runs and studies (default: runs)"
+_JSON = "print JSON, with full values"
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = _EXAMPLES
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p, _RUNS)
     _list_flags(p)
     p.set_defaults(command=list_, paths=[])
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
@@ -54,43 +58,50 @@ def add(p: argparse.ArgumentParser) -> None:
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
         v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
         # Said before or after the verb; unsaid here, it doesn't undo what was said before.
-        v.add_argument("--runs", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="default: runs")
+        v.add_argument(
+            "--runs",
+            type=Path,
+            default=argparse.SUPPRESS,
+            metavar="DIR",
+            help="directory of runs and studies (default: runs)",
+        )
         v.set_defaults(command=command)
         return v
 
-    v = verb("list", "single runs and studies, or the trials of a study", list_)
-    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder to look through")
+    v = verb("list", "list runs and studies, or the trials of a study", list_)
+    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a directory of runs")
     _list_flags(v, default=argparse.SUPPRESS)
-    v = verb("show", "a result again; decodes it first if dyno was killed while it ran", show)
+    v = verb("show", "print a result again; decode it first if dyno was killed", show)
     v.add_argument("run", metavar="RUN", help="a run or a study, or another tool's result file")
-    v.add_argument("--json", action="store_true")
-    v = verb("tag", "give words to runs, or take them away", tag)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("--add", nargs="+", default=[], metavar="WORD")
-    v.add_argument("--remove", nargs="+", default=[], metavar="WORD")
-    v = verb("delete", "remove runs, whole studies or single trials from the disk", delete)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("--yes", action="store_true", help="don't ask")
-    v = verb("pack", "one archive of runs and studies, to be sent or kept", pack)
-    v.add_argument("run", nargs="+", metavar="RUN")
-    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: NAME.tar.zst, here")
+    v.add_argument("--json", action="store_true", help=_JSON)
+    several = "runs or studies, each by its path, its name or an end of its name"
+    v = verb("tag", "add tags to runs, or remove them", tag)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("--add", nargs="+", default=[], metavar="WORD", help="tags to add")
+    v.add_argument("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
+    v = verb("delete", "delete runs, whole studies or single trials", delete)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("--yes", action="store_true", help="delete without asking")
+    v = verb("pack", "pack runs and studies into one archive", pack)
+    v.add_argument("run", nargs="+", metavar="RUN", help=several)
+    v.add_argument("-o", "--output", type=Path, metavar="FILE", help="archive to write (default: NAME.tar.zst)")
     v.add_argument(
         "--no-prompts", action="store_true",
-        help="without prompts and answers: no requests.jsonl, engine logs or raw bytes, no text and no server's words "
-        "in records.jsonl. Settings, addresses and paths in the facts stay",
+        help="leave out prompts and answers: requests.jsonl, engine logs, raw bytes, and all texts in records.jsonl. "
+        "Settings, addresses and paths stay",
     )  # fmt: skip
-    v = verb("unpack", "put an archive's runs and studies beside those there are", unpack)
-    v.add_argument("file", type=Path, metavar="FILE")
+    v = verb("unpack", "add the runs and studies of an archive to --runs", unpack)
+    v.add_argument("file", type=Path, metavar="FILE", help="archive from `dyno runs pack`")
     v.add_argument(
         "--max-size", type=sized, metavar="SIZE",
-        help="bytes, or 20G, 500M: so much may come out, at any ratio. Default: 64G, and 500 times the archive",
+        help="limit of the unpacked size: bytes, 500M, 20G (default: 64G, and 500 times the archive)",
     )  # fmt: skip
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
-    p.add_argument("--all", action="store_true", default=default, help="every trial of every study")
-    p.add_argument("--tag", metavar="WORD", default=default, help="only those that bear it")
-    p.add_argument("--json", action="store_true", default=default)
+    p.add_argument("--all", action="store_true", default=default, help="list every trial of every study")
+    p.add_argument("--tag", metavar="WORD", default=default, help="only runs with this tag (default: all)")
+    p.add_argument("--json", action="store_true", default=default, help=_JSON)
 
 
 def list_(options: argparse.Namespace) -> int:
@@ -121,7 +132,8 @@ def list_(options: argparse.Namespace) -> int:
     if not any((runs, studies, imported)):
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
-        print(f"No runs{which} in {where}. `dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere.")
+        advice = "`dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere."
+        print(*wrapped(f"No runs{which} in {where}. {advice}"), sep="\n")
     if shelf.foreign:
         some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
@@ -159,24 +171,25 @@ def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path]
     parts = []
     if closed:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
-        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4))))
+        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4), keep=(1, 2))))
     for study in studies:
         if Path(study.study) in opened:
-            head = f"{study.name}: {_study_words(study)}"
-            parts.append([head, *_run_lines(study.trials)])
+            parts.append([*wrapped(f"{study.name}: {_study_words(study)}"), *_run_lines(study.trials)])
     if runs:
         parts.append(_run_lines(runs))
+    if imported:
+        rows = [[line.path, line.file, count(line.results), line.format] for line in imported]
+        parts.append(terminal(text_table(["import", "file", "results", "format"], rows, right=(2,))))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
-    for line in imported:
-        print(f"{line.path}: imported from {line.file}, {many(line.results, 'result')} ({line.format})")
 
 
-def _study_row(s: StudyLine) -> list[str]:
+def _study_row(s: StudyLine) -> list[str | Cell]:
     if s.why:
         return [s.study, *[UNKNOWN] * 5, f"unreadable: {s.why}", " ".join(s.tags)]
     last = s.last_started[:16].replace("T", " ") if s.last_started else UNKNOWN
-    counts = [f"{count(s.done)}/{count(s.planned - s.left_out)}", *map(count, (s.failed, s.doubtful, s.void))]
-    return [s.study, *counts, last, "running" if s.running else "", " ".join(s.tags)]
+    counts = [failed_cell(s.failed), Cell(count(s.doubtful), style="doubt" if s.doubtful else ""), failed_cell(s.void)]
+    done = f"{count(s.done)}/{count(s.planned - s.left_out)}"
+    return [s.study, done, *counts, last, "running" if s.running else "", " ".join(s.tags)]
 
 
 def _study_words(s: StudyLine) -> str:
@@ -188,25 +201,24 @@ def _study_words(s: StudyLine) -> str:
         f"{s.doubtful} doubtful",
         f"{s.void} void",
     ]
-    words += [f"{s.left_out} more left out, since the engine was saturated"] * bool(s.left_out)
+    words += [f"{s.left_out} skipped, because the engine was saturated"] * bool(s.left_out)
     return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
 
 
 def _run_lines(lines: list[RunLine]) -> list[str]:
-    titles = ["run", "done", "failed", "tok/s", "verdict", "tags"]
-    rows = []
-    for line in lines:
-        numbers = (line.completed, line.failed, line.output_throughput)
-        done, failed, speed = (number(n) if isinstance(n, float) else count(n) for n in numbers)
-        rows.append([line.run, done, failed, speed, _verdict(line), " ".join(line.tags)])
-    return terminal(text_table(titles, rows, right=(1, 2, 3)))
+    rows: list[list[str | Cell]] = [
+        [line.run, count(line.completed), failed_cell(line.failed), number(line.output_throughput),
+         verdict_cell(_verdict(line)), " ".join(line.tags)]
+        for line in lines
+    ]  # fmt: skip
+    titles = ["run", "completed", "failed", "tok/s", "verdict", "tags"]
+    return terminal(text_table(titles, rows, right=(1, 2, 3), keep=(2, 3, 4)))
 
 
 def _verdict(line: RunLine) -> str:
     if line.state == "done":
         return line.verdict or UNKNOWN
-    why = line.why if len(line.why) <= 100 else line.why[:99] + "…"
-    return f"{line.state}: {why}".replace("\n", " ") if why else line.state
+    return f"{line.state}: {line.why}".replace("\n", " ") if line.why else line.state
 
 
 def show(options: argparse.Namespace) -> int:
@@ -286,12 +298,12 @@ def _show_study(path: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"study": study.name, "trials": [_file(_outcome(run)) for run in runs.values()]}))
         return 0
-    print(f"{study.name}: {_study_words(study)}")
+    print(*wrapped(f"{study.name}: {_study_words(study)}"), sep="\n")
     rigs = {p.place.rig for p in planned if p.place.id in runs}
     print("\n".join(lines([p for p in planned if p.place.rig in rigs], {id: run.result() for id, run in runs.items()})))
     rest = [line for line in study.trials if line.state not in ("done", "not begun")]
     for line in rest:
-        print(f"{Path(line.run).name}: {_verdict(line)}")
+        print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
     return 0
 
 

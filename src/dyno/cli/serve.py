@@ -58,16 +58,22 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     _target_flags(p.add_argument_group("server"))
-    settings.add_engine(p.add_argument_group("setting of an engine (with --engine)"))
+    settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
-    flags.add_list(load, LoadSpec, "max_concurrency", help="requests in flight at most; several: 1,4,16")
+    flags.add_list(load, LoadSpec, "max_concurrency", help="most requests in flight; 1,4,16 measures each in turn")
     flags.add_list(
-        load, LoadSpec, "request_rate_rps", default=[math.inf], help="default: inf, no rate; several: 1,2,inf"
+        load,
+        LoadSpec,
+        "request_rate_rps",
+        default=[math.inf],
+        help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
-    repeats = Option("--repeats", "N", "measure N times, with other prompts each time (default: 1)", least=1, most=1000)
+    repeats = Option(
+        "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
+    )
     flags.number(load, int, repeats, 1)
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
@@ -77,21 +83,21 @@ def add(p: argparse.ArgumentParser) -> None:
 def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--engine", metavar="KIND",
-        help=f"start one of: {', '.join(settings.KINDS)} (openai: hold the server at --base-url against the setting)",
+        help=f"start one of: {', '.join(settings.KINDS)} (openai: check the server at --base-url against the settings)",
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
-    g.add_argument("--backend", choices=BACKENDS, help="what the server speaks (default: the engine's own, or openai)")
+    g.add_argument("--backend", choices=BACKENDS, help="the server's protocol (default: that of the engine, or openai)")
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
-        help="instead of --host and --port; several: copies of one server, requests go to the least busy; "
+        help="instead of --host and --port; several URLs: replicas, each request goes to the least busy; "
         "unix:///PATH: a Unix socket",
     )  # fmt: skip
     g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    settings.add_port(g, "default: 8000; of an engine that dyno starts: a free one")
-    g.add_argument("--endpoint", metavar="PATH", help="default: the backend's own")
-    g.add_argument("--model", help="default: the first that the server lists")
-    g.add_argument("--served-model-name", metavar="NAME", help="the name in the API, if it isn't --model")
-    flags.add(g, TrialSpec, "tokenizer", help="default: the server's own /tokenize")
+    settings.add_port(g, "default: 8000; a free port with --engine")
+    g.add_argument("--endpoint", metavar="PATH", help="default: that of the backend")
+    g.add_argument("--model", help="default: the first model that the server lists")
+    g.add_argument("--served-model-name", metavar="NAME", help="model name in requests, if it differs from --model")
+    flags.add(g, TrialSpec, "tokenizer", help="default: the server's /tokenize")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
     flags.add(g, Transport)
     flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s")
@@ -100,12 +106,12 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
 def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, default="random", help="default: random")
     flags.add(g, WorkloadSpec, "path")
-    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000, or what --duration needs")
+    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000, or as many as --duration needs")
     flags.add(g, WorkloadSpec, "num_warmups", "seed")
     settings.add_lengths(g, default=(1024, 128))
     flags.add(g, WorkloadSpec, "prefix_len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", least=1))
-    flags.number(g, int, Option("--custom-output-len", "N", "-1: as in the file (default: 256)"), 256)
+    flags.number(g, int, Option("--custom-output-len", "N", "-1: the length in the file (default: 256)"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
 
 
@@ -114,24 +120,28 @@ def _sampling_flags(g: argparse._ArgumentGroup) -> None:
         g.add_argument(f"--{name.replace('_', '-')}", type=int if name == "top_k" else float, metavar="X")
     flags.add(g, TrialSpec, "ignore_eos")
     g.add_argument("--logprobs", type=int, metavar="N")
-    g.add_argument("--extra-body", metavar="JSON", help="more fields for each request's body")
+    g.add_argument("--extra-body", metavar="JSON", help="additional fields of each request body")
 
 
 def _result_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="default: ttft,tpot,itl")
     g.add_argument("--metric-percentiles", default="99", metavar="LIST", help="default: 99")
-    g.add_argument("--goodput", nargs="+", metavar="KEY:MS", help="ttft, tpot, e2el: at most so many milliseconds")
-    g.add_argument("--save-result", action="store_true", help="write a JSON file with vLLM's keys")
-    g.add_argument("--save-detailed", action="store_true", help="with each request's lengths, times and text")
-    g.add_argument("--append-result", action="store_true", help="one object a line, to an existing file")
+    g.add_argument("--goodput", nargs="+", metavar="KEY:MS", help="latency limits in milliseconds: ttft, tpot, e2el")
+    g.add_argument(
+        "--save-result",
+        action="store_true",
+        help="write a JSON file with vLLM's keys; for several loads or repeats, one file each",
+    )
+    g.add_argument("--save-detailed", action="store_true", help="with lengths, times and text of each request")
+    g.add_argument("--append-result", action="store_true", help="add to an existing file, one JSON object per line")
     g.add_argument("--result-dir", metavar="DIR", help="default: here")
     g.add_argument("--result-filename", metavar="NAME")
     flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
     exit_codes.add(g)
-    g.add_argument("--keep-raw", action="store_true", help="keep the raw bytes and times of every read")
-    g.add_argument("--json", action="store_true", help="print the result as JSON")
+    g.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
+    g.add_argument("--json", action="store_true", help="print the result as JSON; for several loads or repeats, a list")
     flags.add_ignored(g, "--trust-remote-code", "--no-stream")
     flags.add_ignored(g, "--tokenizer-mode", "--request-id-prefix", nargs=None)
 
@@ -161,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
     if saves:
         _save(file, outcome, options)
     if options.keep_raw and not outcome.run.spool_path.exists():
-        print("dyno: the raw bytes are not kept: the server sent a key back in them.", file=sys.stderr)
+        print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
     if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
@@ -259,7 +269,7 @@ def _dry_run(trial: TrialSpec) -> int:
     from dyno.probe import rig
 
     if trial.engine is None or trial.engine.kind == "openai":
-        raise UsageError("--dry-run shows the commands of an engine that dyno starts: give --engine KIND.")
+        raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
     print("\n".join(plan.lines()))
     for note in plan.notes(trial.load.max_concurrency):
@@ -281,7 +291,7 @@ def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
     else:
         why = ""
     if why:
-        print(f"dyno: {why} What was measured until then is kept.", file=sys.stderr)
+        print(f"dyno: {why} Results until then are kept.", file=sys.stderr)
     if why or not served.completed:
         return exit_codes.FAILED
     return exit_codes.from_verdicts([outcome.result.verdict], options)
@@ -332,7 +342,7 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
 
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
-            raise UsageError(f"--{name.replace('_', '-')} holds a control character, such as a line end.")
+            raise UsageError(f"--{name.replace('_', '-')} contains a control character, such as a line end.")
     backend = o.backend or "openai"
     host = f"[{o.host}]" if ":" in o.host else o.host
     urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port or 8000}"]]
@@ -342,7 +352,7 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
             url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
     base_url, *more_urls = map(str, urls)
     if len({base_url, *more_urls}) < len(urls):
-        raise UsageError("--base-url names a server twice. Give each copy of it once.")
+        raise UsageError("--base-url names a server twice. Give each replica once.")
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
@@ -376,7 +386,7 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(
-            f"--backend {backend} has no {', '.join(unknown)}: the server would ignore it in silence. Leave it out. "
+            f"--backend {backend} has no {', '.join(unknown)}: the server would silently ignore it. Remove it. "
             f"It has: {', '.join(sorted(fields))}."
         )
     return {"sampling": sampling, "extra_body": extra_body}
@@ -387,8 +397,8 @@ def _starting(o: argparse.Namespace) -> bool:
     if o.engine is None:
         if used := settings.given_engine(o):
             raise UsageError(
-                f"{', '.join(used)}: settings of an engine. Add --engine KIND to start one "
-                f"({', '.join(settings.KINDS)}), or --engine openai to hold the running server against them."
+                f"{', '.join(used)}: only for engines. Add --engine KIND to start one "
+                f"({', '.join(settings.KINDS)}), or --engine openai to check the running server against them."
             )
         return False
     from dyno.engines.kinds import kind_of
@@ -396,8 +406,8 @@ def _starting(o: argparse.Namespace) -> bool:
     starting = kind_of(o.engine).starts
     if starting and o.base_url:
         raise UsageError(
-            "--engine starts a server of its own, and --base-url names one that runs: give one of them, or "
-            "--engine openai for the running one."
+            "--engine starts a server, but --base-url names a running one. Give one of them, or "
+            "--engine openai for the running server."
         )
     if starting:
         o.backend = o.backend or kind_of(o.engine).backend
@@ -411,7 +421,7 @@ def _default_prompts(o: argparse.Namespace) -> int:
 def _check_flags(o: argparse.Namespace) -> None:
     refuse(
         o.duration is not None and o.max_concurrency is None and math.isinf(o.request_rate) and not o.ramp_up_strategy,
-        "--duration needs to know the load: give --max-concurrency, --request-rate, or a ramp.",
+        "--duration needs a load: give --max-concurrency, --request-rate, or a ramp.",
     )
     ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
     if o.ramp_up_strategy is None:
@@ -420,13 +430,13 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(None in ramp, "--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps.")
         refuse(
             not math.isinf(o.request_rate),
-            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Leave one out.",
+            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Remove one.",
         )
-        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp goes up: 0 ≤ start ≤ end, end > 0.")
+        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
     refuse(
         o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped"),
-        f"--dataset-name {o.dataset_name} makes its prompts and reads no file. For {o.dataset_path}, use "
+        f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         "--dataset-name sharegpt or custom.",
     )
     refuse(
@@ -434,7 +444,7 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
     refuse(
         o.result_filename is not None and not (o.save_result or o.append_result),
-        "--result-filename needs --save-result or --append-result; nothing would be written.",
+        "--result-filename needs --save-result or --append-result; otherwise nothing is written.",
     )
 
 

@@ -17,29 +17,30 @@ from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import number
 from dyno.report.table import markdown, terminal, text_table, write_csv
+from dyno.screen import styled, wrapped
 
 if TYPE_CHECKING:
     from dyno.store.sql import QueryResult, RunTables
 
-_WIDEST = 100  # of a cell in the terminal; other forms have it whole
 _EXAMPLES = """examples:
-  dyno sql "select engine, load_max_concurrency, avg(output_throughput), max(p99_ttft_ms)
+  dyno sql "select engine, load_max_concurrency, avg(output_throughput)
             from trials where verdict <> 'void' group by all order by all"
-  dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests where error is null group by run" --csv"""
+  dyno sql "select run, quantile_cont(ttft_ms, 0.9) from requests
+            where error is null group by run" --csv"""
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
-        "Ask DuckDB about all runs. Without a query, tables and columns are told. A query can read these "
-        "tables and nothing else."
+        "Query all runs with SQL (DuckDB). Without a query, lists tables and columns. A query reads these tables and "
+        "nothing else."
     )
     p.epilog = _EXAMPLES
-    p.add_argument("query", nargs="?", metavar="QUERY", help="-: from standard input")
-    p.add_argument("--file", type=Path, metavar="FILE", help="the query, from a file")
-    settings.add_runs(p, "default: runs")
+    p.add_argument("query", nargs="?", metavar="QUERY", help="SQL; - reads standard input")
+    p.add_argument("--file", type=Path, metavar="FILE", help="read the query from a file (default: QUERY)")
+    settings.add_runs(p, "directory of runs and studies (default: runs)")
     how = p.add_mutually_exclusive_group()
-    for name in ("csv", "json", "markdown"):
-        how.add_argument(f"--{name}", dest="how", action="store_const", const=name)
+    for name, text in (("csv", "CSV, with full values"), ("json", "JSON, with full values"), ("markdown", "Markdown")):
+        how.add_argument(f"--{name}", dest="how", action="store_const", const=name, help=f"print {text}")
     p.set_defaults(command=run)
 
 
@@ -81,9 +82,10 @@ def _tables(tables: "RunTables") -> str:
 
     parts = []
     for table, columns in itertools.groupby(tables.columns(), key=lambda row: row[0]):
-        rows = [["  " + column, kind, meaning] for _, column, kind, meaning in columns]
-        parts.append("\n".join([f"{table}: {TABLES[table]}", *terminal(text_table(["", "", ""], rows))]))
-    return "\n\n".join([*parts, "Settings and numbers are named as in METHOD.md and the run's own files.", _EXAMPLES])
+        rows = [[column, kind, meaning] for _, column, kind, meaning in columns]
+        head = wrapped(f"{styled(table, 'best')}: {TABLES[table]}")
+        parts.append("\n".join([*head, *terminal(text_table(["", "", ""], rows, keep=(1, 2)), indent="  ")]))
+    return "\n\n".join([*parts, "METHOD.md explains settings and numbers.", _EXAMPLES])
 
 
 def _print(answer: "QueryResult", how: str | None) -> None:
@@ -97,10 +99,8 @@ def _print(answer: "QueryResult", how: str | None) -> None:
             between = ",\n"
         print("[]" if between == "[" else "]")
     else:
-        rows = [answer.columns, *([_cell(value) for value in row] for row in answer.rows)]
-        if how is None:
-            rows = [[cell if len(cell) <= _WIDEST else cell[: _WIDEST - 1] + "…" for cell in row] for row in rows]
-        print("\n".join((terminal if how is None else markdown)(text_table(rows[0], rows[1:], answer.numbers))))
+        table = text_table(answer.columns, ([_cell(value) for value in row] for row in answer.rows), answer.numbers)
+        print("\n".join(markdown(table) if how else terminal(table, more="--csv or --json")))
 
 
 def _plain(value: Any) -> Any:

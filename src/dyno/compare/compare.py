@@ -107,11 +107,13 @@ def _words(group: Group, several: Sequence[Group]) -> str:
 
 
 def pairings(
-    pairs: Sequence[tuple[Group, Group]], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False
-) -> list[Pairing]:
-    """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here."""
+    pairs: Sequence[tuple[Group, Group]], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False,
+    among: int = 0,
+) -> list[Pairing]:  # fmt: skip
+    """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here. `among`:
+    how many figures there are in all, where these pairs are some of many."""
     undecided = [_pairing(a, b, metrics, gated, anyway) for a, b in pairs]
-    each = decide([p.differences for p in undecided])
+    each = decide([p.differences for p in undecided], among)
     return [
         replace(p, differences=differences, word=_summary(p.refused, {d.word for d in differences}))
         for p, differences in zip(undecided, each, strict=True)
@@ -253,11 +255,11 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
     )
 
 
-def decide(each: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
+def decide(each: Sequence[Sequence[Difference]], among: int = 0) -> list[list[Difference]]:
     """Give each difference its word, by Holm's rule over all of them: of many figures at many loads, some lie outside
     their interval by chance alone."""
     known = sorted(d.p for differences in each for d in differences if d.p is not None)
-    limits = ((1 - CONFIDENCE) / (len(known) - rank) for rank in range(len(known)))
+    limits = ((1 - CONFIDENCE) / (max(len(known), among) - rank) for rank in range(len(known)))
     sure = [p for p, _ in takewhile(lambda pair: pair[0] <= pair[1], zip(known, limits, strict=True))]
     last = max(sure, default=-1.0)
     return [[replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some] for some in each]

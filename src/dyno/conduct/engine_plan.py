@@ -107,8 +107,8 @@ class EnginePlan:
         if not over:
             return None
         return (
-            f"{over} of {len(needed)} requests need up to {max(needed)} tokens (prompt + output), and one may have "
-            f"{context} ({self.limits.context_from}): they would fail. Ask for shorter ones, raise max_model_len, or "
+            f"{over} of {len(needed)} requests need up to {max(needed)} tokens (prompt + output), but the limit is "
+            f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise max_model_len, or "
             "lower max_num_seqs where slots share the context."
         )
 
@@ -117,26 +117,26 @@ class EnginePlan:
         spec, model = self.spec, self.model
         if model and not model.format and spec.load_format != "dummy":
             yield (
-                f"{model.path} holds no weights (no *.safetensors). Give the folder that does, or load_format = "
+                f"{model.path} contains no weights (no *.safetensors). Give a folder with weights, or load_format = "
                 "'dummy' for random ones."
             )
         # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
         files = model.quantization if model else None
         if model and files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
             yield (
-                f"quantization = {spec.quantization!r}, and the files at {model.path} are {files}. Give the files that "
-                "are meant, or leave the quantization out."
+                f"quantization = {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
+                "files, or remove the quantization."
             )
         unsaid = self.kind.unsaid_quantization(spec, self.program.version)  # no flag makes it, the files must
         if unsaid and model and model.format == "safetensors" and not files:
             yield (
-                f"quantization = {spec.quantization!r} would have to lie in the files at {model.path}, and they aren't "
-                "quantized. Give the files that are."
+                f"quantization = {spec.quantization!r} needs quantized files, but those at {model.path} "
+                "are not. Give quantized ones."
             )
         if not self.devices and spec.devices is None and spec.world > 1:
             yield (
-                f"{spec.world} accelerators are needed (tensor_parallel × pipeline_parallel), and none is seen here "
-                "(`dyno doctor`). On a CPU, say devices = []."
+                f"{spec.world} accelerators are needed (tensor_parallel × pipeline_parallel), but none is detected "
+                "(`dyno doctor`). For a CPU, set devices = []."
             )
 
     def _memory(self, cache_tokens: int | None = None) -> Iterator[str]:
@@ -155,7 +155,7 @@ class EnginePlan:
         if free is not None and need > free:
             times = f", {spec.replicas} ×" if spec.replicas > 1 else ""
             yield (
-                f"{human_bytes(need)} are needed ({what}{times}), and {human_bytes(free)} of memory are free. Take a "
+                f"{human_bytes(need)} are needed ({what}{times}), but {human_bytes(free)} of memory are free. Use a "
                 "smaller quantization, more devices, a shorter context or fewer replicas."
             )
 
@@ -178,12 +178,14 @@ class EnginePlan:
         at_once = self.limits.slots and self.limits.slots * self.spec.replicas
         notes = []
         if at_once and concurrency and concurrency > at_once:
-            notes.append(f"{concurrency} requests in flight, {at_once} worked on at once: the queue will be measured")
+            notes.append(
+                f"{concurrency} requests in flight, but only {at_once} run at once: the queue is part of the latency"
+            )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
-            notes.append(f"max_model_len = {asked} is more than the model was made for ({trained})")
+            notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")
         tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
             notes.append(f"One request of full length may not fit: {first}")
@@ -214,15 +216,15 @@ class EnginePlan:
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
         if self.assumed:
-            yield f"# no accelerator is seen here: {self.assumed} is assumed"
+            yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):
-            yield f"# quantization {self.spec.quantization}: no flag makes it, the model's files must have it"
+            yield f"# quantization {self.spec.quantization}: no flag sets it; the model files must have it"
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
-        yield from (f"{self.command(command)}    # afterwards" for command in self.spec.after)
+        yield from (f"{self.command(command)}    # after the engine" for command in self.spec.after)
 
 
 def _vendor(rig: Rig) -> str | None:
@@ -232,11 +234,11 @@ def _vendor(rig: Rig) -> str | None:
 def _checked(kind: EngineKind, spec: EngineSpec, offline: bool) -> EngineSpec:
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
-        raise UsageError(f"An engine of the kind {spec.kind} is attached to, not started: give its --base-url.")
+        raise UsageError(f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url.")
     if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
-        raise UsageError("replicas, tensor_parallel and pipeline_parallel are at least 1.")
+        raise UsageError("replicas, tensor_parallel and pipeline_parallel must be at least 1.")
     if spec.draft_tokens and not spec.draft_model:
-        raise UsageError("draft_tokens says how many are drafted, and there is no draft_model to draft them.")
+        raise UsageError("draft_tokens needs a draft_model.")
     return _absolute(_offline(kind, spec) if offline else spec)
 
 
@@ -249,8 +251,8 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
             f"{', '.join(map(str, present))} (`dyno doctor`)."
         )
     if not present and (embedded or not dry):
-        why = "what comes with dyno runs on the CPU" if embedded else "none is seen here (`dyno doctor`)"
-        raise UsageError(f"devices = {asked}: {why}. Leave the devices out.")
+        why = "the shipped engine runs on the CPU" if embedded else "none is detected (`dyno doctor`)"
+        raise UsageError(f"devices = {asked}: {why}. Remove devices.")
     if len(set(asked)) < len(asked):
         raise UsageError(f"devices = {asked}: one is named twice.")
 
@@ -260,7 +262,7 @@ def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
     ports = [first + i if first else 8000 + i if dry else free_port() for i in range(spec.replicas)]
     if max(ports, default=0) > 65535:
         raise UsageError(
-            f"port = {first}: the last of {spec.replicas} copies would have {ports[-1]}, which is no port."
+            f"port = {first}: the last of {spec.replicas} copies would have {ports[-1]}, which is not a port."
         )
     return ports
 
@@ -269,7 +271,7 @@ def _offline(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
     if type(kind).worker is EngineKind.worker:
         raise UsageError(f"{kind.title} can't be measured offline: vllm, llamacpp and transformers can.")
     if spec.replicas > 1:
-        raise UsageError("Offline, one copy of the engine is measured: leave replicas out.")
+        raise UsageError("Offline, one copy of the engine is measured: remove replicas.")
     if spec.container is None:
         return spec
     if not kind.module:
@@ -293,7 +295,7 @@ def _absolute(spec: EngineSpec) -> EngineSpec:
 def _absent(spec: EngineSpec) -> str | None:
     for what, named in (("model", spec.model), ("draft model", spec.draft_model)):
         if named is not None and model_files.looks_local(named) and not Path(named).expanduser().exists():
-            return f"The {what} {named} isn't there. Check the path."
+            return f"The {what} {named} does not exist. Check the path."
     return None
 
 

@@ -150,7 +150,7 @@ class Batches:
             watcher.phase(f"Making {w.num_prompts} prompts ({w.dataset})")
             self._fixed = workload.make(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
-            raise UsageError(f"{worker.plan.title} doesn't tell the size of its vocabulary, so no prompts can be made.")
+            raise UsageError(f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts.")
         else:
             special = {*worker.ready.special}
             self._ids = np.array([i for i in range(worker.ready.vocab) if i not in special], dtype=np.int64)
@@ -253,7 +253,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
     manifest, iterations = run.manifest(), list(run.iterations())
     chosen = [it for it in iterations if not it.warmup]
     if not chosen:
-        raise EngineError(f"No iteration was measured to its end in {run.path}.")
+        raise EngineError(f"No iteration was completed in {run.path}.")
     summary, engine = measured.summarize(manifest.trial, chosen), run.engine()
     window = telemetry.Window(chosen[0].start_ns, chosen[-1].end_ns)
     sampled = summarize_samples(run, manifest, window, summary.output_tokens)

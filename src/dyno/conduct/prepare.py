@@ -71,7 +71,7 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     work = workload.make(trial.workload, tokenizer)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
-            f"The dataset has prompts of token ids, which --backend {trial.target.backend} can't send. Use openai, "
+            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None)
@@ -95,8 +95,8 @@ def check_context(lengths: list[int], target: TargetFacts) -> None:
     over = sum(n > limit for n in lengths)
     if over:
         raise UsageError(
-            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), and the server's "
-            f"context is {limit}. Ask for shorter ones, or start the server with a longer context."
+            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), but the server's "
+            f"context is {limit}. Use shorter prompts or outputs, or start the server with a longer context."
         )
 
 

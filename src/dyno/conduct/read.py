@@ -1,5 +1,5 @@
-"""Reading results: words of a command line → results → a report or a comparison. Nothing is printed here: what a user
-should know besides is a list of warnings."""
+"""Reading results: words of a command line → results → a report or a comparison. Nothing is printed here: a list of
+warnings is returned instead."""
 
 import datetime
 from collections.abc import Sequence
@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from dyno import __version__, secrets
-from dyno.audit.audit import Audit, audit, coverage
-from dyno.checks.consistency import reported_twice
+from dyno import __version__, checks, secrets
+from dyno.audit.audit import SINGLE, Audit, audit, coverage
 from dyno.compare.compare import compare
 from dyno.compare.gate import Gate
 from dyno.conduct.sources import Source, detail, read, spread
 from dyno.errors import DynoError, StoreError, UsageError
 from dyno.facts.comparison import Comparison
 from dyno.facts.entry import Entry
-from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.finding import Finding, merged, verdict, worst_first
 from dyno.facts.imported import Document, Row, place
 from dyno.facts.metric import DEFINITIONS
 from dyno.facts.price import PriceRule
@@ -131,7 +130,7 @@ def compare_words(
 
 
 def _name(source: Source) -> str:
-    """Where it lies, and which part of it is meant."""
+    """Its path, and the part of it."""
     _, colon, part = source.word.rpartition(":")
     return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
@@ -171,18 +170,19 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
     def single_requests(row: Row) -> Detail | None:
         try:
             return detail(row)
-        except StoreError as e:  # its figures are there: single requests are what else there would be
-            warnings.append(f"{e} Left out: what single requests tell of this trial.")
+        except StoreError as e:  # its figures are known; only single requests are missing
+            warnings.append(f"{e} Figures of its single requests are left out.")
             return None
 
     shown = entries(rows, judged.each, request.rules, single_requests)
     if not shown:
         why = [f"{d.file}: {u.why}" for d in documents for u in d.unread[:1]]
-        raise StoreError(" ".join(["No results were found in what was named.", *why[:5]]))
+        raise StoreError(" ".join(["No results found.", *why[:5]]))
     warnings += _unused(request.rules, shown)
     aim = target(shown, request.limits)
     chosen = best(shown, aim.limits)
-    findings = worst_first([*judged.findings, *_besides(judged, shown), *_lost(reading), *about_failures(shown)])
+    more = [*_besides(judged, shown), *_lost(reading), *about_failures(shown)]
+    findings = worst_first(merged([*judged.each, *more], SINGLE))
     studies = _studies(sources)
     definitions = sorted({n.definition for e in shown for n in e.figures.values()})
     report = Report(
@@ -213,13 +213,13 @@ def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
     """Findings that only repeats or copies of a result make."""
     known = {f.text for f in judged.each}
     findings = [f for e in shown for f in e.findings if f.text not in known and f.code in _OF_REPEATS]
-    findings += reported_twice([(row, copy) for e in shown for row in e.rows for copy in row.also])
+    findings += checks.run(duplicates=[(row, copy) for e in shown for row in e.rows for copy in row.also])
     return list({f.text: f for f in findings}.values())
 
 
 def _lost(reading: Sources) -> list[Finding]:
     """What couldn't be read, as findings: a page is read without its warnings."""
-    advice = "Measure it again, or delete its folder: the report is without it."
+    advice = "The report excludes it. Measure it again, or delete its folder."
     damaged = [why for s in reading.sources for why in s.damaged]
     findings = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
     read = coverage(reading.documents)
@@ -238,17 +238,17 @@ def _unused(rules: Sequence[PriceRule], shown: Sequence[Entry]) -> list[str]:
     for rule in (rule for rule in rules if rule.origin == "--price"):
         named = rule.accelerator or rule.series
         if named and not any(named.lower() in f"{e.accelerator} {e.series}".lower() for e in shown):
-            out.append(f"{rule.origin} {named}: no result is of that name, and the price is unused.")
+            out.append(f"{rule.origin} {named}: no result has this name, so the price is unused.")
         elif not named and rule.price.accelerator_hour is not None and rule.origin not in stated:
             out.append(
-                f"{rule.origin}: no result tells how many accelerators it used; a price of the machine is "
+                f"{rule.origin}: no result says how many accelerators it used. Give a price per machine instead: "
                 "--price machine=DOLLARS."
             )
     return out
 
 
 def _about(words: Sequence[str]) -> tuple[About, list[str]]:
-    """Of one folder, what its about.toml says; and warnings."""
+    """The contents of a folder's about.toml; and warnings."""
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
     if len(folders) != 1:
         return About(), []
@@ -258,7 +258,7 @@ def _about(words: Sequence[str]) -> tuple[About, list[str]]:
     except UsageError as e:
         if folder in map(Path, words):
             raise
-        return About(), [f"{folder / 'about.toml'} is left aside: {e}"]  # perhaps it is another tool's
+        return About(), [f"{folder / 'about.toml'} is ignored: {e}"]  # perhaps it is another tool's
 
 
 def _title(sources: Sequence[Source]) -> str:
@@ -267,7 +267,7 @@ def _title(sources: Sequence[Source]) -> str:
 
 
 def _studies(sources: Sequence[Source]) -> list[tuple[str, Study]]:
-    """Each study's file, as it was, and what it came to."""
+    """Each study's file as text, and the study."""
     folders = [StudyFolder(path) for s in sources for path in s.studies]
     return [(f.text(), f.study()) for f in folders]
 

@@ -125,8 +125,8 @@ class Session(msgspec.Struct, frozen=True):
             while busy := self._busy(clients):
                 if time.monotonic() > deadline:
                     raise TargetError(
-                        f"{spec.base_url} is not idle: {busy}, {within_s:g} s after the last of dyno's requests was "
-                        "answered. Does somebody else use it?"
+                        f"{spec.base_url} is not idle: {busy}, {within_s:g} s after dyno's last request. Is "
+                        "another client using it?"
                     )
                 time.sleep(_LOOK_S)
 

@@ -160,8 +160,8 @@ class Conductor:
             before = engine.version if engine else run.manifest().target.version
             if before != version:
                 raise StudyStopped(
-                    f"{planned.place.engine} is of version {version} now, and was {before} when {run.path} was "
-                    "measured. Go on with that version, or begin anew with --new or --runs DIR."
+                    f"{planned.place.engine} is version {version} now, but was {before} in {run.path}. "
+                    "Use that version again, or start anew with --new or --runs DIR."
                 )
             return
 
@@ -198,7 +198,7 @@ class Conductor:
                 self.watcher.ended(planned, TrialEnd("done", outcome=outcome))
                 continue
             completed = outcome.result.completed if outcome else 0
-            why = why or dead or f"it was not measured to its end: {completed} requests were completed."
+            why = why or dead or f"the load ended early, with {completed} completed requests."
             if self._again(planned):
                 self._first_failure[planned.place.id] = why
                 self.watcher.again(planned, why)
@@ -225,7 +225,7 @@ class Conductor:
         write_failure(run, Failure(why, self._attempts[planned.place.id] or 1, now))
         self.watcher.ended(planned, TrialEnd("failed", why))
         if self.study.on_failure == "stop":
-            raise StudyStopped(f"{planned.place.label} failed, and the study stops there: {why}")
+            raise StudyStopped(f"{planned.place.label} failed, so the study stops: {why}")
 
     def _on_fleet(self, fleet: Fleet, start: Path, ready: dict[str, int], planned: PlannedTrial) -> Outcome | None:
         """Measure on an engine that dyno has started. `ready`: sizes of its logs when it came up."""
@@ -377,6 +377,6 @@ def _saturation(levels: Sequence[_Level], rule: StopRule) -> str | None:
         return None
     where = "steady window" if alike else "whole run"
     return (
-        f"saturated at less load: {number(last)} tok/s after {number(max(before))} ({where}), and a median latency of "
+        f"saturated at less load: {number(last)} tok/s after {number(max(before))} ({where}), median latency "
         f"{number(waits)} ms after {number(waited)}"
     )

@@ -27,7 +27,7 @@ from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
 
-_NO_TEXT = "# The file is not kept: it holds a secret in a way that dyno can't take out. study.json has every trial.\n"
+_NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
 
 
@@ -49,7 +49,7 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
         data = files.read(path, files.TEXT, pipes=True)
         text = data.decode("utf-8-sig").replace("\r\n", "\n")  # some editors put a mark at the beginning
     except (OSError, UnicodeDecodeError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8. Save it as that"
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise UsageError(f"The study {path} can't be read: {why}.") from None
     return file.read(text, path, known(), given), text
 
@@ -84,14 +84,16 @@ def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> s
     if len(fitting_ones) == 1:
         return fitting_ones[0]
     if fitting_ones:
-        raise UsageError(f"Several of the study's rigs fit this machine: say --rig {' or --rig '.join(fitting_ones)}.")
+        raise UsageError(
+            f"Several of the study's rigs match this machine: give --rig {' or --rig '.join(fitting_ones)}."
+        )
     wanted = " or ".join(
         f"{name} ({r.accelerators or 'any number'} × {r.accelerator or 'any accelerator'})"
         for name, r in study.rigs.items()
         if name in candidates
     )
     raise UsageError(
-        f"This study is meant for {wanted}, and here is {here}. --any-rig runs it all the same, --dry-run shows it."
+        f"This study is for {wanted}, but this machine has {here}. --any-rig runs it anyway, --dry-run shows it."
     )
 
 
@@ -220,7 +222,7 @@ def differences(old: Study, new: Study) -> str:
     if added := [i for i in now if i not in was]:
         parts.append(f"{are(len(added))} new ({names(added, now)})")
     if gone := [i for i in was if i not in now]:
-        parts.append(f"{are(len(gone))} no longer in it ({names(gone, was)})")
+        parts.append(f"{are(len(gone))} removed ({names(gone, was)})")
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")
     if old.seed != new.seed:
@@ -254,7 +256,7 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
         if not folder.exists:
             if folder.blank:
                 return folder
-            raise StoreError(f"{folder.path} is there and holds no study. Choose another place with --runs DIR.")
+            raise StoreError(f"{folder.path} exists but is not a study. Choose another place with --runs DIR.")
         if same(folder.study(), study) and not new and not (again and len(folder.done()) >= len(study.trials)):
             return folder
         taken.append(folder)
@@ -264,6 +266,6 @@ def folder_for(runs: Path, study: Study, new: bool = False, extend: bool = False
         return taken[-1]
     last = taken[-1]
     raise UsageError(
-        f"{last.path} holds another state of this study: {differences(last.study(), study)}. `--extend` goes on there "
-        f"and keeps what is done, `--new` begins {folder.path}."
+        f"{last.path} was made from an earlier version of this file: {differences(last.study(), study)}. "
+        f"`--extend` continues there and keeps its results, `--new` starts {folder.path}."
     )

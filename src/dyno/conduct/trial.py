@@ -106,7 +106,7 @@ def serve(
 
 def _not_summed_up(run: Run) -> Interrupted:
     return Interrupted(
-        f"Everything is measured, and the result isn't summed up yet: `dyno runs show {run.path}` does that."
+        f"Interrupted after the load; all answers are stored. `dyno runs show {run.path}` calculates the result."
     )
 
 
@@ -200,8 +200,8 @@ def finish(
         raise
     except Exception as e:  # dyno's own mistake: it costs this trial and no other
         raise NotSummedUp(
-            f"{run.path} is measured and can't be summed up ({type(e).__name__}: {e}). That is a bug in dyno: "
-            "please report it. The folder keeps what was measured, and `dyno runs show` tries again."
+            f"{run.path} is measured, but dyno can't calculate its result ({type(e).__name__}: {e}). This is a bug: "
+            "please report it. The folder keeps all answers, and `dyno runs show` tries again."
         ) from e
 
 

@@ -55,7 +55,7 @@ class Worker(Life):
 
         def waiting() -> None:
             if time.monotonic() > began + limit_s:
-                raise self.engine.failed(f"didn't end an iteration within {limit_s:g} s")
+                raise self.engine.failed(f"didn't finish an iteration within {limit_s:g} s")
 
         self.engine.process.say(msgspec.json.encode(job))
         while (message := _next_message(self.engine, waiting)).progress is not None:
@@ -63,14 +63,14 @@ class Worker(Life):
         if message.refused:
             raise UsageError(f"{self.plan.title} refused: {self.plan.clean(message.refused)}")
         if message.failed:
-            raise self.engine.failed(f"couldn't do it: {self.plan.clean(message.failed)}")
+            raise self.engine.failed(f"failed: {self.plan.clean(message.failed)}")
         for answer in (a for it in message.iterations or [] for a in it.get("answers", []) if a.get("error")):
             answer["error"] = self.plan.clean(answer["error"])
         return message.iterations or []
 
     def describe(self) -> str:
         """Say in a line what came up."""
-        took = f"{self.plan.title} {self.facts.version or ''} is loaded after {duration(self.facts.ready_s or 0)}"
+        took = f"{self.plan.title} {self.facts.version or ''} loaded after {duration(self.facts.ready_s or 0)}"
         return ": ".join(filter(None, (took, self.capacity())))
 
 
@@ -103,7 +103,7 @@ def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
 
     message = _next_message(engine, waiting, loading=True)
     if message.ready is None:
-        raise engine.failed("said something else than that it is ready")
+        raise engine.failed("sent an unexpected message instead of being ready")
     engine.ready = True
     return message.ready
 
@@ -113,7 +113,7 @@ def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = F
     while True:
         line = engine.process.hear(_LOOK_S)
         if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
-            when = f"after {duration(engine.process.age_s)}, before it was loaded" if loading else "in the middle"
+            when = f"after {duration(engine.process.age_s)}, while loading" if loading else "during a measurement"
             raise engine.failed(f"exited with code {engine.process.exit_code} {when}")
         if line is None:
             waiting()
@@ -125,7 +125,7 @@ def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = F
             with engine.process.log.open("ab") as log:
                 log.write(line + b"\n")
             if not loading:
-                raise engine.failed("said what isn't understood") from None
+                raise engine.failed("sent a message that dyno can't read") from None
 
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:

@@ -33,11 +33,10 @@ def wrap(
     secrets: Sequence[str] = (),
     groups: Sequence[str] = ("video", "render"),
 ) -> Launch:
-    """Return the same launch, in a container of that name.
+    """Return the same launch in a container of that name.
 
     `launch.argv` is the whole command in the image, and replaces its entrypoint; where the first word is empty, the
-    rest are the entrypoint's arguments. An --entrypoint among the user's options gets the whole command, as the usual
-    wrappers expect it.
+    rest are the entrypoint's arguments. An --entrypoint among the user's options gets the whole command.
     `model`: mounted where it is a path here. `accelerator`: nvidia, amd or none. `secrets`: variables of dyno's own
     environment to pass on by name. `groups`: those that may use an AMD GPU; see `device_groups`.
     """
@@ -108,7 +107,7 @@ def _variables(env: dict[str, str], secrets: Sequence[str]) -> list[str]:
 
 
 def _hides(key: str, value: str) -> bool:
-    """Return whether it is passed by name only: everybody on the machine can read a command."""
+    """Return whether to pass it by name only: every user of the machine can read a command line."""
     return shown(key, value) != value
 
 

@@ -55,7 +55,7 @@ class Engine:
         return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
 
     def listens(self) -> bool:
-        """Return whether it may be asked: it listens. Raises where another program does."""
+        """Return whether it listens. Raise where another program does."""
         if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
             return False
         self.check_port()

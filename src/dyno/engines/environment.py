@@ -1,9 +1,9 @@
-"""Engines' environments: each a virtual environment of its own, outside the project, kept between runs.
+"""Engine environments: one virtual environment each, outside the project, kept between runs.
 
 $DYNO_HOME/engines/NAME/           NAME: vllm-0.32.0-cpu
 ├── bin/, lib/, …                  the virtual environment
 ├── install.log
-└── dyno.json                      its manifest, written last: without it, this is half an installation
+└── dyno.json                      its manifest, written last: without it, the installation is incomplete
 """
 
 import contextlib

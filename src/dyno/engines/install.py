@@ -1,4 +1,4 @@
-"""Installing an engine into an environment of its own, by `venv` and pip.
+"""Install an engine into its own environment, with `venv` and pip.
 
 pip and not uv: it comes with every Python that dyno runs on. Its own configuration (indexes, proxies, find-links) is
 the user's. A recipe says which packages an engine is.
@@ -216,7 +216,7 @@ def install(
             try:
                 return work.run(engines / name, requirement, candidate)
             except BaseException:  # Ctrl-C too
-                with contextlib.suppress(OSError):  # what stays is half an installation
+                with contextlib.suppress(OSError):  # else an incomplete installation stays
                     sweep(engines / name)
                 raise
     except OSError as e:
@@ -230,7 +230,7 @@ def install(
 
 
 class _Installation:
-    """Commands one after another, with all that they print in one log."""
+    """Runs commands in order, with all their output in one log."""
 
     def __init__(
         self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say, below: Say
@@ -263,7 +263,7 @@ class _Installation:
         for first in self._recipe.first:
             if step := wanted.get(first) if first.isidentifier() else first:
                 self._install(folder, step)
-        # In the very version that was looked up, whatever has come out since.
+        # The version that was looked up, even if a newer one has come out since.
         exact = f"{self._recipe.package}=={candidate.version}" if candidate and not self._source else requirement
         self._install(folder, exact, "" if self._source else self._recipe.note)
         if self._recipe.remove:

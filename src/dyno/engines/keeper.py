@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-WILL = "_DYNO_WILL"  # an environment variable: everybody can see a process's arguments, and commands may hold keys
+WILL = "_DYNO_WILL"  # an environment variable: every user can see a process's arguments, and commands may contain keys
 GRACE_S = 5.0  # from TERM to KILL: time to give back GPU memory and shared memory
 CLEANUP_S = 60.0  # a container's daemon may be slow to remove a big one
 TERM, KILL = b"t", b"k"  # dyno's orders
@@ -35,7 +35,7 @@ class Keeper:
             os.set_blocking(fd, False)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(waker)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal wakes nobody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal wakes no process
         self._engine = 0
         self._code: int | None = None
 
@@ -85,7 +85,7 @@ class Keeper:
 
     def _look(self) -> None:
         """Report the engine's exit code once it has one, and reap the rest. The engine stays a zombie: until the end
-        nobody else can get its pid or its session's."""
+        no other process can get its pid or session."""
         if self._code is None and (code := _peek(self._engine)) is not None:
             self._code = code
             with contextlib.suppress(BrokenPipeError):
@@ -95,7 +95,7 @@ class Keeper:
                 os.waitpid(pid, os.WNOHANG)
 
     def end(self, cleanup: list[str]) -> None:
-        """Kill all, and return when nobody is left."""
+        """Kill all, and return when none is left."""
         _signal(self._engine, signal.SIGKILL)
         deadline = time.monotonic() + GRACE_S
         while self._code is None and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""From a setting to the commands that are run: where the program is, and one launch for each replica."""
+"""Turn a setting into commands: locate the program, and build one launch per replica."""
 
 import re
 import shlex

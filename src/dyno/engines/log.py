@@ -108,7 +108,7 @@ def excerpt(log: Path, start: int = 0, end: int | None = None) -> str:
 
 
 def scrub(log: Path, secrets: Sequence[str]) -> None:
-    """Overwrite secrets with as many stars, in place: an engine may go on writing behind them."""
+    """Overwrite secrets with as many stars, in place: the engine may still be writing behind them."""
     if not secrets or not log.exists():
         return
     overlap = max(len(secret.encode(errors="surrogateescape")) for secret in secrets)

@@ -1,7 +1,7 @@
 """The embedded engine's model: a small Llama in GGUF, built here from a seed so that nothing is downloaded.
 
-Its weights are noise and it has nothing to say, but it costs what a model of its shape costs, and its
-tokenizer is a real one. Speed, not sense, is what it is for.
+Its weights are noise, so its text makes no sense. It costs as much as a real model of its shape, and its tokenizer
+is real: it serves to measure speed.
 """
 
 import json

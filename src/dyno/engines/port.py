@@ -1,4 +1,4 @@
-"""The port of an engine on this machine: a free one, or who listens there."""
+"""Ports on this machine: find a free one, or the process that listens on one."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def in_use(port: int) -> str | None:
-    """Return who uses it, in words. None: no known process."""
+    """Describe the process that uses it. None: unused, or unknown."""
     with socket.socket() as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1

@@ -179,7 +179,7 @@ class EngineProcess:
         self.terminate()
         self._exit_code(timeout)
         self._order(KILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the keeper goes on trying to kill it
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the keeper keeps trying to kill it
             self._keeper.wait(GRACE_S + CLEANUP_S)
         self._exit_code(0)  # before its pipe is closed
         self._stopped = True

@@ -68,13 +68,13 @@ class Iteration(msgspec.Struct):
     index: int  # from 0, the warm-ups first
     start_ns: int  # on the machine's monotonic clock
     end_ns: int
-    answers: Annotated[list[Answer], "its requests: tokens, and times in ns since the iteration began"]
+    answers: Annotated[list[Answer], "requests: tokens, and times in ns since the iteration began"]
     warmup: Annotated[bool, "not measured"] = False
-    others_cpu: Annotated[float | None, "cores kept busy by others than dyno and the engine"] = None
-    drafts: Annotated[int | None, "how often tokens were drafted"] = None
-    drafted_tokens: Annotated[int | None, "in speculative decoding"] = None
-    accepted_tokens: Annotated[int | None, "of the drafted ones"] = None
-    reported: Annotated[dict[str, Any], "by llama-bench, of itself and the test"] = msgspec.field(
+    others_cpu: Annotated[float | None, "cores used by other processes than dyno and the engine"] = None
+    drafts: Annotated[int | None, "number of drafts"] = None
+    drafted_tokens: Annotated[int | None, "drafted tokens (speculative decoding)"] = None
+    accepted_tokens: Annotated[int | None, "accepted drafted tokens"] = None
+    reported: Annotated[dict[str, Any], "llama-bench's report about itself and the test"] = msgspec.field(
         default_factory=dict, name="told"
     )
 

@@ -13,40 +13,38 @@ TokensBy = Literal["usage", "tokenizer", "chunks"]
 
 class Record(msgspec.Struct):
     index: int  # of the request in its workload
-    due_ns: Annotated[int, "when the plan wanted it sent"]  # in a closed loop, when its slot became free
-    sent_ns: Annotated[int, "just before its first byte went out"]
+    due_ns: Annotated[int, "planned send time"]  # in a closed loop, when its slot became free
+    sent_ns: Annotated[int, "actual send time, just before the first byte"]
     end_ns: int  # when the exchange was over
     prompt_tokens_planned: Annotated[int, "by the workload's tokenizer"]
-    output_tokens_wanted: Annotated[int, "at most so many were asked for"]
-    connecting_ns: Annotated[int, "from due to sent, spent on opening a connection"] = 0
+    output_tokens_wanted: Annotated[int, "maximum number of output tokens requested"]
+    connecting_ns: Annotated[int, "part of due to sent that was spent opening a connection"] = 0
     resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
-    replica: Annotated[int, "which of the URLs"] = 0
-    status: Annotated[int, "HTTP's; 0: no response"] = 0
+    replica: Annotated[int, "index of the URL"] = 0
+    status: Annotated[int, "HTTP status; 0: no response"] = 0
     # arrival of each event that carried text or reasoning text, or after it a token without
-    chunk_ns: Annotated[list[int], "when each chunk came"] = []
-    chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server tells"] = None
+    chunk_ns: Annotated[list[int], "arrival of each chunk"] = []
+    chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server reports it"] = None
     empty_chunks: int = 0  # events with a choice that carried no token (a role, say)
-    late_ns_max: Annotated[int, "read − kernel stamp, the latest read"] = 0
-    late_ns_sum: Annotated[int, "of all reads"] = 0
-    reads: Annotated[int, "from the socket"] = 0
+    late_ns_max: Annotated[int, "largest delay between kernel stamp and read"] = 0
+    late_ns_sum: Annotated[int, "sum of these delays over all reads"] = 0
+    reads: Annotated[int, "reads from the socket"] = 0
     # A late read found these together with later bytes, of which the kernel stamps only the last.
-    unseen: Annotated[
-        list[int], "chunks, counted from 0, that arrived at chunk_ns at the latest: the client was late"
-    ] = []
-    unseen_since_ns: Annotated[list[int], "the earliest moment at which each of these can have arrived"] = []
-    unstamped: Annotated[int, "reads timed by dyno's own clock, because the wall clock was set"] = 0
-    prompt_tokens: Annotated[int | None, "as the server counted"] = None
-    cached_tokens: Annotated[int | None, "of the prompt, from the server's prefix cache"] = None
+    unseen: Annotated[list[int], "chunks (from 0) that dyno read late: they arrived at chunk_ns or earlier"] = []
+    unseen_since_ns: Annotated[list[int], "earliest possible arrival of each of these"] = []
+    unstamped: Annotated[int, "reads timed by dyno's clock because the wall clock was changed"] = 0
+    prompt_tokens: Annotated[int | None, "as counted by the server"] = None
+    cached_tokens: Annotated[int | None, "prompt tokens from the server's prefix cache"] = None
     output_tokens: Annotated[int | None, "see tokens_by"] = None
     tokens_by: TokensBy | None = None
     tokens_other: int | None = None  # the count that isn't used: the server's, where that can't be; else dyno's own
     reasoning: bool = False  # some of the text came as reasoning
     text: str = ""
     finish_reason: Annotated[str | None, "stop, length, …"] = None
-    done: Annotated[bool, "the stream's own end mark was seen"] = False
-    model: Annotated[str | None, "the name that the answer bears"] = None
-    error: Annotated[str | None, "the kind of failure; null: completed"] = None
-    error_detail: Annotated[str, "in the server's words"] = ""
+    done: Annotated[bool, "the stream's end mark arrived"] = False
+    model: Annotated[str | None, "model name in the answer"] = None
+    error: Annotated[str | None, "kind of failure; null: completed"] = None
+    error_detail: Annotated[str, "message from the server"] = ""
 
 
 class ClientFacts(msgspec.Struct, frozen=True):

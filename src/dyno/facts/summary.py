@@ -92,32 +92,32 @@ class Counts(msgspec.Struct, frozen=True):
 
 class Summary(msgspec.Struct, frozen=True):
     duration_s: Annotated[float, "from the start of the load to the end of the last response"]
-    planned: Annotated[int, "requests that were to be sent"]
+    planned: Annotated[int, "planned requests"]
     sent: Annotated[int, "requests"]
     completed: Annotated[int, "requests"]
     failed: Annotated[int, "requests; completed + failed = sent"]
     failures: Annotated[dict[str, int], "requests by kind of failure"]
-    failure_examples: Annotated[dict[str, str], "what the server said, by kind"]
+    failure_examples: Annotated[dict[str, str], "example of the server's message, by kind of failure"]
     outcome: Annotated[str, "complete, interrupted, server gone"]
-    end_at_once: Annotated[int, "completed with the end token alone"]
-    resent: Annotated[int, "sent a second time, after the server closed a kept connection"]
+    end_at_once: Annotated[int, "completed requests whose only token is the end token"]
+    resent: Annotated[int, "sent again after the server closed a kept connection"]
     total_input_tokens: Annotated[int, "of completed requests"]
     total_output_tokens: Annotated[int, "of completed requests"]
-    wanted_output_tokens: Annotated[int, "asked for by the completed requests"]
+    wanted_output_tokens: Annotated[int, "output tokens requested by completed requests"]
     planned_input_tokens: Annotated[int, "of completed requests, by the workload's tokenizer"]
-    cached_input_tokens: Annotated[int | None, "from the server's prefix cache, where it tells"]
-    tokens_by: Annotated[dict[str, int], "how output tokens were counted: usage, tokenizer, chunks"]  # → requests
+    cached_input_tokens: Annotated[int | None, "prompt tokens from the server's prefix cache, where reported"]
+    tokens_by: Annotated[dict[str, int], "source of output token counts: usage, tokenizer, chunks"]  # → requests
     chunks: Annotated[int, "events with tokens"]
-    empty_chunks: Annotated[int, "events without"]
-    reasoning: Annotated[int, "whether, or how many requests, came with reasoning text"]
+    empty_chunks: Annotated[int, "events without tokens"]
+    reasoning: Annotated[int, "whether, or how many requests, had reasoning text"]
     finish_reasons: Annotated[dict[str, int], "requests by reason"]
-    models_answered: Annotated[dict[str, int], "requests by the name that the answer bears"]
+    models_answered: Annotated[dict[str, int], "requests by model name in the answer"]
     request_throughput: Annotated[float, "requests/s over the whole run"]
     output_throughput: Annotated[float, "output tokens/s over the whole run"]
     total_token_throughput: Annotated[float, "input and output tokens/s over the whole run"]
     # None: no target, or a busy client doesn't know which requests met it
     goodput: Annotated[float | None, "requests/s that met every --goodput target"]
-    peak_output_tokens_per_s: Annotated[float | None, "the best whole second"]  # None: not known
+    peak_output_tokens_per_s: Annotated[float | None, "highest output tokens in a whole second"]  # None: not known
     ttft: Latency  # from sent
     tpot: Latency
     itl: Latency  # gaps between chunks
@@ -129,17 +129,17 @@ class Summary(msgspec.Struct, frozen=True):
     steady: Steady | None
     wait: Wait | None  # None: too few requests to tell
     # completed, of several chunks, every one of them seen
-    at_once: Annotated[int, "requests whose chunks all came together"]
+    at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary
-    replicas: Annotated[list[ReplicaSummary], "what each copy of the server did"] = []  # where there are several
+    replicas: Annotated[list[ReplicaSummary], "figures of each copy of the server"] = []  # where there are several
     bounds: Annotated[
-        dict[str, tuple[float, float]], "of goodput, peak and steady throughput where these are null: least and most"
+        dict[str, tuple[float, float]], "bounds of goodput, peak and steady throughput where these are null"
     ] = {}
 
     impossible: Counts | None = None  # what the server says can't be: dyno's count is used
     miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
     odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
-    freezes: Annotated[list[Freeze], "moments in which requests were under way and no stream moved"] = []
+    freezes: Annotated[list[Freeze], "times when requests were open and no stream made progress"] = []
     unfrozen: Unfrozen | None = None  # where there are some
 
     @property

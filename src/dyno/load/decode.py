@@ -29,7 +29,7 @@ _PLAIN = re.compile(rb"[0-9a-fA-F]{1,8}\r\ndata: ([^\n]*)\n\n\r\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_UNASKED = "more came on its connection than was asked for, so that it isn't known whose answer this is"
+_UNASKED = "the connection carried more answers than requests, so it is unknown which request this answers"
 
 
 class Lengths(Protocol):
@@ -143,7 +143,7 @@ def records(
             ended.append((exchange, open_.pop(exchange), read_ns, payload.decode("utf-8", "replace")))
     for exchange, raw in open_.items():
         end_ns = raw.times[-1] if raw.times else raw.sent_ns
-        ended.append((exchange, raw, end_ns, "interrupted: dyno itself was stopped before the response was whole"))
+        ended.append((exchange, raw, end_ns, "interrupted: dyno was stopped before the response was complete"))
     yield from done()
 
 
@@ -209,7 +209,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
         return
     if head.encoding:
         record.error = "encoded"
-        record.error_detail = f"the answer is encoded ({head.encoding}), though dyno asked for it as it is"
+        record.error_detail = f"the answer is encoded ({head.encoding}), although dyno asked for plain text"
         return
     if "event-stream" not in head.content_type:
         body = http1.body(raw, head)
@@ -235,10 +235,10 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.error, record.error_detail = reading.error, reading.error_detail
     if record.error is None and not record.chunk_ns and (reading.output_tokens or 0) <= 0:
         record.error = "empty"
-        record.error_detail = "the answer held neither text nor tokens"
+        record.error_detail = "the answer contained neither text nor tokens"
     elif record.error is None and not record.chunk_ns and (reading.output_tokens or 0) > 1:
         record.error = "no_text"
-        record.error_detail = f"the server counts {reading.output_tokens} tokens, and none of their text was found"
+        record.error_detail = f"the server reports {reading.output_tokens} tokens but sent no text"
 
 
 def _place(

@@ -63,7 +63,7 @@ def head(raw: bytes) -> Head | None:
         fields[name] = value
     length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding", b"").lower()
     if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
-        raise ValueError("a content length that is no number")
+        raise ValueError("a content length that is not a number")
     if coding not in (b"", b"identity", b"chunked"):
         raise ValueError(f"a transfer encoding that dyno doesn't read: {coding[:40].decode('latin-1')}")
     if length is not None and coding == b"chunked":
@@ -87,7 +87,7 @@ def chunk_size(header: bytes) -> int:
     if size is None:
         digits = header.partition(b";")[0].strip()
         if not _HEX.fullmatch(digits):
-            raise ValueError("a chunk whose size is no number")
+            raise ValueError("a chunk size that is not a number")
         size = int(digits, 16)
         if size and len(header) <= 8 and len(SIZES) < _SIZES_MAX:
             SIZES[header] = size
@@ -164,7 +164,7 @@ def dechunk(raw: bytes, start: int) -> list[tuple[int, int]]:
         position = begin + chunk + 2
         append((begin, min(begin + chunk, size)))
         if not b"\r\n".startswith(raw[begin + chunk : position]):
-            raise ValueError("a chunk that doesn't end where it says")
+            raise ValueError("a chunk longer than its size")
     return spans
 
 

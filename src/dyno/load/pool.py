@@ -85,7 +85,7 @@ class Pool:
             if now_ns() > deadline:
                 short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
-                    f"{short.url} took only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
+                    f"{short.url} accepted only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
                     f"{allowed_ns / NS_PER_S:g} s. Lower --max-concurrency, or raise the server's limit on connections."
                 )
         now = now_ns()

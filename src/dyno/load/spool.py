@@ -60,7 +60,7 @@ class Spool:
                 data = data[os.write(self._fd, data) :]
         except OSError as e:
             raise StoreError(
-                f"{self.path} can't be written any more: {e.strerror}. What was written is kept."
+                f"{self.path} can no longer be written: {e.strerror}. Results until then are kept."
             ) from None
 
     def note(self, kind: int, exchange: int, at_ns: int, stamp: bytes = NO_STAMP, payload: bytes = b"") -> None:

@@ -419,7 +419,7 @@ class Wire:
 
     def _too_large(self, stream: Connection) -> None:
         if stream.exchange >= 0 and stream.room < 0:  # else it ended with these bytes, and the next one has begun
-            self._fail(stream, f"too_large: it was not over after {self._response_max} bytes")
+            self._fail(stream, f"too_large: the response was not complete after {self._response_max} bytes")
 
     def _fail(self, stream: Connection, reason: str) -> None:
         exchange = stream.exchange
@@ -466,7 +466,7 @@ class Wire:
             stream.keep_alive = False
             self._ended(stream, b"")  # a body without a length ends so
         elif not self._sent_again(stream):
-            self._fail(stream, "cut: the server closed the connection before the response was whole")
+            self._fail(stream, "cut: the server closed the connection before the response was complete")
 
     def _broken(self, stream: Connection, error: OSError) -> None:
         # A reset on a connection that never carried an answer is what the server thinks of this request: to send it

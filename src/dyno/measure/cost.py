@@ -1,4 +1,4 @@
-"""What tokens and requests cost: the price of an hour over what was done in it. Definitions: METHOD.md, Cost."""
+"""Cost of tokens and requests: the hourly price divided by the work of an hour. Definitions: METHOD.md, Cost."""
 
 import math
 import re
@@ -54,7 +54,7 @@ def choose(
     own, passed = None, []
     if index is not None:
         price, by = offers[index]
-        # One for all is what is left where no other fits: that it stands behind one that is of something is no doubt.
+        # A price for everything is the fallback: it does not compete with a more specific one.
         rest = [rule for rule in fitting[index + 1 :] if _has_hour(rule.price)]
         passed = [r.origin for r in rest if r.general == fitting[index].general and r.origin != by]
     elif own_hour is not None and own_hour > 0:
@@ -78,7 +78,7 @@ def fits(rule: PriceRule, accelerator: str, series: str) -> bool:
 
 
 def _holds(name: str, part: str) -> bool:
-    """As a word or several: H20 is no part of H200, nor L4 of L40S; MI300 is one of MI300X, and H100 of 8xH100."""
+    """Match whole words: H20 doesn't match H200, nor L4 L40S; MI300 matches MI300X, and H100 8xH100."""
     start = r"(?:(?<![a-z])|(?<=\dx))" if part[:1].isalpha() else r"(?<!\d)" if part[:1].isdigit() else ""
     end = r"(?![a-z])" if part[-1:].isalpha() else r"(?!\d)" if part[-1:].isdigit() else ""
     return re.search(start + re.escape(part.lower()) + end, name.lower()) is not None

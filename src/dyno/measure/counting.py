@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dyno.facts.record import Record, TokensBy
 from dyno.facts.trial import TrialSpec
 
-CLAIM_MAX = 2**53  # beyond it no number is kept as it was said
+CLAIM_MAX = 2**53  # larger numbers lose digits
 SAMPLED = 50  # answers whose text is counted too, though nothing about them is odd
 _SLACK, _FEW = 1.02, 16
 # Of a prompt: tokenizers and chat templates differ, but not by more.

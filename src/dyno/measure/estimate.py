@@ -15,7 +15,7 @@ from dyno.measure.statistics import Error, welch_df
 _BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
 _MANY = 1e9  # degrees of freedom: as good as known
-# Deviations from run to run, as shares of a figure: clocks, heat, where pages lie. LEAST is what no machine stays below
+# Deviations from run to run, as shares of a figure: clocks, heat, memory layout. LEAST is what no machine stays below
 # for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
 # next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
 LEAST = 0.005
@@ -24,7 +24,7 @@ ALLOWED = 0.02
 
 
 def value_of(row: Row, metric: str) -> float | None:
-    """As reported; a percentile that isn't, from the samples."""
+    """Return the reported value, or a percentile from the samples."""
     if (value := row.get(metric)) is not None:
         return value if math.isfinite(value) else None
     if (parts := latency(metric)) is None:
@@ -41,7 +41,7 @@ def value_of(row: Row, metric: str) -> float | None:
 
 
 def samples_of(row: Row, stem: str) -> np.ndarray:
-    """Of completed requests in the order of sending, where that is known. In vLLM's files 0 stands for none."""
+    """Return samples of completed requests in the order of sending, if known. In vLLM's files 0 means none."""
     s = row.samples
     if s is None or stem not in SAMPLED:
         return np.empty(0)
@@ -151,7 +151,7 @@ def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: 
 
 
 def _with(row: Row, metric: str, value: float, count: int, error: Error, basis: Basis) -> Estimate:
-    """What was printed was rounded, too."""
+    """Add the rounding error of a printed figure."""
     figure = row.figures.get(metric)
     rounded = figure.half / value / math.sqrt(3) if figure is not None and value > 0 else 0.0
     besides = math.hypot(rounded, ALLOWED)

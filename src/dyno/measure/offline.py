@@ -1,4 +1,4 @@
-"""From the iterations of an offline trial to its figures. Pure."""
+"""Calculate the figures of an offline trial from its iterations."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -34,7 +34,7 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
     prefills = True
     if trial.offline.kind == "micro":
         speed = _micro_speed(trial, answers)
-        # Token generation begins with a token of its own, which is no test of prompt processing.
+        # Token generation begins with a token of its own, which is not a test of prompt processing.
         prefills = trial.workload.input_len > 0
         if not prefills:
             prompts, outputs = None, speed
@@ -74,7 +74,7 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
 
 
 def _micro_speed(trial: TrialSpec, answers: Sequence[Answer]) -> Spread | None:
-    """The mean of its repetitions' speeds, as llama-bench reckons."""
+    """Return the mean of its repetitions' speeds, as llama-bench does."""
     tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
     return spread(count * NS_PER_S / took for count, took in tests) if tests else None
 
@@ -86,7 +86,7 @@ def _latency(lengths: Sequence[int]) -> Distribution:
 
 
 def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
-    """What each iteration took; of a micro test, the part that is tested, where it is told."""
+    """Return the duration of each iteration; of a micro test, the tested part where it is known."""
     times = [it.end_ns - it.start_ns for it in iterations]
     if trial.kind == "micro":
         tests = [t for it in iterations for a in it.answers if (t := micro_sample(trial, a)) is not None]
@@ -95,12 +95,12 @@ def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
 
 
 def micro_sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
-    """Of a micro test: its tokens and the nanoseconds that they took. None: it failed, or the engine didn't tell."""
+    """Return tokens and nanoseconds of a micro test. None: it failed, or the engine didn't report them."""
     if not trial.workload.output_len:
         tokens, when = processed(a), _prefilling(a)
     elif not trial.workload.input_len:
         tokens, when = a.decoded_tokens, _decoding(a)
-    else:  # the moment between the two isn't needed, and llama-bench doesn't tell it
+    else:  # the moment between the two isn't needed, and llama-bench doesn't report it
         tokens, when = processed(a) + a.decoded_tokens, _working(a)
     if a.error is not None or when is None or tokens < 1 or when[1] <= when[0]:
         return None
@@ -146,7 +146,7 @@ def spread(values: Iterable[float]) -> Spread:
 def _of_requests(
     iterations: Sequence[Iteration], value: Callable[[Answer], int | None], unit: Callable[[Answer], float]
 ) -> Spread | None:
-    """The mean over the requests of an iteration, and how that lies over the iterations."""
+    """Return the distribution over iterations of the mean over requests."""
     means = []
     for it in iterations:
         known = [v / unit(a) for a in it.answers if a.error is None and (v := value(a)) is not None and v > 0]

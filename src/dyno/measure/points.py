@@ -164,6 +164,13 @@ def subject(row: Row, accelerator: bool = True) -> str:
     return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
 
 
+def distinct(one: str, other: str) -> tuple[str, str]:
+    """Return two subjects in quotes, without the words that both have."""
+    words = one.split(), other.split()
+    short = [" ".join(w for w in words[i] if w not in words[1 - i]) for i in (0, 1)]
+    return (repr(short[0]), repr(short[1])) if all(short) else (repr(one), repr(other))
+
+
 def settings(row: Row) -> dict[str, Scalar]:
     """What was measured, setting by setting."""
     out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
@@ -247,14 +254,18 @@ def _each(row: Row, name: str) -> float | None:
 
 
 def sent(row: Row) -> tuple[float, str] | None:
-    """Requests that were sent, and who says so."""
+    """Return the number of requests sent, and its source in words."""
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
         return done + failed, ""
     if (asked := row.number(COUNTED)) is None:
         return None
-    sources = {"progress": "the progress bar", "namespace": "its list of arguments", "user": "who imported it"}
-    return asked, sources.get(row.settings["num_prompts"].by, "the command")
+    by = row.settings["num_prompts"].by
+    if by == "user":
+        return asked, f"{asked:,.0f} was given with `dyno import --set`"
+    sources = {"progress": "the progress bar shows", "command": "the command asked for",
+               "namespace": "the command asked for"}  # fmt: skip
+    return asked, f"{sources.get(by, 'the file asks for')} {asked:,.0f}"
 
 
 def in_flight(row: Row, pace: str) -> float | None:

@@ -29,7 +29,7 @@ class _Step(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What a load did. Tokens are those of all completed requests."""
+    """The work of a load. Tokens are those of all completed requests."""
 
     input_tokens: int
     output_tokens: int
@@ -233,7 +233,7 @@ _HALF = ("bf16", "fp16")
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What is read and calculated for a token."""
+    """Bytes read and operations calculated for a token."""
 
     shape: ModelShape
     dense_bytes: float  # read at every step
@@ -285,7 +285,7 @@ def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | 
         dense = in_files - (0 if tied else shape.embedding_bytes) - experts
     else:
         width = _WIDTHS[dtype]
-        # Where only a config is there, what it says of the files counts.
+        # Without the files, their config counts.
         name = plain(shape.quantization or "") if quantization in _UNQUANTIZED else quantization
         on_load = width if name in _UNQUANTIZED else _QUANTIZED.get(name, _SMALLEST)
         dense = body * (width if quantization == "experts-int8" else on_load) + head * width
@@ -302,13 +302,13 @@ def as_loaded(shape: ModelShape, spec: EngineSpec | None, target: TargetFacts | 
 
 
 def _dtype(shape: ModelShape, settings: tuple[str | None, ...]) -> str:
-    """Of what isn't quantized. Files of 32 bits count as 16 unless a setting says otherwise: vLLM halves them."""
+    """Return the dtype of unquantized values. 32-bit files count as 16 unless a setting differs: vLLM halves them."""
     named = next((name for s in settings if (name := plain(s or "")) in _WIDTHS), None)
     return named or (shape.dtype if shape.dtype in _HALF else "bf16")
 
 
 def _kv_width(dtype: str, spec: EngineSpec | None, setting: str) -> float:
-    """Of keys and values, whose types llama.cpp sets separately: the mean."""
+    """Return the mean width of keys and values, whose types llama.cpp sets separately."""
     llamacpp = spec is not None and spec.kind == "llamacpp"
     types = [valued(spec.args, *names) or setting for names in _KV_FLAGS] if spec and llamacpp else [setting]
     own_width = 4.0 if dtype == "fp32" and not llamacpp else 2.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from dyno.facts.spread import Distribution, Latency
 
-# A figure whose bounds are no further apart than this is known: ± 1 %, or ± 0.05 ms.
+# A figure is known if its bounds are at most this far apart: ± 1 %, or ± 0.05 ms.
 KNOWN_WITHIN, KNOWN_WITHIN_MS = 0.02, 0.1
 _NORMAL = 1e6  # degrees of freedom from which t is the normal distribution to six digits
 _ROWS = 200  # replicates at a time: a matrix of all would be large
@@ -56,8 +56,8 @@ def bounded_ms(
     percentiles: Sequence[float],
     mean_ns: tuple[float, float] | None = None,
 ) -> Latency:
-    """Of values each of which lies between two: a mean or percentile of them lies between those of the two sets.
-    `mean_ns`: where the mean's bounds are known better than by that."""
+    """Return bounds of the mean and percentiles of values that are known only between two bounds each.
+    `mean_ns`: tighter bounds of the mean, if known."""
     high = distribution_ms(high_ns, percentiles)
     low = high if low_ns is high_ns else distribution_ms(low_ns, percentiles)
     if high == low:
@@ -96,7 +96,7 @@ def two_sided(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def quantile(p: float, df: float) -> float:
-    """The t below which a share `p` lies, from one half to below one."""
+    """Return the t below which a share `p` of the values is, from one half to below one."""
     t = 0.0
     for _ in range(100):  # Newton's steps: right of zero they come from below and never go too far
         step = (p - 1 + two_sided(t, df) / 2) / _density(t, df)
@@ -107,7 +107,7 @@ def quantile(p: float, df: float) -> float:
 
 
 def welch_df(a: float, a_df: float, b: float, b_df: float) -> float:
-    """Of the sum of two squared errors with their own degrees of freedom (Welch and Satterthwaite)."""
+    """Return the degrees of freedom of the sum of two squared errors (Welch and Satterthwaite)."""
     below = a * a / a_df + b * b / b_df
     return (a + b) ** 2 / below if below > 0 else a_df + b_df
 
@@ -152,7 +152,7 @@ def _beta(a: float, b: float, x: float) -> float:
 
 class Effort(msgspec.Struct, frozen=True):
     replicates: int = 600
-    values: int = 6_000  # of more, every n-th in order of size stands for its neighbours
+    values: int = 6_000  # of more, every n-th in order of size represents its neighbours
 
 
 WHOLE = Effort()
@@ -161,7 +161,7 @@ QUICK = Effort(150, 2_000)
 
 
 class Error(msgspec.Struct, frozen=True):
-    """Of a figure: as a share of it, with the degrees of freedom."""
+    """The error of a figure as a share of it, with the degrees of freedom."""
 
     error: float
     df: float
@@ -218,7 +218,7 @@ def _share(statistic: str) -> float | None:
 def _quantiles(
     values: np.ndarray, block: np.ndarray, drawn: np.ndarray, shares: Sequence[float], most: int
 ) -> np.ndarray:
-    """Of each replicate. A value counts as often as its block was drawn, so sorting once is enough."""
+    """Return a percentile of each replicate. A value counts as often as its block was drawn: sorting once is enough."""
     order = np.argsort(values, kind="stable")
     if len(order) > most:
         order = order[((np.arange(most) + 0.5) * (len(order) / most)).astype(np.int64)]
@@ -261,7 +261,7 @@ def block_length(values: np.ndarray) -> int:
 
 
 def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray) -> Error | None:
-    """Of a run's throughput: by how much slices of its steady window differ (batch means). A slice is as long as two
+    """Return the error of a run's throughput from slices of its steady window (batch means). A slice is as long as two
     requests take on average (one in short runs), and tokens are laid out evenly from a request's first to its last.
     None: too short."""
     if len(starts_s) < 2 * _FEWEST_BLOCKS:
@@ -287,7 +287,7 @@ def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarr
 
 
 def error_of_mean(values: Sequence[float]) -> Error | None:
-    """Of a mean of independent ones: repeats, iterations."""
+    """Return the error of a mean of independent values: repeats, iterations."""
     if len(values) < 2:
         return None
     each = np.asarray(values, dtype=np.float64)

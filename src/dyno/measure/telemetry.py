@@ -1,4 +1,4 @@
-"""From samples to figures over the load. Samples of the warm-up, before the load, stay out.
+"""Calculate figures over the load from samples. Samples of the warm-up, before the load, are excluded.
 
 Gauges are averaged over time. Counters are differences: of the machine's between the window's two ends, of the
 engine's between the last sample before the load and the first after it.
@@ -62,7 +62,7 @@ class Series:
         self.values = np.array([value for _, value in pairs])
 
     def inside(self, start: int, end: int) -> np.ndarray:
-        """Which samples are in this time."""
+        """Return which samples are in this time."""
         which: np.ndarray = (self.times >= start) & (self.times <= end)
         return which
 
@@ -85,7 +85,7 @@ class Series:
         return _integral(self.times, self.values, start, end)
 
     def difference(self, start: int, end: int) -> float | None:
-        """Of a counter, as if it rose evenly between samples. None where it went back, or isn't known at both ends."""
+        """Return a counter's increase, interpolated between samples. None where it dropped, or an end is unknown."""
         if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end or (np.diff(self.values) < 0).any():
             return None
         first, last = np.interp([start, end], self.times, self.values)
@@ -259,7 +259,7 @@ def _engine(index: int, samples: list[Sample], window: Window) -> EngineTelemetr
 
 
 def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int], bool]:
-    """From the last sample before the load to the first after it; {} where one is missing or one went back."""
+    """Return increases from the last sample before the load to the first after it; {} if one is missing or dropped."""
     first = max((i for i, s in enumerate(samples) if s.at_ns <= start), default=None)
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:

@@ -1,4 +1,4 @@
-"""How fast an accelerator reads its memory and multiplies matrices: for one that no data sheet here is known of.
+"""Measure how fast an accelerator reads memory and multiplies matrices, where dyno has no data sheet for it.
 
 Run by path with an interpreter that has torch, such as the engine's own: it needs nothing else. Prints JSON.
 """

@@ -1,4 +1,4 @@
-"""How fast the processor reads memory and multiplies matrices: a small test, in a process of its own.
+"""Measure how fast the CPU reads memory and multiplies matrices: a small test in its own process.
 
 Run as `python -m dyno.probe.cpu_test CORES`, with one thread for each call into BLAS (the caller sets that). Each core
 has a worker, and all do the same thing at the same times. Prints JSON.

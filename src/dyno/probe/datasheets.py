@@ -39,7 +39,7 @@ _M4 = "2024/10/apple-introduces-m4-pro-and-m4-max/"
 
 
 def _tera(fp32: float, bf16: float, tf32: float = 0.0, fp8: float = 0.0, **others: float) -> dict[str, float]:
-    """By precision, those that it has. fp16 is as fast as bf16, and int8 as fp8, unless said otherwise."""
+    """Return operations by precision. By default fp16 is as fast as bf16, and int8 as fp8."""
     wide = {"fp32": fp32, "tf32": tf32, "bf16": bf16, "fp16": bf16}
     rates = wide | {"fp8": fp8, "int8": fp8 or bf16, "fp4": 0.0} | others
     return {precision: rate for precision, rate in rates.items() if rate}
@@ -139,7 +139,7 @@ APPLE = (
 
 
 def of_name(name: str) -> DataSheet | None:
-    """As people write it: 8xH100 is read elsewhere, 'Mi300x' and 'RTX 4090' here."""
+    """Find a data sheet by a name as people write it: 'Mi300x', 'RTX 4090'."""
     return of_accelerator(name) or of_apple(name)
 
 

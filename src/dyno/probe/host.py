@@ -1,4 +1,4 @@
-"""The machine under the client: what it is, and how it is set. Inside a container, as seen from there."""
+"""The client's machine: hardware and settings. Inside a container, as seen from there."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def load_average_1min(root: Path = ROOT) -> float:
 
 
 def busy_s() -> float | None:
-    """CPU seconds that this machine has been busy so far. None where it isn't all ours to see."""
+    """Return the CPU seconds that this machine has been busy so far. None where only a part of it is visible."""
     import psutil
 
     if cores() != os.cpu_count():  # a share of a larger machine: its other cores don't disturb us
@@ -121,7 +121,7 @@ def memory_pressure_percent(root: Path = ROOT) -> float | None:
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Its kind, by the marks that its maker leaves."""
+    """Return the kind of container, by the marks it leaves."""
     cgroup = sysfs.text(root / "proc/self/cgroup") or ""
     if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup:
         return "kubernetes"
@@ -172,7 +172,7 @@ def _boost(root: Path) -> str | None:
 
 
 def _iommu(root: Path) -> str | None:
-    """By the kind of each group: `identity` passes through, `DMA` and `DMA-FQ` translate."""
+    """Return the modes of its groups: `identity` passes through, `DMA` and `DMA-FQ` translate."""
     try:
         units = list((root / "sys/class/iommu").iterdir())
     except OSError:

@@ -27,7 +27,7 @@ _FILE_TYPES = {
 
 
 def read(path: Path) -> ModelShape | None:
-    """None: there is nothing there, or nothing that can be read as a model."""
+    """Return a model's shape. None: no readable model there."""
     try:
         if path.is_file():
             return _gguf(path)
@@ -95,7 +95,7 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits: int) -> dict[str, Any]:
-    """As the files list them; by formula where there are none, or one can't be read."""
+    """Return weights from the files; by formula where there are none, or one can't be read."""
     weights: Weights | None = None
     try:
         tensors = [tensor for file in files for tensor in read_safetensors(file)]
@@ -107,7 +107,7 @@ def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits
 
 
 def _bits(quantized: Mapping[str, Any] | None) -> int:
-    """How many a packed value has."""
+    """Return the bits of a packed value."""
     q = quantized or {}
     groups = q.get("config_groups") or {}
     grouped = [(g.get("weights") or {}).get("num_bits") for g in groups.values() if isinstance(g, dict)]
@@ -115,7 +115,7 @@ def _bits(quantized: Mapping[str, Any] | None) -> int:
 
 
 def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
-    """How far layers look back, where not all see everything: windows, and layers that keep a state instead."""
+    """Return the attention window of each layer, where not all see everything; some layers keep a state instead."""
     window = _count(config, "sliding_window") or _count(config, "attention_chunk_size")
     kinds = config.get("layer_types") or config.get("layers_block_type") or config.get("hybrid_override_pattern")
     if kinds:

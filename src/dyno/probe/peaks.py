@@ -114,7 +114,7 @@ def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
 
 
 def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], cache: _Cache, why: str) -> KnownPeaks:
-    """As many times the first one's, measured by the engine's own torch."""
+    """Measure the first one with the engine's torch, and multiply."""
     first = used[0]
     key = f"{first.name}, {first.memory_bytes} bytes, {first.partition or 'whole'}, driver {first.driver}"
     tested = cache.get(key, TestedAccelerator)
@@ -205,7 +205,7 @@ def _card(a: Accelerator) -> str:
 
 
 def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, only_kept: bool = False) -> KnownPeaks:
-    """By data sheet (Apple's), else by an earlier test on this machine, else by a test now unless `only_kept`."""
+    """Return peaks from a data sheet (Apple's), an earlier test on this machine, or a test now unless `only_kept`."""
     sheet = datasheets.of_apple(rig.cpu)
     if sheet is not None:
         return KnownPeaks(_by_sheet(sheet, 1, sheet.cache * datasheets.MiB))

@@ -1,4 +1,4 @@
-"""The rig: machine, state, accelerators, and who else uses them."""
+"""The rig: machine, state, accelerators, and other processes on them."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ def look(
     environ: Mapping[str, str] = os.environ,
     vendors: Sequence[Vendor] = accelerators.VENDORS,
 ) -> Rig:
-    """`urls`: where the engine listens, to tell its own processes from others."""
+    """`urls`: where the engine listens, to distinguish its processes from others."""
     inventory = accelerators.look(root, vendors)
     processes = accelerators.processes(root, vendors) if inventory.accelerators else []
     return Rig(

@@ -1,4 +1,4 @@
-"""What a running server reports about itself: its models, version, limits, quantization, cache."""
+"""Ask a running server for its models, version, limits, quantization and cache."""
 
 import contextlib
 import json

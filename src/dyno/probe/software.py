@@ -101,7 +101,7 @@ print(json.dumps(packages))
 
 
 def versions(python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """By name; {} for an interpreter that doesn't run. `env`: the engine's, where a PYTHONPATH in it matters."""
+    """Return versions by name; {} for an interpreter that doesn't run. `env`: the engine's, for its PYTHONPATH."""
     packages = last_json(ask([python, "-c", SCRIPT, *PACKAGES], timeout_s, env).text)
     return {str(k): str(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
 

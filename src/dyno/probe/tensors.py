@@ -73,7 +73,7 @@ def read_safetensors(path: Path) -> list[Tensor]:
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
-    """Metadata and tensors. ValueError where the file is no GGUF, or is cut."""
+    """Return metadata and tensors. Raise ValueError where the file is not GGUF, or incomplete."""
     try:
         with files.opened(path) as file:
             return _Gguf(file).head()

@@ -1,7 +1,5 @@
 """The printed result of a benchmark: vLLM's block line for line, then what dyno adds."""
 
-from textwrap import wrap
-
 from dyno.facts.finding import Finding
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSummary
@@ -10,6 +8,7 @@ from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
+from dyno.screen import styled, verdict_style, wrapped
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {
@@ -25,7 +24,6 @@ METRICS = {
     ),
 }
 _INDENT = " " * 8
-_MARKS = {"note": "note ", "doubt": "doubt", "void": "VOID "}
 
 
 def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
@@ -37,7 +35,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         lines.append(_copied(label, value, bounds))
 
     line("Successful requests:", s.completed)
-    line("Failed requests:", s.failed)
+    lines.append(_failed(s.failed))
     if load.max_concurrency is not None:
         line("Maximum request concurrency:", load.max_concurrency)
     if load.request_rate_rps is not None:
@@ -74,7 +72,7 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         lines.append(labelled(label, between(bounds) if value is None else value))
 
     for kind, failed in s.failures.items():
-        line(f"Failed, {kind}:", failed)
+        lines.append(styled(labelled(f"Failed, {kind}:", failed), "bad"))
     if s.end_at_once:
         line("Ended at once (no text):", s.end_at_once)
     line("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
@@ -117,7 +115,7 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
             line(label, str(value))
 
     line("Successful requests:", s.completed)
-    line("Failed requests:", s.failed)
+    lines.append(_failed(s.failed))
     line("Requests per iteration:", s.requests)
     line("Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}")
     if trial.workload.num_warmups and s.kind == "throughput":
@@ -195,7 +193,7 @@ def vllm_lines(s: OfflineSummary) -> list[str]:
 
 def labelled(label: str, value: int | float | str) -> str:
     text = value if isinstance(value, str) else number(value) if isinstance(value, float) else count(value)
-    return f"{label:<40} {text:<10}"
+    return "\n".join(wrapped(text, f"{label:<40} ", " " * 41))
 
 
 def _copied(label: str, value: int | float | None, bounds: tuple[float, float] | None = None) -> str:
@@ -206,6 +204,10 @@ def _copied(label: str, value: int | float | None, bounds: tuple[float, float] |
     else:
         text = f"{value:.2f}" if isinstance(value, float) else f"{value}"
     return f"{label:<40} {text:<10}"
+
+
+def _failed(requests: int) -> str:
+    return styled(f"{'Failed requests:':<40} {requests:<10}", "bad" if requests else "")
 
 
 def telemetry_lines(result: Result) -> list[str]:
@@ -233,7 +235,7 @@ def _distribution(lines: list[str], short: str, title: str, d: Distribution | La
 
 
 def verdict_lines(result: Result) -> list[str]:
-    lines = [f"Verdict: {result.verdict}"]
+    lines = [f"Verdict: {styled(result.verdict, verdict_style(result.verdict))}"]
     for finding in result.findings:
         lines += finding_lines(finding)
     examples = result.summary.failure_examples if result.summary is not None else {}
@@ -241,13 +243,15 @@ def verdict_lines(result: Result) -> list[str]:
         examples = {"failure": result.offline.failure_example}
     for kind, detail in examples.items():
         if detail:
-            lines.append(f"  first {kind}: {detail[:200]}")
+            lines += wrapped(f"first {kind}: {detail[:200]}", "  ", "    ")
     return lines
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    text = f"  {_MARKS[finding.level]} {finding.code}: {finding.text}"
+    level = f"{finding.level:<5}"
+    first, *others = wrapped(f"{finding.code}: {finding.text}", f"  {level} ", _INDENT)
     return [
-        *wrap(text, 100, subsequent_indent=_INDENT),
-        *wrap(finding.advice, 100, initial_indent=_INDENT, subsequent_indent=_INDENT),
+        first.replace(level, styled(level, verdict_style(finding.level)), 1),
+        *others,
+        *wrapped(finding.advice, _INDENT),
     ]

@@ -1,7 +1,6 @@
 """A comparison as people read it: one row a load, or each load with its figures, words and findings."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
@@ -10,8 +9,8 @@ from dyno.facts.metric import latency, words
 from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
+from dyno.screen import wrapped
 
-_WIDTH = 100
 _HEAD = ["", "A", "B", "change", "95 % interval", "detectable", "B is"]
 _BY = {
     "repeats": "over repeats",
@@ -60,7 +59,7 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
         if left and c.pairings:
             yield ""
-            yield from wrap(f"Only in {name}, not compared: {'; '.join(left)}.", _WIDTH)
+            yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
     if everywhere:
         yield ""
         yield f"For {_all(c.pairings)} loads:"
@@ -168,7 +167,7 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figure
 
 
 def _table(table: Table, as_markdown: bool) -> Iterator[str]:
-    yield from markdown(table) if as_markdown else (f"  {line}" for line in terminal(table))
+    yield from markdown(table) if as_markdown else terminal(table, indent="  ")
 
 
 def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
@@ -182,9 +181,7 @@ def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
 def _item(line: str, as_markdown: bool) -> list[str]:
     if as_markdown:
         return [f"- {line}"]
-    held = line.replace(" %", "\xa0%").replace("± ", "±\xa0")  # a number stays with its sign
-    lines = wrap(held, _WIDTH, initial_indent="  ", subsequent_indent="    ")
-    return [one.replace("\xa0", " ") for one in lines]
+    return wrapped(line, "  ", "    ")
 
 
 def _side(side: Side) -> str:

@@ -37,7 +37,7 @@ _ENDS = ("", ".low", ".high", ".definition")
 
 
 def _line(e: Entry) -> dict[str, str]:
-    """What isn't told is left out."""
+    """Unknown values are left out."""
     held: dict[str, Scalar | None] = {
         "id": e.id, "series": e.series, "label": e.label, "kind": e.kind, "tool": e.tool, "repeats": e.repeats,
         "completed": e.completed, "failed": e.failed, "verdict": e.verdict, "failure": e.failure,

@@ -6,7 +6,7 @@ from statistics import mean
 
 import msgspec
 
-from dyno.checks.statistics import unlike_repeats
+from dyno import checks
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
@@ -98,13 +98,13 @@ def about_failures(shown: Sequence[Entry]) -> list[Finding]:
 
 
 def failed_trials(rows: Sequence[Row], locations: Sequence[str] = ()) -> Finding:
-    """`locations`: results that it casts a doubt on; none: it stands for itself."""
+    """`locations`: results that it makes doubtful; none: the failed trials themselves."""
     trials, have = ("A trial", "has") if len(rows) == 1 else (f"{len(rows)} trials", "have")
     return Finding(
         "study.failed_trials",
         "doubt",
         f"{trials} of {rows[0].label!r} failed and {have} no result: {rows[0].failure}",
-        "Run the study again: what failed is tried again.",
+        "Run the study again: failed trials are retried.",
         list(locations) or [row.location for row in rows],
     )
 
@@ -143,7 +143,7 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for copy in (row, *row.also):
             findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
     figure = next((n for n in _SPEED if n in group[0].figures), "")
-    findings += unlike_repeats(name, [v for row in group if (v := row.get(figure)) is not None])
+    findings += checks.run(repeats=(name, [v for row in group if (v := row.get(figure)) is not None]))
     unique: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         unique.setdefault((finding.code, finding.text), finding)
@@ -151,7 +151,7 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
 
 
 def _verdict(findings: Sequence[Finding]) -> Verdict:
-    """What is not comparable may be sound by itself: that another one failed is no fault of this."""
+    """What is not comparable may be sound by itself: another one's failure doesn't matter here."""
     return verdict(f for f in findings if not f.code.startswith("comparability."))
 
 

@@ -1,12 +1,12 @@
 """The machine as text: the rig, telemetry under a load, and the roofline."""
 
 from collections.abc import Callable, Sequence
-from textwrap import wrap
 
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.numbers import UNKNOWN, count, human_bytes, number, percent
 from dyno.report.table import terminal, text_table
+from dyno.screen import HARD, wrapped
 
 
 def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
@@ -25,7 +25,7 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
         }
     )
     out += ["", "Accelerators", *(_accelerators(rig) or ["  none found"])]
-    out += [f"  not known: {why}" for why in rig.unknown]
+    out += [line for why in rig.unknown for line in wrapped(f"unknown: {why}", "  ", "    ")]
     if rig.topology:
         names = [str(i) for i in range(len(rig.topology))]
         rows = [[name, *row] for name, row in zip(names, rig.topology, strict=True)]
@@ -33,7 +33,7 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
     out += ["", "State", *_pairs({k.replace("_", " "): v for k, v in rig.state.items()}, "  ")]
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
-        out.append(f"  unknown or absent: {', '.join(missing)}")
+        out += wrapped(f"unknown or absent: {', '.join(missing)}", "  ", "    ")
     if rig.environment:
         out += ["", "Environment", *(f"  {k}={v}" for k, v in rig.environment.items())]
     return out
@@ -65,8 +65,8 @@ def _accelerators(rig: Rig) -> list[str]:
     out = _columns([titles, *rows]) + busy if rows else []
     nvidia = {a.name for a in rig.accelerators if a.vendor == "nvidia"}
     if len(nvidia) > 1 and rig.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        out.append("  Numbers are in the order of the PCI bus. CUDA_VISIBLE_DEVICES counts the fastest first, unless")
-        out.append("  CUDA_DEVICE_ORDER=PCI_BUS_ID is set.")
+        order = "Numbers follow the PCI bus. CUDA_VISIBLE_DEVICES counts the fastest first, unless "
+        out += wrapped(f"{order}CUDA_DEVICE_ORDER=PCI_BUS_ID is set.", "  ")
     return out
 
 
@@ -80,7 +80,7 @@ def _accelerator(a: Accelerator) -> list[str]:
         a.driver or "unknown",
         _power(a),
         "unknown" if clocks == ["unknown", "unknown"] else "/".join(clocks),
-        a.partition or "-",
+        a.partition or UNKNOWN,
         a.link or "unknown",
         "unknown" if a.numa_node is None else str(a.numa_node),
     ]
@@ -97,11 +97,12 @@ def _power(a: Accelerator) -> str:
 
 def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
     width = max((len(k) for k in values), default=0)
-    return [f"{indent}{k:<{width}}  {v}" for k, v in values.items()]
+    hanging = " " * (len(indent) + width + 2)
+    return [line for k, v in values.items() for line in wrapped(v, f"{indent}{k:<{width}}  ", hanging)]
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    return ["  " + line for line in terminal(text_table(rows[0], rows[1:]))]
+    return terminal(text_table(rows[0], rows[1:]), indent="  ")
 
 
 def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
@@ -170,16 +171,15 @@ def _short(peaks: Peaks, precision: str) -> str:
     return f"{_counted(peaks)}: {number(peaks.bandwidth / 1e9)} GB/s, {flops}"
 
 
-def peak_lines(peaks: Peaks) -> list[str]:
-    """All that is known of them, for the doctor."""
-    out = [_counted(peaks)]
+def peak_lines(peaks: Peaks, indent: str = "") -> list[str]:
+    """Return all that is known of them, for the doctor."""
     if peaks.bandwidth_by_size:
         sizes = [f"{human_bytes(n)} {number(rate / 1e9)}" for n, rate in peaks.bandwidth_by_size.items()]
-        bandwidth = f"bandwidth (GB/s) by what is read again and again: {', '.join(sizes)}"
-        out += wrap(bandwidth, 100, initial_indent="  ", subsequent_indent="    ")
+        bandwidth = f"bandwidth (GB/s) by working-set size: {', '.join(s.replace(' ', HARD) for s in sizes)}"
     else:
-        cache = f", last cache {human_bytes(peaks.cache_bytes)}" if peaks.cache_bytes else ""
-        out.append(f"  bandwidth {number(peaks.bandwidth / 1e9)} GB/s{cache}")
-    flops = [f"{precision} {number(rate / 1e12)}" for precision, rate in peaks.flops.items()]
-    out.append(f"  arithmetic (T operations/s): {', '.join(flops)}")
-    return [*out, *wrap(peaks.source, 100, initial_indent="  ", subsequent_indent="    ")]
+        cache = f", last-level cache {human_bytes(peaks.cache_bytes)}" if peaks.cache_bytes else ""
+        bandwidth = f"bandwidth {number(peaks.bandwidth / 1e9)} GB/s{cache}"
+    flops = [f"{precision}{HARD}{number(rate / 1e12)}" for precision, rate in peaks.flops.items()]
+    facts = (bandwidth, f"arithmetic (T operations/s): {', '.join(flops)}", peaks.source)
+    below = indent + "  "
+    return [indent + _counted(peaks), *(line for fact in facts for line in wrapped(fact, below, below + "  "))]

@@ -17,6 +17,7 @@ from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.measure.offline import micro_sample
 from dyno.report.block import finding_lines
+from dyno.screen import styled, verdict_style, wrapped
 from dyno.store.run import Manifest
 from dyno.units import NS_PER_S
 
@@ -242,11 +243,14 @@ class Markdown:
         yield ""
         if "% BW" in self._columns:
             peaks = "; ".join(dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"]))
-            yield f"% BW, % FLOPS: of the peak memory bandwidth and arithmetic ({peaks})."
+            yield from wrapped(f"Hardware utilization (% BW, % FLOPS) is relative to {peaks}.")
             yield ""
         for verdict in ("void", "doubtful"):
             if rows := [row for row in self._rows if row["verdict"] == verdict]:
-                yield f"{verdict.capitalize()}: {', '.join(dict.fromkeys(map(self._named, rows)))}"
+                names = ", ".join(dict.fromkeys(map(self._named, rows)))
+                head, *others = wrapped(f"{verdict}: {names}", rest="  ")
+                yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(verdict)
+                yield from others
                 # Most rows have the same ones: each is told once, with the numbers of its first row.
                 first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
                 for finding, row in first.values():

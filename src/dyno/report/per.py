@@ -1,4 +1,4 @@
-"""Throughput for one accelerator, one machine, or a dollar an hour."""
+"""Throughput per accelerator, per machine, or per dollar per hour."""
 
 from collections.abc import Collection
 
@@ -19,20 +19,20 @@ def per(entry: Entry, value: float, mode: str) -> float | None:
 
 
 def estimated(entry: Entry, mode: str) -> bool:
-    """A machine of which a part was measured: as if nothing were lost."""
+    """A machine of which only a part was measured, scaled up without losses."""
     return mode == "machine" and (entry.machine or 0) > (entry.accelerators or 0)
 
 
 def words(report: Report) -> dict[str, str]:
     """With the money that prices are in."""
-    words = {"measured": "as measured", "accelerator": "one accelerator", "machine": "one machine"}
-    return words | {"dollar": f"one {_money(report)} an hour"}
+    words = {"measured": "as measured", "accelerator": "per accelerator", "machine": "per machine"}
+    return words | {"dollar": f"per {_money(report)} per hour"}
 
 
 def units(report: Report) -> dict[str, str]:
     money = _money(report)
     money = "$" if money == "dollar" else money
-    return {"accelerator": "/ accelerator", "machine": "/ machine", "dollar": f"/ {money} an hour"}
+    return {"accelerator": "/ accelerator", "machine": "/ machine", "dollar": f"/ {money} per hour"}
 
 
 def _money(report: Report) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 import dyno
 from dyno.errors import StoreError
+from dyno.facts.comparison import Estimate
 from dyno.facts.imported import Row
 from dyno.facts.metric import SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
@@ -57,12 +58,16 @@ def build(
     return out
 
 
+def _known(estimate: Estimate) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(estimate).items() if value not in (None, "")}
+
+
 def _row(row: Row) -> dict[str, Any]:
     """By this a comparison judges the file as it judges the run: errors of figures need samples, which it may lack."""
     figures = [name for name in row.figures if name in SPEEDS or ((parts := latency(name)) and parts[0] != "std")]
     return {
         "settings": {name: setting.value for name, setting in row.settings.items()},
-        "estimates": msgspec.to_builtins(estimates([row], figures)),
+        "estimates": {name: _known(estimate) for name, estimate in estimates([row], figures).items()},
         "rig": msgspec.to_builtins(row.rig),
     }
 

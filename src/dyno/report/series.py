@@ -84,7 +84,7 @@ def _alike(lengths: set[float]) -> dict[float, float]:
 def names(rows: Sequence[Row], loads: Loads) -> list[str]:
     """One for each; results that differ by their load alone have the same one."""
     facts = _identities(rows)
-    differing = _telling(facts)
+    differing = _naming(facts)
     out = [_named(f, differing) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
         lambda some: _by_settings(some, loads),
@@ -237,7 +237,7 @@ def _besides(row: Row) -> dict[str, Scalar]:
     return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
 
 
-def _telling(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
+def _naming(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
     """Keys that differ. A missing value is no difference, except that no quantization given means none."""
     return [
         key
@@ -252,7 +252,7 @@ def _differing(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
 
 
 def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
-    """Where nothing differs, the engine or what stands first."""
+    """Where nothing differs, the engine or the first fact."""
     parts = [_word(key, facts[key]) for key in differing if facts.get(key) not in (None, "")]
     if not parts:
         key = next((k for k in ("engine", "series", "model") if k in facts), next(iter(facts)))

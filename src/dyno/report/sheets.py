@@ -90,13 +90,13 @@ def engines(entries: Sequence[Entry]) -> list[Sheet]:
 
 
 def _engine(e: EngineFacts) -> Facts:
-    facts = [("engine", e.kind), ("version", e.version or "not told")]
+    facts = [("engine", e.kind), ("version", e.version or "unknown")]
     facts += [(name, value) for name, value in (("program", e.program), ("image", e.image)) if value]
     return [*facts, *e.software.items()]
 
 
 def _settings(entry: Entry) -> Facts:
-    """Of a server that was there before, or in somebody's report."""
+    """Settings of a running server, or of another tool's result."""
     return [(name.replace("_", " "), str(entry.settings[name])) for name in _ENGINE if name in entry.settings]
 
 

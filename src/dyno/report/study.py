@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dyno.checks.statistics import unlike_repeats
+from dyno import checks
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import half_interval
-from dyno.numbers import UNKNOWN, count, deviating, number, percent
-from dyno.report.table import terminal, text_table
+from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
+from dyno.report.table import Cell, Column, Line, Table, terminal, verdict_cell
+from dyno.screen import styled, verdict_style, wrapped
 
 _NAMES = ("rig", *PARTS)
 _SHORT = {
-    "max_concurrency": "streams", "request_rate_rps": "offered/s", "quantization": "weights", "input_len": "input",
+    "max_concurrency": "concurrency", "request_rate_rps": "offered\nreq/s", "input_len": "input",
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
 }  # fmt: skip
 
@@ -44,19 +45,37 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
     groups = [row.results for row in rows]
     figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for group in groups for r in group])
-    drawn = [(title, [*map(value, groups)]) for title, value in figures]
-    # A figure that no trial has, such as drafted tokens without a draft, has no column.
-    drawn = [(title, cells) for title, cells in drawn if kind == "serve" or {*cells} != {UNKNOWN}]
+    verdicts = [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]
+    shown = [_setting(title, [row.cells[i] for row in rows]) for i, title in enumerate(titles)]
+    cells = [[Cell(text) for text in row.cells] for row in rows]
     if repeats := max(map(len, groups)) > 1:
-        drawn.insert(0, ("n", [str(len(group)) for group in groups]))
-    drawn.append(("verdict", [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]))
-    names = [_SHORT.get(word, word) for title in titles if (word := title.rpartition(".")[2])]
-    body = [[*row.cells, *(cells[i] for _, cells in drawn)] for i, row in enumerate(rows)]
-    right = range(len(names), len(names) + len(drawn) - 1)
-    yield from terminal(text_table([*names, *(title for title, _ in drawn)], body, right))
+        figures = [_Figure("n", lambda results: len(results), count), *figures]
+    for figure in figures:
+        drawn = figure.cells(groups, verdicts)
+        # A figure that no trial has, such as drafted tokens without a draft, has no column.
+        if kind == "serve" or any(cell.value is not None for cell in drawn):
+            shown.append(Column(figure.title, kind="figure", keep=figure.keep))
+            cells = [[*row, cell] for row, cell in zip(cells, drawn, strict=True)]
+    shown.append(Column("verdict", kind="verdict"))
+    lines = [Line([*row, verdict_cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
+    yield from terminal(Table(shown, lines))
     how = "95 % confidence interval" if kind == "serve" else "standard deviation"
-    yield f"{about}{f' Over n repeats: totals of done and failed, means of the rest, ± {how}.' if repeats else ''}"
-    yield from (f"{f.level} {f.code}: {f.text}" for row in rows for f in row.findings)
+    spread = f" Over n repeats: totals of completed and failed, means of the rest, ± {how}."
+    yield from wrapped(about + (spread if repeats else ""))
+    for finding in (f for row in rows for f in row.findings):
+        yield from _finding(finding)
+
+
+def _setting(title: str, texts: Sequence[str]) -> Column:
+    """Return the column of what tells the trials apart."""
+    word = title.rpartition(".")[2]
+    numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
+    return Column(_SHORT.get(word, word), kind="number" if numeric else "text", keep=True)
+
+
+def _finding(f: Finding, trials: str = "") -> list[str]:
+    first, *others = wrapped(f"{f.level} {f.code}{trials}: {f.text}", rest="  ")
+    return [styled(f.level, verdict_style(f.level)) + first.removeprefix(f.level), *others]
 
 
 def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]) -> list[_Row]:
@@ -72,101 +91,137 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
                 row.cells[i] = key[i]
     for row in rows.values():
         speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results]
-        row.findings.extend(unlike_repeats(", ".join(row.cells), [s for s in speeds if s is not None]))
+        row.findings.extend(checks.run(repeats=(", ".join(row.cells), [s for s in speeds if s is not None])))
     return list(rows.values())
 
 
-# A column: its title, in two lines so that the whole fits a terminal, and its text for the repeats of one trial.
-_Figure = tuple[str, Callable[[Sequence[Result]], str]]
+# Of the repeats of one trial: a value, or a mean with its standard deviation; None: unknown.
+_Value = Callable[[Sequence[Result]], float | tuple[float, float] | None]
+
+
+class _Figure(NamedTuple):
+    """A column."""
+
+    title: str  # in two lines, so that the whole fits a terminal
+    value: _Value
+    show: Callable[[float], str] = number
+    better: Literal["", "higher", "lower"] = ""
+    keep: bool = False  # in a narrow terminal
+
+    def cells(self, groups: Sequence[Sequence[Result]], verdicts: Sequence[str]) -> list[Cell]:
+        values = [self.value(group) for group in groups]
+        means = [v[0] if isinstance(v, tuple) else v for v in values]
+        known = [m for m, verdict in zip(means, verdicts, strict=True) if m is not None and verdict != "void"]
+        best = (max(known) if self.better == "higher" else min(known)) if self.better and len(known) > 1 else None
+        texts = [deviating(*v) if isinstance(v, tuple) else UNKNOWN if v is None else self.show(v) for v in values]
+        return [
+            Cell(text, mean, bold=mean is not None and mean == best and verdict != "void",
+                 style="bad" if self.title == "failed" and mean else "")
+            for text, mean, verdict in zip(texts, means, verdicts, strict=True)
+        ]  # fmt: skip
+
+
 _Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, and a line about them
 
 
 def _serving(results: Sequence[Result]) -> _Columns:
     tail = _tail(results)
-    figures: list[_Figure] = [
-        ("done", lambda repeats: count(sum(r.served.completed for r in repeats))),
-        ("failed", lambda repeats: count(sum(r.served.failed for r in repeats))),
-        ("req/s", lambda repeats: number(mean(r.served.request_throughput for r in repeats))),
-        ("tok/s", _output_speed),
-        ("TTFT\np50", _latency("ttft")),
-        *([(f"TTFT\np{tail}", _latency("ttft", tail))] if tail else []),
-        ("TPOT\np50", _latency("tpot")),
+    figures = [
+        _Figure("completed", lambda repeats: sum(r.served.completed for r in repeats), count),
+        _Figure("failed", lambda repeats: sum(r.served.failed for r in repeats), count, keep=True),
+        _Figure("tok/s", _output_speed, better="higher", keep=True),
+        _Figure("TTFT\np50", _latency("ttft"), better="lower"),
+        *([_Figure(f"TTFT\np{tail}", _latency("ttft", tail), better="lower")] if tail else []),
+        _Figure("TPOT\np50", _latency("tpot"), better="lower"),
+        _Figure("req/s", lambda repeats: mean(r.served.request_throughput for r in repeats), better="higher"),
     ]
-    return figures, "tok/s: output tokens, over the whole run. Latencies in ms, from sending."
+    return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
 
 
-def _output_speed(repeats: Sequence[Result]) -> str:
+def _with_interval(values: Sequence[float]) -> float | tuple[float, float]:
+    half = half_interval(values)
+    return mean(values) if half is None else (mean(values), half)
+
+
+def _output_speed(repeats: Sequence[Result]) -> float | tuple[float, float]:
     speeds = [r.served.output_throughput for r in repeats]
-    return deviating(mean(speeds), half_interval(speeds))
+    return _with_interval(speeds)
 
 
-def _latency(stem: str, percentile: str | None = None) -> Callable[[Sequence[Result]], str]:
-    def show(repeats: Sequence[Result]) -> str:
+def _latency(stem: str, percentile: str | None = None) -> _Value:
+    def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
         latencies = [d for r in repeats if not (d := getattr(r.served, stem)).empty]
         if percentile is None:
             values = [d.median for d in latencies]
         else:
             values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
-        known = [v for v in values if v is not None]
-        return deviating(mean(known), half_interval(known)) if known and None not in values else UNKNOWN
+        return _with_interval(values) if values and None not in values else None
 
-    return show
-
-
-def _sum(name: str) -> Callable[[Sequence[Result]], str]:
-    return lambda results: count(sum(getattr(r.offline, name) for r in results if r.offline))
+    return value
 
 
-def _spread(name: str) -> Callable[[Sequence[Result]], str]:
-    def show(results: Sequence[Result]) -> str:
+def _sum(name: str) -> _Value:
+    return lambda results: sum(getattr(r.offline, name) for r in results if r.offline)
+
+
+def _spread(name: str) -> _Value:
+    def value(results: Sequence[Result]) -> float | tuple[float, float] | None:
         """The mean; the deviation over the repeats, or over the iterations of a single one."""
         each: list[Spread | Distribution] = [s for r in results if r.offline and (s := getattr(r.offline, name))]
         if not each:
-            return UNKNOWN
-        deviation = each[0].std if len(each) == 1 else stdev(s.mean for s in each)
-        shown = len(each) > 1 or each[0].count > 1
-        return deviating(mean(s.mean for s in each), deviation if shown else None)
+            return None
+        if len(each) == 1 and each[0].count <= 1:
+            return each[0].mean
+        return mean(s.mean for s in each), each[0].std if len(each) == 1 else stdev(s.mean for s in each)
 
-    return show
+    return value
 
 
-def _percent(values: Iterable[float]) -> str:
+def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
-    return percent(mean(known)) if known else UNKNOWN
+    return mean(known) if known else None
 
 
-def _accepted(results: Sequence[Result]) -> str:
-    return _percent(r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation)
+def _accepted(results: Sequence[Result]) -> float | None:
+    return _mean(r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation)
 
 
-def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[Sequence[Result]], str]:
-    def show(results: Sequence[Result]) -> str:
+def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> _Value:
+    def value(results: Sequence[Result]) -> float | None:
         """Its share of the machine's peak; the mean of the repeats."""
         shares = (s for r in results if r.roofline for s in r.roofline.shares if s.what == what)
-        return _percent(share for s in shares if (share := getattr(s, resource)))
+        return _mean(share for s in shares if (share := getattr(s, resource)))
 
-    return show
+    return value
+
+
+def _speed(title: str, name: str, keep: bool = False) -> _Figure:
+    return _Figure(title, _spread(name), better="higher", keep=keep)
 
 
 _OFFLINE: dict[str, _Columns] = {
     "throughput": (
-        [("done", _sum("completed")), ("failed", _sum("failed")), ("req/s", _spread("request_throughput")),
-         ("output\ntok/s", _spread("output_throughput")), ("total\ntok/s", _spread("total_token_throughput")),
-         ("drafts\ntaken", _accepted), ("of\nFLOPS", _peak("whole", "arithmetic"))],
-        "Everything handed over at once. total: prompts and outputs. of FLOPS: share of the machine's peak arithmetic.",
+        [_Figure("completed", _sum("completed"), count), _Figure("failed", _sum("failed"), count, keep=True),
+         _speed("output\ntok/s", "output_throughput", keep=True), _speed("total\ntok/s", "total_token_throughput"),
+         _speed("req/s", "request_throughput"), _Figure("drafts\naccepted", _accepted, percent),
+         _Figure("FLOPS\nused", _peak("whole", "arithmetic"), percent)],
+        "All prompts at once. total: input and output tokens. FLOPS used: share of the machine's peak arithmetic.",
     ),
     "latency": (
-        [("iterations", _sum("iterations")), ("batch\nms", _spread("latency")), ("prefill\nms", _spread("prefill_ms")),
-         ("TPOT", _spread("tpot_ms")), ("output\ntok/s", _spread("output_throughput")), ("drafts\ntaken", _accepted),
-         ("of\nBW", _peak("decode", "bandwidth"))],
-        "One batch, again and again. prefill, TPOT: of a request. of BW: of the memory's bandwidth, while it decodes.",
+        [_Figure("iterations", _sum("iterations"), count),
+         _Figure("batch\nms", _spread("latency"), better="lower", keep=True),
+         _Figure("prefill\nms", _spread("prefill_ms"), better="lower"),
+         _Figure("TPOT\nms", _spread("tpot_ms"), better="lower"), _speed("output\ntok/s", "output_throughput"),
+         _Figure("drafts\naccepted", _accepted, percent), _Figure("BW\nused", _peak("decode", "bandwidth"), percent)],
+        "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak memory bandwidth, while decoding.",
     ),
     "micro": (
-        [("tests", _sum("iterations")), ("pp\ntok/s", _spread("prefill_speed")),
-         ("tg\ntok/s", _spread("decode_speed")), ("pp of\nFLOPS", _peak("prefill", "arithmetic")),
-         ("tg of\nBW", _peak("decode", "bandwidth"))],
-        "One request alone: prompt processing and token generation, and their shares of the machine's peaks.",
+        [_Figure("tests", _sum("iterations"), count), _speed("pp\ntok/s", "prefill_speed", keep=True),
+         _speed("tg\ntok/s", "decode_speed", keep=True),
+         _Figure("pp FLOPS\nused", _peak("prefill", "arithmetic"), percent),
+         _Figure("tg BW\nused", _peak("decode", "bandwidth"), percent)],
+        "One request at a time: prompt processing (pp), token generation (tg), their shares of the machine's peaks.",
     ),
 }  # fmt: skip
 
@@ -195,8 +250,14 @@ def _whole(planned: PlannedTrial, title: str) -> str:
 
 
 def _cells(planned: PlannedTrial, titles: Sequence[str]) -> list[str]:
-    values = [_value(planned, title) for title in titles]
-    return [UNKNOWN if v is None else v if t in _NAMES else short(v) for t, v in zip(titles, values, strict=True)]
+    return [_cell(title, _value(planned, title)) for title in titles]
+
+
+def _cell(title: str, value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    amount = title.startswith(("load.", "workload.")) and isinstance(value, int | float) and not isinstance(value, bool)
+    return value if title in _NAMES else count(value) if amount else short(value)
 
 
 def _tail(results: Sequence[Result]) -> str | None:
@@ -215,5 +276,4 @@ def _findings(results: Sequence[Result]) -> Iterator[str]:
             first.setdefault(finding.code, finding)
             times[finding.code] = times.get(finding.code, 0) + 1
     for finding in worst_first(first.values()):
-        trials = f"{times[finding.code]} of {len(results)} trials"
-        yield f"{finding.level} {finding.code} ({trials}), first: {finding.text}"
+        yield from _finding(finding, f" ({times[finding.code]} of {many(len(results), 'trial')})")

@@ -7,12 +7,15 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Literal
+from itertools import zip_longest
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dyno.facts.entry import Number
-from dyno.numbers import count, interval, number, plus_minus
+from dyno.numbers import count, interval, many, number, plus_minus
+from dyno.screen import SCREEN, Style, styled, verdict_style, wrapped
 from dyno.visible import visible
 
 # How a column is shown. number: a count or a setting of the load. figure: a measured value. trials: links to them.
@@ -26,6 +29,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
     kind: Kind = "text"
     per: bool = False  # follows the switch to one accelerator, one machine, one dollar
+    keep: bool = False  # a narrow terminal shows it still
     shown: list[str] = []  # statistics (p50, mean, p99) that a page shows this column for; []: always
 
     @property
@@ -38,6 +42,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float | None = None  # sort key; None: the text
     interval: str = ""
     bold: bool = False
+    style: Style = ""  # in a terminal
     per: dict[str, str] = {}  # by facts.report.PER: as shown, a space, the full value
     trials: list[str] = []  # Entry.id
 
@@ -57,24 +62,116 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True):
     about: str = ""
 
 
-def text_table(titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> Table:
-    """Make a table of plain text. `right`: the columns of numbers."""
-    columns = [Column(title, kind="number" if i in right else "text") for i, title in enumerate(titles)]
-    return Table(columns, [Line([Cell(text) for text in row]) for row in rows])
+def text_table(
+    titles: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: Collection[int] = (), keep: Collection[int] = ()
+) -> Table:
+    """Make a table of plain text. `right`: the columns of numbers; `keep`: those that a narrow terminal shows still."""
+    columns = [Column(t, kind="number" if i in right else "text", keep=i in keep) for i, t in enumerate(titles)]
+    return Table(columns, [Line([cell if isinstance(cell, Cell) else Cell(cell) for cell in row]) for row in rows])
 
 
-def terminal(table: Table) -> list[str]:
-    """Return aligned columns. A table without titles has no head."""
-    height = max(column.title.count("\n") + 1 for column in table.columns)
-    split = [["", *column.title.split("\n")][-height:] for column in table.columns]
+def failed_cell(count_: float | None) -> Cell:
+    return Cell(count(count_), count_, style="bad" if count_ else "")
+
+
+def verdict_cell(words: str) -> Cell:
+    return Cell(words, style=verdict_style(words))
+
+
+_GAP = "  "
+_NARROW = 12  # a text is not folded into less
+_NAMED = 8  # hidden columns
+
+
+def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
+    """Return aligned columns. A table without titles has no head.
+
+    In a terminal it is as wide as that: texts are folded at word borders, then columns are left out from the right, and
+    a last line says which. Under a name that still leaves no room the rest stands in a line of its own. `more`: what
+    shows all columns.
+    """
+    columns = table.columns
+    height = max(column.title.count("\n") + 1 for column in columns)
+    split = [["", *column.title.split("\n")][-height:] for column in columns]
     heads = [[title[i] for title in split] for i in range(height)] if any(map(any, split)) else []
-    rows = [_visible(row) for row in (*heads, *([cell.text for cell in line.cells] for line in table.lines))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [str.rjust if column.right else str.ljust for column in table.columns]
-    return [
-        "  ".join(side(text, width) for side, text, width in zip(sides, row, widths, strict=True)).rstrip()
-        for row in rows
+    rows = [*heads, *(_visible(cell.text for cell in line.cells) for line in table.lines)]
+    styles: list[list[Style]] = [[""] * len(columns) for _ in heads]
+    styles += [[cell.style or ("best" if cell.bold else "") for cell in line.cells] for line in table.lines]
+    fit = _Fit(columns, rows)
+    below = ""
+    if (screen := SCREEN.get()).fits and not fit.into(screen.width - len(indent)):
+        below = indent + "    "
+        fit = _Fit(columns, rows)
+        fit.shown.pop(0)
+        fit.into(screen.width - len(below))
+    lines = []
+    for row, style in zip(rows, styles, strict=True):
+        sides = [_Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown]
+        if not any(side.text for side in sides) and not (below and row[0]):
+            continue  # a head of hidden columns
+        lines += [indent + styled(row[0], style[0])] if below and row[0] else []
+        lines += [(below or indent) + line for line in _row(sides)]
+    if hidden := [column.title.replace("\n", " ") for i, column in enumerate(columns) if i in fit.hidden]:
+        named = ", ".join(hidden[:_NAMED]) + (", …" if len(hidden) > _NAMED else "")
+        words = f"{many(len(hidden), 'column')} hidden: {named}. Widen the terminal or use {more}."
+        lines += wrapped(words, indent)
+    return lines
+
+
+class _Fit:
+    """Which columns are shown, and how wide."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        indices = range(len(columns))
+        self.widths = [max((len(row[i]) for row in rows), default=0) for i in indices]
+        words = [max((len(word) for row in rows for word in row[i].split(" ")), default=0) for i in indices]
+        self._least = [
+            self.widths[i] if columns[i].right else min(self.widths[i], max(words[i], _NARROW)) for i in indices
+        ]
+        self._droppable = [i for i in indices if i and not columns[i].keep and columns[i].kind != "verdict"]
+        self.shown = list(indices)
+        self.hidden: list[int] = []
+
+    def into(self, room: int) -> bool:
+        """Make it fit. False: a single word is too long."""
+        while self._droppable and self._excess(self._least, room) > 0:
+            self.hidden.append(self._droppable.pop())
+            self.shown.remove(self.hidden[-1])
+        while (over := self._excess(self.widths, room)) > 0:
+            folding = [i for i in self.shown if self.widths[i] > self._least[i]]
+            if not folding:
+                return False
+            widest = max(folding, key=lambda i: self.widths[i])
+            self.widths[widest] = max(self._least[widest], self.widths[widest] - over)
+        return True
+
+    def _excess(self, widths: Sequence[int], room: int) -> int:
+        return sum(widths[i] for i in self.shown) + len(_GAP) * (len(self.shown) - 1) - room
+
+
+class _Side(NamedTuple):
+    """A cell in its place."""
+
+    text: str
+    width: int
+    right: bool
+    style: Style
+
+    def line(self, text: str) -> str:
+        """Style the words, not the blanks around them."""
+        blanks = " " * (self.width - len(text))
+        words = styled(text, self.style)
+        return blanks + words if self.right else words + blanks
+
+
+def _row(sides: Sequence[_Side]) -> list[str]:
+    """Lay out a row, in several lines where a text is folded."""
+    folded = [
+        [side.text] if len(side.text) <= side.width else wrap(side.text, side.width, break_on_hyphens=False)
+        for side in sides
     ]
+    lines = zip_longest(*folded, fillvalue="")
+    return [_GAP.join(side.line(text) for side, text in zip(sides, line, strict=True)).rstrip() for line in lines]
 
 
 def _visible(row: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and verdict."""
+"""The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and a verdict."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -45,10 +45,10 @@ def answer(report: Report) -> Table | None:
     if standing is None or not rows:
         return None
     entries = [e for _, e in rows]
-    loads = [_best_load(e, "").text if e.axis else "" for e in entries]
     drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
-    if len(set(loads)) > 1:
-        drawn.append(_Drawn(Column("load"), [Cell(load) for load in loads]))
+    if len({e.load.level for e in entries}) > 1:
+        key = KEYS[entries[0].axis]
+        drawn.append(_count(key.title or entries[0].axis, key.unit, entries, lambda e: e.axes.get(e.axis)))
     m = metric(standing.metric)
     drawn += _by_meaning(m.column or m.name, "ms" if m.kind == "latency" else "", entries,
                          lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
@@ -57,9 +57,10 @@ def answer(report: Report) -> Table | None:
     if m.kind != "latency":
         stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
         drawn += _latencies(entries, stem) if stem else []
-    prices = [d for d in _prices(entries) if d.column.title in ("output", "total") and d.known]
-    drawn += [*prices[:1], *(d for d in _counts(entries)[1:] if d.known), _verdicts(entries)]
-    same = loads[0] if len(set(loads)) == 1 else ""
+    prices = [(c, cells) for c, cells in _prices(entries) if c.title in ("output", "total") and "/M" in c.unit]
+    drawn += [_Drawn(Column("cost", f"{c.unit.split()[0]} {c.title}", "figure"), cells) for c, cells in prices[:1]]
+    drawn += [*_counts(entries)[1:], _verdicts(entries)]
+    same = entries[0].load.level_words if len({e.load.level for e in entries}) == 1 else ""
     title = ", ".join(filter(None, [standing.workload, same])) or "Contenders"
     more = f"{standing.more} more below." if standing.more else ""
     return _table("answer", title, entries, drawn, more)
@@ -73,7 +74,7 @@ def _lead(c: Contender) -> Cell:
 
 
 def results(report: Report) -> list[Table]:
-    """One for each kind: what serving tells and what a micro test tells are no columns of one table."""
+    """One for each kind: serving and micro tests share no columns."""
     tables = []
     for kind, title in KINDS.items():
         if entries := [e for e in report.entries if e.kind == kind]:
@@ -90,7 +91,7 @@ def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Dra
 
 
 def _who(entries: Sequence[Entry]) -> list[_Drawn]:
-    """The series and where it stands; a setting of the load that all share is told below the table instead."""
+    """The series and its load. A setting that all share is named below the table instead."""
     drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
     for name in _varying(entries):
         key = KEYS.get(name, Key())
@@ -123,12 +124,12 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
     shared = entries[0].load.without(*varying)
-    return f"All of them: {shared.words}." if shared else ""
+    return f"All rows: {shared.words}." if shared else ""
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
     drawn = [
-        _count("done", "requests", entries, lambda e: e.completed),
+        _count("completed", "requests", entries, lambda e: e.completed),
         _count("failed", "requests", entries, lambda e: e.failed),
     ]
     return drawn if any(d.known for d in drawn) else []
@@ -143,7 +144,7 @@ def verdict_words(entry: Entry) -> str:
 
 
 def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
-    """Speeds, then latencies. A figure that nobody has is no column."""
+    """Speeds, then latencies. A figure without values has no column."""
     drawn: list[_Drawn] = []
     for m in METRICS.values():
         if m.column:
@@ -153,7 +154,7 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def statistics(report: Report) -> list[str]:
-    """Those to choose from: what most results have comes first."""
+    """Those to choose from, the commonest first."""
     counts = {
         name: sum(e.statistic(name, s) is not None for e in report.entries for s in SAMPLED) for name in STATISTICS
     }
@@ -195,7 +196,7 @@ def _by_meaning(
     for group in groups:
         cells = [_UNKNOWN if n is None or n.definition not in group else _figure(e, n, per)
                  for e, n in zip(entries, numbers, strict=True)]  # fmt: skip
-        whose = f" ({', '.join(sorted(k.split('.')[0] or 'not told how' for k in group))})" if len(groups) > 1 else ""
+        whose = f" ({', '.join(sorted(k.split('.')[0] or 'unknown' for k in group))})" if len(groups) > 1 else ""
         drawn.append(_Drawn(Column(title + whose, unit, "figure", per), cells))
     return drawn
 
@@ -243,8 +244,8 @@ def cost(report: Report) -> list[Table]:
 
 
 _COST_ABOUT = (
-    "Each price of tokens bears the whole hour: a million output tokens cost so much and their prompts come free, or "
-    "the other way round. ≈ is an estimate for a whole machine from a part of it, as if nothing were lost."
+    "Each column charges the full hourly price to that kind of token; do not add them up. ≈ is an estimate: a whole "
+    "machine scaled up from the part that was measured, without losses."
 )
 
 
@@ -257,7 +258,7 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
         return column(title, unit, (v or None for v in values), money)  # an hour of 0: energy alone has a price
 
     drawn = []
-    for mode, unit in (("accelerator", "one accelerator"), ("machine", "one machine")):
+    for mode, unit in (("accelerator", "per accelerator"), ("machine", "per machine")):
         for name in TOKEN_THROUGHPUTS:
             drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), [_each(e, name, mode) for e in entries]))
     return [
@@ -324,11 +325,11 @@ def _prices(entries: Sequence[Entry]) -> list[_Drawn]:
     return [d for d in _costs(entries, sign) if d.known and sign and d.column.unit.startswith(sign)]
 
 
-_BEST_ABOUT = "Of the loads that were measured and meet the target, the one with the highest throughput."
+_BEST_ABOUT = "The load with the highest throughput, of those that meet the target."
 
 
 def _best_load(entry: Entry | None, why: str) -> Cell:
-    """By what a sweep raises; the workload has a column."""
+    """The level of the load; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
     return Cell(entry.load.level_words if entry.load.paced else entry.load.words)
@@ -340,16 +341,16 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
 def findings(report: Report) -> Table | None:
     if not report.findings:
         return None
-    columns = [Column("level", kind="level"), Column("code", kind="code"), Column("what was found"),
-               Column("what to do"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
-    # A run's folder is told by its trial, which links to it.
+    columns = [Column("level", kind="level"), Column("code", kind="code"), Column("finding"),
+               Column("advice"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
+    # A run's folder is named by its trial, which links to it.
     own = {location for e in report.entries if e.tool == "dyno" for location in e.locations}
-    lines = [Line(_finding(f, _bearing(f, report.entries), own)) for f in report.findings]
+    lines = [Line(_finding(f, _affected(f, report.entries), own)) for f in report.findings]
     return Table(columns, lines, "findings", "Findings")
 
 
-def _bearing(f: Finding, entries: Sequence[Entry]) -> list[str]:
-    """Whom it is about: those that bear it, or one of those that it was gathered from."""
+def _affected(f: Finding, entries: Sequence[Entry]) -> list[str]:
+    """The entries that it is about."""
     locations = set(f.locations)
     return [
         e.id

@@ -52,14 +52,14 @@ def limits(pairs: Iterable[str]) -> list[Limit]:
             raise UsageError(f"--target {pair!r}: write NAME:MILLISECONDS, such as ttft:500 or p99_ttft:500.") from None
         if known is None or known[2] not in STEMS:
             raise UsageError(
-                f"--target {pair!r}: there is no {name!r}. Known: {', '.join(STEMS)}, with p99_, mean_ or max_ "
-                "before it where that one is meant."
+                f"--target {pair!r}: unknown latency {name!r}. Known: {', '.join(STEMS)}, optionally with p99_, "
+                "mean_ or max_ before it."
             )
         if not 0 < ms < math.inf:
-            raise UsageError(f"--target {pair!r}: a limit is a number of milliseconds above 0.")
+            raise UsageError(f"--target {pair!r}: the limit must be above 0 milliseconds.")
         limit = Limit(known[2], ms, _one_name(known[1] or ""))
         if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
-            raise UsageError(f"--target {pair!r}: there are two limits of {name}.")
+            raise UsageError(f"--target {pair!r}: {name} has two limits.")
         out.append(limit)
     return out
 
@@ -86,17 +86,17 @@ def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
             for e in entries]  # fmt: skip
     each = [names for names in each if names]  # a result without this latency can't meet a limit of it
     if not each:
-        return _PREFERRED, "no result tells one"
+        return _PREFERRED, "no result has one"
     shared = set.intersection(*each)
     if _PREFERRED in shared:
-        return _PREFERRED, "all results that tell this latency have it"
+        return _PREFERRED, "all results with this latency have it"
     if percentiles := [name for name in shared if _percent(name) is not None]:
         return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
     if "mean" in shared:
         return "mean", "the results share no percentile"
     counts = Counter(name for names in each for name in names if name != "max")
     if not counts:
-        return "max", "the results tell nothing else"
+        return "max", "the results have nothing else"
     most = max(counts, key=lambda name: (counts[name], name == _PREFERRED, _percent(name) or 0.0, name))
     return most, f"{counts[most]} of {len(each)} results have it, and none is in all of them"
 
@@ -195,7 +195,7 @@ def _fastest(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
-    """What came nearest, and what was left out of account; where one was chosen, only results without the latency."""
+    """The nearest load, and the excluded ones; where one was chosen, only results without the latency."""
     out = []
     slow = [c for c in candidates if c.why == "slow"]
     if slow and not chosen:
@@ -207,11 +207,11 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
         out.append(f"Nearest: {level(near)} with {', '.join(over)}")
     latencies = " or ".join(words(name) for name in limits)
     reasons = {
-        "silent": f"no {latencies} told at {{}}",
+        "silent": f"no {latencies} at {{}}",
         "void": "void at {}",
         "requests": f"over {percent(FEW)} of the requests failed at {{}}",
         "failed": "no result at {}",
-        "throughput": "no throughput told at {}",
+        "throughput": "no throughput at {}",
     }
     for why, text in reasons.items():
         levels = [level(c.entry) for c in candidates if c.why == why]

@@ -1,4 +1,4 @@
-"""From single requests to what a page draws of them: how latencies lie, a bar for each request, power over time."""
+"""Single requests as a page draws them: the distribution of latencies, a bar for each request, power over time."""
 
 from collections.abc import Iterable, Sequence
 
@@ -102,7 +102,7 @@ def moments(
 
 
 def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
-    """Output tokens that came in each slice, of completed requests: where chunks bear several, shared out evenly."""
+    """Output tokens of completed requests in each slice. Chunks with several tokens are shared out evenly."""
     out = np.zeros(len(edges) - 1)
     for r in records:
         if r.error is None and r.chunk_ns:

@@ -33,7 +33,7 @@ def read(file: str, data: bytes) -> Document | None:
         return None
     header = [title.strip() for title in rows[0]]
     if not any(title for title in header) or any(printed(title) for title in header if title):
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a line of titles", "table")])
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a header line", "table")])
     if llama_bench.is_header(header):
         results, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", results, unread=unread + wrong)
@@ -41,14 +41,12 @@ def read(file: str, data: bytes) -> Document | None:
     cells = [[DocumentCell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
     table = DocumentTable(lines[0], header, cells, lines[1:])
     if tables.of_requests(table):
-        return Document(
-            file, "csv", unread=[*unread, Unread(lines[0], "a line for each request: no result by itself", "table")]
-        )
+        return Document(file, "csv", unread=[*unread, Unread(lines[0], "one line per request, no summary", "table")])
     results = tables.rows_of(table, 0, file, "csv")
     missed = tables.unread(table, results)
     unread += [missed] if missed is not None else []
     if not results:
-        return Document(file, "csv", unread=unread or [Unread(lines[0], "no column is a known figure")])
+        return Document(file, "csv", unread=unread or [Unread(lines[0], "no known columns")])
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
@@ -111,7 +109,7 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
             row = next(reader, None)
         except csv.Error:
             if len(unread) < 50:
-                unread.append(Unread(line, "a cell too long for a table", "lines"))
+                unread.append(Unread(line, "a cell is too long", "lines"))
             continue
         if row is None:
             return rows, lines, unread
@@ -123,10 +121,10 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
             # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
                 part: Literal["", "lines"] = "lines" if any(printed(cell) for cell in row) else ""
-                unread.append(Unread(line, f"{len(row)} cells where the titles are {len(rows[0])}", part))
+                unread.append(Unread(line, f"{len(row)} cells, but {len(rows[0])} titles", part))
             continue
         rows.append(row)
         lines.append(line)
         cells += len(row)
-    unread.append(Unread(lines[-1], "the file is too large: the rest was left unread", "lines"))
+    unread.append(Unread(lines[-1], "the file is too large; the rest was not read", "lines"))
     return rows, lines, unread

@@ -52,7 +52,7 @@ class Draft:
             return
         number = value.number
         if number is None:
-            self.unread.append(Unread(value.line, f"what stands for {name} is no number", "lines"))
+            self.unread.append(Unread(value.line, f"{name} is not a number", "lines"))
             return
         self.figures[name] = Figure(number * scale, value.line, _rounding(value.digits) * abs(scale), means)
 
@@ -112,7 +112,7 @@ class Draft:
             return []
         items = value.decoded(kind)
         if items is None:
-            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
+            self.unread.append(Unread(value.line, f"the list {name} has unexpected items", "lines"))
         return items or []
 
     def times_ms(self, value: Value | None, name: str) -> list[float]:
@@ -134,7 +134,7 @@ class Draft:
                 pooled.extend(gaps)
                 sums.append(sum(gaps) if len(gaps) == len(seconds) else math.nan)
         except msgspec.MsgspecError:
-            self.unread.append(Unread(value.line, f"the list {name} holds something else than it should", "lines"))
+            self.unread.append(Unread(value.line, f"the list {name} has unexpected items", "lines"))
             return [], []
         return pooled, sums
 
@@ -155,7 +155,7 @@ def rows_of(drafts: Iterable[Draft]) -> Read:
         if draft.figures:
             rows.append(draft.row())
         else:
-            unread.append(Unread(draft.line, "a result without a figure"))
+            unread.append(Unread(draft.line, "a result without figures"))
     return rows, unread
 
 

@@ -219,7 +219,7 @@ def values(data: bytes) -> Values | None:
             return None
         if result.broken > _BROKEN or result.mended >= _MENDED_MOST:
             result.unread.append(
-                Unread(lines.line(start), "too much is broken; the rest of the file was left unread", "lines")
+                Unread(lines.line(start), "too many errors; the rest of the file was not read", "lines")
             )
             break
         following = _next(data, start)
@@ -273,17 +273,17 @@ def _begins(data: bytes, start: int) -> bool:
 def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
     lines = Lines(piece, line)
     if break_at == _TOO_DEEP:
-        result.unread.append(Unread(line, "nested too deep to be a result", "lines"))
+        result.unread.append(Unread(line, "nested too deeply", "lines"))
         result.broken += 1
         return
     if len(piece) > _MENDED:
-        result.unread.append(Unread(lines.line(break_at), "broken here, and too large to be mended", "lines"))
+        result.unread.append(Unread(lines.line(break_at), "invalid JSON, too large to repair", "lines"))
         result.broken += 1
         return
     if b"NaN" in piece or b"Infinity" in piece:
         first = _NAN.search(piece)
         if first is not None:
-            result.unread.append(Unread(lines.line(first.start()), "NaN is no number: left out"))
+            result.unread.append(Unread(lines.line(first.start()), "NaN is not a number; excluded"))
         piece = _NAN.sub(b"null", _INFINITE.sub(rb'"\1inf"', piece))
         lines = Lines(piece, line)
         end, broken = _one(memoryview(piece))
@@ -295,11 +295,11 @@ def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
     end, broken = _one(memoryview(whole)) if whole else (0, 0)
     if whole and broken is None and end == len(whole):
         result.unread.append(
-            Unread(lines.line(min(break_at, len(piece))), "broken here: what stands before it was read", "lines")
+            Unread(lines.line(min(break_at, len(piece))), "invalid JSON from here; the part before was read", "lines")
         )
         result.values.append(Value(msgspec.Raw(memoryview(whole)), Lines(whole, line)))
         return
-    result.unread.append(Unread(lines.line(min(break_at, len(piece))), "this is no JSON", "lines"))
+    result.unread.append(Unread(lines.line(min(break_at, len(piece))), "not valid JSON", "lines"))
     result.broken += 1
 
 

@@ -132,12 +132,12 @@ def _objects(values: Iterable[Value]) -> Iterable[Value]:
 
 def _strange(values: list[Value]) -> str:
     if values and lm_eval.is_samples(values[0]):
-        return "single samples of lm-eval: its results_*.json tells the scores"
-    return "JSON of no known benchmark"
+        return "single samples from lm-eval; its results_*.json has the scores"
+    return "JSON from an unknown tool"
 
 
 def _capped(unread: list[Unread]) -> list[Unread]:
     unread = sorted(unread, key=lambda u: u.line)
     if len(unread) <= _MOST:
         return unread
-    return [*unread[:_MOST], Unread(unread[_MOST].line, f"and {len(unread) - _MOST} more such remarks", "lines")]
+    return [*unread[:_MOST], Unread(unread[_MOST].line, f"and {len(unread) - _MOST} more", "lines")]

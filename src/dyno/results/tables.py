@@ -122,7 +122,7 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
     if results:
         why = "no unit" if unitless == left else "meaning unknown"
         return Unread(table.line, why, "columns", _titles(left)) if left else None
-    why = f"unknown columns: {_titles(left)}" if left else "no known figure"
+    why = f"unknown columns: {_titles(left)}" if left else "no known columns"
     why = f"no unit: {_titles(unitless)}" if unitless else why
     return Unread(table.line, why, "table", _titles(table.header))
 

@@ -1,7 +1,7 @@
 """A run of dyno's own as a row, by the names that other tools' results are read into (facts/imported.py).
 
-It has no lines: they are 0. Samples are in the order of sending, one for each request; where a request has none (it
-failed) stands NaN, which no comparison is true of.
+It has no lines: they are 0. Samples are in the order of sending, one per request; a failed request has NaN, for which
+every comparison is false.
 """
 
 import math
@@ -151,7 +151,7 @@ def _load(trial: TrialSpec) -> Settings:
 
 
 def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
-    """As it reported itself, else as its files have it, else as it was asked for."""
+    """Return engine settings as reported, else from its files, else as requested."""
     trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
     settings: Settings = {name: getattr(spec, name) for name in _ENGINE} if spec is not None else {}
     settings |= {
@@ -198,7 +198,7 @@ def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
     else:
         cards = [a for a in cards if a.engine] or cards
     price = place.price if place is not None else None
-    # Of a machine that isn't seen, nobody knows how many of its accelerators there are.
+    # The number of accelerators of a remote machine is unknown.
     paid = hour(price, len(cards) if rig else None, len(rig.accelerators) if rig else None) if price else None
     return {
         "accelerator": ", ".join(dict.fromkeys(a.name for a in cards)) or None,

@@ -189,7 +189,7 @@ def private(path: str, flags: int) -> int:
 
 
 def slug(text: str) -> str:
-    """As a part of a folder's name."""
+    """Return it as a part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:70].rstrip("-.")
 
 
@@ -216,7 +216,7 @@ def locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # it doesn't exist, or is no file
+    except OSError:  # it doesn't exist, or isn't a file
         return False
     return False
 

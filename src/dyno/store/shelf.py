@@ -302,7 +302,7 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 def weigh(path: Path) -> Weight:
-    """What a removal would delete. Refuses what must stay: what dyno didn't make, or what is in use."""
+    """Return the size of what a removal would delete. Refuse what dyno didn't write, or what is in use."""
     if path.is_symlink():
         raise UsageError(f"{path} is a link to {path.resolve()}. Name that folder, or remove the link yourself.")
     kind = kind_of(path)

@@ -23,19 +23,19 @@ from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
-from dyno.option import sentences
+from dyno.option import fields, sentences
 from dyno.store import imports
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
 
 TABLES = {
-    "trials": "one row a run: what was measured, with what settings, on what, and every number of its summary",
-    "requests": "one row a request, from records.jsonl; times in ns since the load began",
-    "iterations": "one row an iteration of an offline trial, from iterations.jsonl, warm-ups too",
-    "findings": "one row a finding",
-    "telemetry": "one row a value of a sample, from telemetry.jsonl",
-    "failures": "one row a trial of a study that couldn't be measured",
-    "imported": "one row a figure of other tools' results, as `dyno import` kept them",
+    "trials": "one row per run: its settings, its machine and every number of its summary",
+    "requests": "one row per request, from records.jsonl; times in ns since the load began",
+    "iterations": "one row per iteration of an offline trial, warm-ups included, from iterations.jsonl",
+    "findings": "one row per finding",
+    "telemetry": "one row per sampled value, from telemetry.jsonl",
+    "failures": "one row per trial that could not be measured",
+    "imported": "one row per figure from other tools' results, stored by `dyno import`",
 }
 
 _SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.FloatType: "DOUBLE"}
@@ -46,44 +46,48 @@ _DISTRIBUTION = ""  # of such a field several columns are made
 # load, the engine's setting and the summary, by its own name.
 _Column = tuple[str, str, str]
 _NAMED: dict[str, _Column] = {
-    "run": ("VARCHAR", "", "its folder; the same in every table"),
+    "run": ("VARCHAR", "", "folder of the run; the same in every table"),
     "state": ("VARCHAR", "", "done, running, cut off, failed, no measurement"),
     "tags": ("VARCHAR[]", "", "words from `dyno runs tag`"),
     "started": ("TIMESTAMP", "trial.started", "wall time, UTC"),
-    "start_ns": ("BIGINT", "client.start_ns", "the zero of the requests' times, on telemetry's clock"),
-    "kind": ("VARCHAR", "trial.trial.kind", "serve, or an offline procedure"),
+    "start_ns": (
+        "BIGINT",
+        "client.start_ns",
+        "start of the load on telemetry's clock; requests count from it",
+    ),
+    "kind": ("VARCHAR", "trial.trial.kind", "serve, throughput, latency or micro"),
     "label": ("VARCHAR", "trial.trial.label", "from --label"),
-    "study": ("VARCHAR", "trial.place.study", "its study's name"),
-    "trial": ("VARCHAR", "trial.place.id", "its id in the study: the same id, the same measurement"),
-    "engine": ("VARCHAR", "trial.place.engine", "by its name in the study, else its kind"),
-    "workload": ("VARCHAR", "trial.place.workload", "by its name in the study, else its dataset"),
-    "load": ("VARCHAR", "trial.place.load", "by its name in the study"),
-    "settings": ("JSON", "trial.place.settings", "what varies among the study's trials: settings->>'engine.dtype'"),
-    "repeat": ("BIGINT", "trial.place.repeat", "from 1"),
-    "repeats": ("BIGINT", "trial.place.repeats", "how many there are to be"),
+    "study": ("VARCHAR", "trial.place.study", "name of the study"),
+    "trial": ("VARCHAR", "trial.place.id", "id in the study; equal ids mean equal settings"),
+    "engine": ("VARCHAR", "trial.place.engine", "name in the study, or the kind of engine"),
+    "workload": ("VARCHAR", "trial.place.workload", "name in the study, or the dataset"),
+    "load": ("VARCHAR", "trial.place.load", "name in the study"),
+    "settings": ("JSON", "trial.place.settings", "settings that vary in the study: settings->>'engine.dtype'"),
+    "repeat": ("BIGINT", "trial.place.repeat", "repeat number, starting at 1"),
+    "repeats": ("BIGINT", "trial.place.repeats", "planned repeats"),
     "engine_kind": ("VARCHAR", "trial.trial.engine.kind", "vllm, llamacpp, …"),
-    "engine_version": ("VARCHAR", "engine.version", "of the program, else as the server says"),
-    "model": ("VARCHAR", "trial.target.model", "as sent in each request"),
-    "quantization": ("VARCHAR", "trial.target.quantization", "as the server says, else as asked for"),
-    "backend": ("VARCHAR", "trial.trial.target.backend", "the protocol"),
-    "url": ("VARCHAR", "trial.trial.target.base_url", "of the server, or of its first copy"),
-    "ready_s": ("DOUBLE", "engine.ready_s", "the engine's start, to a completed generation"),
-    "system": ("VARCHAR", "trial.rig.system", "the machine's distribution"),
-    "kernel": ("VARCHAR", "trial.rig.kernel", "the machine's kernel"),
-    "cpu": ("VARCHAR", "trial.rig.cpu", "the machine's processor"),
-    "cores": ("BIGINT", "trial.rig.cores", "that dyno could use"),
-    "memory_bytes": ("BIGINT", "trial.rig.memory_bytes", "of the machine"),
-    "accelerator": ("VARCHAR", "", "the name of the first"),
-    "accelerators": ("BIGINT", "", "how many"),
-    "driver": ("VARCHAR", "", "of the first accelerator"),
-    "rig": ("VARCHAR", "trial.place.rig", "by its name in the study"),
-    "workload_sha256": ("VARCHAR", "trial.workload_sha256", "the same value, the same prompts"),
-    "dyno_version": ("VARCHAR", "trial.dyno", "by which it was measured"),
+    "engine_version": ("VARCHAR", "engine.version", "version of the program, or as the server reports it"),
+    "model": ("VARCHAR", "trial.target.model", "model name sent with each request"),
+    "quantization": ("VARCHAR", "trial.target.quantization", "as the server reports it, or as requested"),
+    "backend": ("VARCHAR", "trial.trial.target.backend", "protocol"),
+    "url": ("VARCHAR", "trial.trial.target.base_url", "URL of the server, or of its first replica"),
+    "ready_s": ("DOUBLE", "engine.ready_s", "seconds from starting the engine to a completed generation"),
+    "system": ("VARCHAR", "trial.rig.system", "operating system"),
+    "kernel": ("VARCHAR", "trial.rig.kernel", "kernel"),
+    "cpu": ("VARCHAR", "trial.rig.cpu", "processor"),
+    "cores": ("BIGINT", "trial.rig.cores", "CPU cores available to dyno"),
+    "memory_bytes": ("BIGINT", "trial.rig.memory_bytes", "memory of the machine"),
+    "accelerator": ("VARCHAR", "", "name of the first accelerator"),
+    "accelerators": ("BIGINT", "", "number of accelerators"),
+    "driver": ("VARCHAR", "", "driver of the first accelerator"),
+    "rig": ("VARCHAR", "trial.place.rig", "name in the study"),
+    "workload_sha256": ("VARCHAR", "trial.workload_sha256", "equal values mean equal prompts"),
+    "dyno_version": ("VARCHAR", "trial.dyno", "version of dyno that measured it"),
     "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),
-    "decode_bandwidth_share": ("DOUBLE", "", "of the peak memory bandwidth, while decoding; 0.64: 64 %"),
-    "decode_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, while decoding"),
-    "prefill_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, on prompts"),
-    "whole_arithmetic_share": ("DOUBLE", "", "of the peak arithmetic, over the whole run"),
+    "decode_bandwidth_share": ("DOUBLE", "", "share of the peak memory bandwidth while decoding; 0.64 is 64 %"),
+    "decode_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic while decoding"),
+    "prefill_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic while processing prompts"),
+    "whole_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic over the whole run"),
 }
 _PARTS: tuple[tuple[str, str, type], ...] = (
     ("workload_", "trial.trial.workload", WorkloadSpec),
@@ -122,63 +126,70 @@ _TELEMETRY = {
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
 _IMPORTED = {
     "import": ("VARCHAR", "the file under runs/imports"),
-    "file": ("VARCHAR", "that was imported"),
-    "row": ("BIGINT", "the result's first line in it"),
-    "line": ("BIGINT", "the figure's"),
-    "tool": ("VARCHAR", "that measured: vllm, sglang, llama-bench, …"),
+    "file": ("VARCHAR", "imported file"),
+    "row": ("BIGINT", "first line of the result in that file"),
+    "line": ("BIGINT", "line of the figure"),
+    "tool": ("VARCHAR", "tool that measured: vllm, sglang, llama-bench, …"),
     "kind": ("VARCHAR", "serve, throughput, latency, micro, quality"),
-    "label": ("VARCHAR", "as its author calls it"),
-    "series": ("VARCHAR", "what its author compares: an engine, a machine"),
-    "settings": ("JSON", "what is told of load, engine and machine: settings->>'model'"),
-    "name": ("VARCHAR", "of the figure: mean_ttft_ms, output_throughput, …"),
-    "value": ("DOUBLE", "in the unit of its name; tokens or requests each second, seconds"),
-    "definition": ("VARCHAR", "what the tool means by it; METHOD.md has them in words"),
+    "label": ("VARCHAR", "the author's name for it"),
+    "series": ("VARCHAR", "what the author compares: an engine, a machine"),
+    "settings": ("JSON", "known settings of load, engine and machine: settings->>'model'"),
+    "name": ("VARCHAR", "name of the figure: mean_ttft_ms, output_throughput, …"),
+    "value": ("DOUBLE", "in the unit of its name; tokens/s or requests/s, seconds"),
+    "definition": ("VARCHAR", "how the tool defines it; see METHOD.md"),
 }
 _MEANINGS = {
     **sentences(Record),
     **sentences(Iteration),
     **sentences(Summary),
-    "run": "its folder; the same in every table",
-    "index": "of the request in its workload, of the iteration, of the thing that was looked at",
-    "end_ns": "when the exchange, or the iteration, was over",
-    "text": "the answer; of a finding or a failure, the sentence",
-    "ttft_ms": "first chunk − sent; null where its arrival is not known",
-    "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1); null where one of them is not known",
-    "e2el_ms": "last chunk − sent; null where its arrival is not known",
+    "run": "folder of the run; the same in every table",
+    "index": "number of the request, the iteration or the sampled device",
+    "end_ns": "end of the request or iteration",
+    "text": "generated text; the sentence of a finding or failure",
+    "ttft_ms": "first chunk − sent; null if its arrival is unknown",
+    "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1); null if one of them is unknown",
+    "e2el_ms": "last chunk − sent; null if its arrival is unknown",
     "queue_ms": "sent − due",
-    "latency_ms": "of the iteration",
+    "latency_ms": "duration of the iteration",
     "code": "family.name, as in METHOD.md",
     "level": "note, doubt, void",
     "advice": "what to do about it",
-    "study": "its study",
-    "attempts": "to measure it",
+    "study": "name of the study",
+    "attempts": "attempts to measure it",
     "when": "wall time",
-    "at_ns": "on the clock on which the load began at the trial's start_ns",
+    "at_ns": "time of the sample, on the clock of the trial's start_ns",
     "source": "accelerator, host, engine",
-    "throttle": "why clocks were held down at that moment",
-    "name": "of the value, its unit last",
-    "value": "counters run on from before the load",
+    "throttle": "reasons for reduced clocks at that moment",
+    "name": "name of the value, ending in its unit",
+    "value": "value; counters start before the load",
 }
 _FAMILIES = {
-    "workload_": "a setting of the workload",
-    "load_": "a setting of the load",
-    "engine_": "a setting of the engine; null: as it does by itself",
-    "price_": "as the study states it",
-    "test_": "a setting of an offline trial",
-    "offline_": "of an offline trial, see METHOD.md",
-    "roofline_": "what the engine ran on can do at most, and the shares of it",
-    "steady_": "of the steady window",
-    "wait_": "from due to the last token, of those due first and last",
-    "client_": "how well the client kept up",
-    "unfrozen_": "the same figures without the time of the freezes",
-    "mean_": "ms, see METHOD.md",
-    "median_": "ms, see METHOD.md",
-    "std_": "ms, the standard deviation",
-    "p": "ms, a percentile",
+    "workload_": "workload setting",
+    "load_": "load setting",
+    "engine_": "engine setting; null: engine default",
+    "price_": "price stated in the study",
+    "test_": "setting of an offline trial",
+    "offline_": "result of an offline trial; see METHOD.md",
+    "roofline_": "hardware peaks, and the shares used",
+    "steady_": "in the steady window",
+    "wait_": "time from due to the last token, for the first and the last requests",
+    "client_": "the client's own load and delays",
+    "unfrozen_": "the same figure without the time of the freezes",
+    "mean_": "mean in ms",
+    "median_": "median in ms",
+    "std_": "standard deviation in ms",
+    "p": "percentile in ms",
     "": "see METHOD.md",
 }
 
-
+# A setting has the words of its flag. Those of a switch may say what it turns off.
+_SETTINGS = {
+    prefix + field.name: field.option.help or ""
+    for prefix, _, part in _PARTS
+    if prefix
+    for field in fields(part).values()
+    if field.hint not in (bool, bool | None) and not (field.option.help or "").startswith("default")
+}
 _FILES = ("trial", "client", "engine", "summary", "failed")
 
 
@@ -293,7 +304,7 @@ class RunTables:
                 meaning = _IMPORTED[column][1]
             else:
                 family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
-                meaning = _MEANINGS.get(column, _FAMILIES[family])
+                meaning = _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
             yield table, column, kind, meaning
 
     def _fill(self, folders: list[Path]) -> None:

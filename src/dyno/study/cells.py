@@ -34,12 +34,16 @@ CELLS: dict[str, Hints] = {
     "engine": {
         **hints(EngineSpec),
         **TRANSPORT,
-        "base_url": str | list[str],
-        **dict.fromkeys(("api_key_env", "backend", "endpoint"), str),
+        "base_url": Annotated[str | list[str], Option(help="address of a running server; a list: copies of it")],
+        "api_key_env": Annotated[str, Option(help="environment variable with the server's API key")],
+        "backend": Annotated[str, Option(help="protocol of the server (default: the engine's)")],
+        "endpoint": Annotated[str, Option(help="path of the route (default: the backend's)")],
     },
     "workload": hints(WorkloadSpec),
     "load": {
-        "kind": Literal["serve", "throughput", "latency", "micro"],
+        "kind": Annotated[
+            Literal["serve", "throughput", "latency", "micro"], Option(help="benchmark (default: serve)")
+        ],
         **SERVING,
         **OFFLINE,
         # These go before the workload's: how many are sent often depends on how fast.
@@ -50,7 +54,7 @@ CELLS: dict[str, Hints] = {
     },
     "trial": {
         **hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
-        "cache": Literal["empty", "keep"],
+        "cache": Annotated[Literal["empty", "keep"], Option(help="prefix cache before each trial (default: empty)")],
     },
 }
 

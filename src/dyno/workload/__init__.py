@@ -63,7 +63,7 @@ def _checked(spec: WorkloadSpec) -> WorkloadSpec:
     if spec.output_len == -1:  # vLLM's way to say 'as in the file'
         spec = msgspec.structs.replace(spec, output_len=None)
     if spec.output_len is not None and spec.output_len < 1:
-        raise WorkloadError(f"An output of {spec.output_len} tokens can't be asked for; it must be at least 1.")
+        raise WorkloadError(f"An output of {spec.output_len} tokens is too short; it must be at least 1.")
     return spec
 
 

@@ -62,8 +62,7 @@ class LocalTokenizer:
             raise WorkloadError(f"{file} can't be read: {e.strerror}. Check --tokenizer.") from None
         except Exception as e:  # tokenizers raises the bare class for whatever the file holds
             raise WorkloadError(
-                f"{file} is no tokenizer.json that can be read ({e}). "
-                "Give the model's own tokenizer.json, or its folder."
+                f"{file} is not a readable tokenizer.json ({e}). Give the tokenizer.json of the model, or its folder."
             ) from None
         # Some files carry the limits of their training; a server doesn't cut prompts by them.
         self._tokenizer.no_truncation()
@@ -86,10 +85,10 @@ def local(flag: str) -> LocalTokenizer:
     if path.is_dir():
         file = path / "tokenizer.json"
         if not file.is_file():
-            raise WorkloadError(f"The folder {flag} holds no tokenizer.json{_instead(path)}")
+            raise WorkloadError(f"The folder {flag} has no tokenizer.json{_instead(path)}")
     elif path.is_file():
         if path.suffix == ".model":
-            raise WorkloadError(f"{flag} is no tokenizer.json{_instead(path.parent)}")
+            raise WorkloadError(f"{flag} is not a tokenizer.json{_instead(path.parent)}")
         file = path
     elif flag.startswith((".", "/", "~")) or flag.endswith(".json") or flag.count("/") > 1:
         raise WorkloadError(f"There is no file or folder {flag}. Check --tokenizer.")

@@ -1,7 +1,7 @@
 """The fake engine: known first-token and inter-token times, a log of its own send times, and faults on demand.
 
-Comparisons are made with its log (`GET /fake/log`), never with the nominal times. It speaks OpenAI's completions and
-chat routes, TGI's own ones, vLLM's /tokenize and /detokenize.
+Compare with its log (`GET /fake/log`), never with the nominal times. It has OpenAI's completions and chat routes, TGI's
+own routes, and vLLM's /tokenize and /detokenize.
 """
 
 import sys

@@ -144,7 +144,7 @@ class LlamaCpp(EngineKind):
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
 
     def worker_env(self, program: Program) -> dict[str, str]:
-        # As it is where it serves (embedded.py): threads that spin while they wait stand still when anything else runs.
+        # As it is where it serves (embedded.py): threads that spin while they wait stall when anything else runs.
         return {"OMP_WAIT_POLICY": "passive"} if program.embedded else {}
 
     def _bench_flags(self, spec: EngineSpec) -> list[str]:

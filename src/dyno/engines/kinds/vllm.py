@@ -180,7 +180,7 @@ class Vllm(EngineKind):
 
     def reset_cache(self, client: Client) -> bool:
         status, answer = client.call("/reset_prefix_cache", {})
-        # Before 0.26 it says nothing more than that it was asked.
+        # Before 0.26 it only confirms the request.
         return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
 
 

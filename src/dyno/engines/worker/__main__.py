@@ -50,7 +50,7 @@ def main() -> None:
             say({"progress": done})
 
     engine.progress = progress
-    say({"ready": engine.facts()})  # anything on stdout before this line came from somebody else
+    say({"ready": engine.facts()})  # other code wrote anything on stdout before this line
     for line in sys.stdin:
         job = json.loads(line)
         try:

@@ -183,7 +183,7 @@ class LlamaBenchWorker(WorkerEngine):
                       "decoded_tokens": n, "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
             iterations.append({**iteration(start, start + took, [answer]), "told": result})
             start += took
-        iterations[0]["cpu_s"] = _children_s() - used  # it has ended: nobody else can measure that
+        iterations[0]["cpu_s"] = _children_s() - used  # it has exited: only this process can measure that
         return iterations
 
     def generate(self, job: Job) -> dict[str, Any]:

@@ -19,7 +19,7 @@ VENDORS: tuple[Vendor, ...] = (Nvidia(), Amd())
 
 
 def look(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> Inventory:
-    """One matrix of links: between vendors there are none to speak of."""
+    """Return all accelerators, and one matrix of links: there are none between vendors."""
     parts = [vendor.look(root) for vendor in vendors]
     all_ = [a for part in parts for a in part.accelerators]
     linked = [part.topology for part in parts if part.accelerators]
@@ -45,5 +45,5 @@ def processes(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> list[li
 
 
 def meters(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> list[Meter]:
-    """In the order of the indices; each is to be closed."""
+    """Return meters in the order of the indices; close each."""
     return [meter for vendor in vendors if (meter := vendor.meter(root)) is not None]

@@ -23,7 +23,7 @@ GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  #
 
 
 class Node(msgspec.Struct):
-    """What HIP calls a device: a card, or a partition of one."""
+    """A device of HIP: a card, or a partition of one."""
 
     card: Path | None  # its folder on the PCI bus
     bus: str | None
@@ -226,7 +226,7 @@ def _nodes(root: Path) -> list[Node]:
 
 
 def _cards(root: Path) -> dict[str, Path]:
-    """By PCI address, in its order."""
+    """Return cards by PCI address, in its order."""
     cards = {}
     for card in sysfs.numbered(root / "sys/class/drm", "card"):
         device = card / "device"
@@ -266,7 +266,7 @@ def _accelerator(root: Path, index: int, node: Node, used: int | None) -> Accele
 
 @functools.cache  # the list of PCI numbers is long, and a card may have eight parts
 def _name(root: Path, card: Path) -> str | None:
-    """As the board says, or as libdrm's or the PCI list knows its number."""
+    """Return the name from the board, or from libdrm's or the PCI list."""
     if board := sysfs.text(card / "product_name"):
         return board
     device = (sysfs.text(card / "device") or "0x").removeprefix("0x").upper()
@@ -307,7 +307,7 @@ def _memory(node: Node, what: str) -> int | None:
 
 
 def _local_memory(node: Node) -> int | None:
-    """Of a partition: the banks of the heap types 1 and 2 (frame buffer, seen by the host or not)."""
+    """Return the memory of a partition: the banks of heap types 1 and 2 (frame buffer, visible to the host or not)."""
     if node.folder is None:
         return None
     banks = [sysfs.fields(bank / "properties") for bank in sysfs.numbered(node.folder / "mem_banks")]
@@ -326,7 +326,7 @@ def _highest(levels: Path) -> int | None:
 
 
 def _link(card: Path) -> str | None:
-    """Of the way to the processor: bridges on the card itself are always as wide as they can be."""
+    """Return the link to the CPU: bridges on the card itself always have full width."""
     device = card.resolve()
     while sysfs.text(device.parent / "vendor") == VENDOR:
         device = device.parent

@@ -1,4 +1,4 @@
-"""What each vendor's module gives. An accelerator's place in a list is its index."""
+"""The interface of each vendor's module. An accelerator's index is its position in a list."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

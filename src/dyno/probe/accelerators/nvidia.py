@@ -18,7 +18,7 @@ NO_LIBRARY = (
     "install the driver's libnvidia-ml.so.1; in a container, use NVIDIA's runtime with "
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 )
-# By NVML's numbers. Idle, clocks set by an application or for a display, and limits of voltage are no throttling.
+# By NVML's numbers. Idle, clocks set by an application or for a display, and voltage limits do not count as throttling.
 REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -223,7 +223,7 @@ def _mig(device: Device) -> str | None:
 
 
 def _topology(devices: list[Device]) -> list[list[str]]:
-    """As `nvidia-smi topo -m` writes it."""
+    """Return the links as `nvidia-smi topo -m` writes them."""
     links, buses = [_nvlinks(d) for d in devices], [d.bus for d in devices]
 
     def between(i: int, j: int) -> str:

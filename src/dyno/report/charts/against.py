@@ -11,6 +11,7 @@ from dyno.facts.entry import Entry, Number
 from dyno.facts.load import KEYS
 from dyno.facts.metric import DEFINITIONS, meanings
 from dyno.facts.report import PER, Chart
+from dyno.numbers import many
 from dyno.report.charts import base, vega
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.vega import LINE, constant, expr, let, unit, when
@@ -48,7 +49,7 @@ class LineChart(msgspec.Struct, frozen=True):
 
 
 class PerSwitch:
-    """Throughput as measured, for one accelerator, one machine or a dollar an hour: what a page switches between."""
+    """Throughput as measured, per accelerator, per machine or per dollar: the modes that a page switches between."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         money = list(dict.fromkeys(e.cost.currency for e in entries if e.cost))
@@ -84,18 +85,18 @@ class PerSwitch:
         return f"({known}per == 'dollar' ? 1 / datum.hour : 1)" if self.modes else "1"
 
     def subtitle(self, words: str) -> str:
-        dashed = " + (per == 'machine' ? ' (dashed: an estimate, as if nothing were lost)' : '')"
+        dashed = " + (per == 'machine' ? ' (dashed: estimate without losses)' : '')"
         return words + dashed if self.estimates else words
 
     def value(self, choice: str, interval: str = "") -> str:
         """The expression of a figure with its unit."""
-        note = f" + ({ESTIMATE} ? ' – an estimate' : '')" if self.estimates else ""
+        note = f" + ({ESTIMATE} ? ', estimate' : '')" if self.estimates else ""
         return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
 
     def params(self, measures: Sequence[Curve]) -> list[Any]:
         """Values that expressions refer to."""
-        words = {"measured": "", "accelerator": ", for one accelerator", "machine": ", for one machine"}
-        words["dollar"] = f", for each {self.money} an hour"
+        words = {"measured": "", "accelerator": " per accelerator", "machine": " per machine"}
+        words["dollar"] = f" per {self.money} per hour"
         titles, units = {m.key: m.axis for m in measures}, {m.key: m.unit for m in measures}
         per = [constant("per_words", words)] if self.modes else []
         return [constant("axes", titles), constant("units", units), *per]
@@ -127,7 +128,7 @@ def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
     for i in sorted(set(index.values())):
         keys = [k for k, meaning in index.items() if meaning == i]
         tools = ", ".join(k.split(".")[0] for k in keys if k)
-        words[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "not told"
+        words[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "unknown"
     if len(words) < 2:
         return []
     first = base.commonest([row["meaning"] for row in rows if "meaning" in row])
@@ -139,7 +140,7 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
     counts = {m.key: sum(m.key in row for row in rows) for m in kind.measures}
     measures = [m for m in kind.measures if counts[m.key]]
     first = max(measures, key=lambda m: counts[m.key]).key
-    lift(rows, "x", "workload", highest=first)
+    lift(rows, "x", "workload")
     gaps, log = stretches(rows), _logarithmic(kind, rows, [m.key for m in measures], first)
     name, title = kind.name.format(axis), kind.title.format(KEYS[axis].against)
     drawing = Drawing(look, rows, name, kind.group, title, kind.about, per=switch.modes)
@@ -149,12 +150,15 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
     drawing.subtitle = [switch.subtitle(picks.chosen + switch.words)]
     drawing.subtitle += [f"'as defined by ' + {s.chosen}" if s.name == "meaning" else s.chosen for s in selects]
     drawing.params = switch.params(measures)
+    count_failed(drawing)
     low, high = switch.format.format("datum.low"), switch.format.format("datum.high")
     drawing.steps = [
         let("y", f"datum[{choice}] * {switch.factor}"),
         let("low", f"datum[{choice} + '_low'] * {switch.factor}"),
         let("high", f"datum[{choice} + '_high'] * {switch.factor}"),
-        let("told", switch.value(choice, f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')")),
+        let(
+            "shown", switch.value(choice, f" + (isValid(datum.low) ? ' (95 %: ' + {low} + ' to ' + {high} + ')' : '')")
+        ),
         base.REQUESTS,
     ]
     heading, x, color = f"axes[{choice}]{switch.words}", load_axis(axis, rows), drawing.colour()
@@ -166,7 +170,7 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
         layers.append(unit(bars, span, when("isValid(datum.low)")))
     if not log:
         layers.append(headroom(x, heading))
-    layers += points(rows, where, base.tips(("x", KEYS[axis].axis), ("told", "Value")))
+    layers += points(rows, where, base.tips(("x", KEYS[axis].axis), ("shown", "Value")))
     layers += no_result(rows, {"x": x, "color": color}, top=kind.falling)
     if kind.equal:
         layers += diagonal([row["x"] for row in rows], kind.equal, {"x": x, "y": where["y"]})
@@ -237,7 +241,7 @@ def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: b
 
 
 def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[Any]:
-    """Shape shows the verdict; what isn't sound is hollow too. Below those with failed requests, a ring and a count."""
+    """Shape shows the verdict; what isn't sound is hollow too. Those with failed requests have a ring."""
     unsound = any(row["verdict"] != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
     legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
@@ -252,10 +256,7 @@ def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[
     failed = when("datum.failed > 0 && isValid(datum.y)")
     place = {"x": where["x"], "y": where["y"], "tooltip": tooltip}
     ring = {**vega.POINT, "size": 230, "stroke": FAILURE, "strokeWidth": 1.5}
-    # Above and below in turn, where several have the same load.
-    count = {**vega.TEXT, "fill": FAILURE, "yOffset": expr("datum.lift % 2 ? 17 : -16"), "clip": True}
-    lost = let("lost", "format(datum.failed, ',') + ' failed'")
-    return [unit(ring, place, failed), unit(count, {**place, "text": alt.Text("lost:N")}, failed, lost), *layers]
+    return [unit(ring, place, failed), *layers]
 
 
 def headroom(x: Any, heading: str) -> Any:
@@ -270,7 +271,7 @@ def no_result(
 ) -> list[Any]:
     """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
 
-    `top`: at the upper end, where the lines come down to the axis. `left`: so many pixels."""
+    `top`: at the upper end, where falling lines leave room. `left`: pixels."""
     if not any("why" in row for row in rows):
         return []
     failed = when("isValid(datum.why)")
@@ -282,11 +283,20 @@ def no_result(
     return [unit(ring, ringed, failed), unit(cross, {**ringed, "color": alt.Undefined}, failed)]
 
 
-def lift(rows: Sequence[Row], *keys: str, highest: str) -> None:
-    """Count failed trials in the same place, which stand one above the other, and points with failed requests, from
-    the highest."""
+def lift(rows: Sequence[Row], *keys: str) -> None:
+    """Count failed trials in the same place, which stand one above the other."""
     seen: dict[tuple[Any, ...], int] = {}
-    for row in sorted(rows, key=lambda row: -row.get(highest, 0)):
-        if "why" in row or "failed" in row:
-            place = ("why" in row, *(row.get(k) for k in keys))
-            row["lift"] = seen[place] = seen.get(place, -1) + 1
+    for row in (row for row in rows if "why" in row):
+        place = tuple(row.get(k) for k in keys)
+        row["lift"] = seen[place] = seen.get(place, -1) + 1
+
+
+def count_failed(drawing: Drawing) -> None:
+    """Say below the title how many requests failed: counts beside the points would overlap."""
+    lost: dict[str, float] = {}
+    for row in drawing.rows:
+        lost[str(row["workload"])] = lost.get(str(row["workload"]), 0) + row.get("failed", 0)
+    if any(lost.values()):
+        words = {k: f"{many(n, 'request')} failed (ringed)" if n else "no request failed" for k, n in lost.items()}
+        drawing.params.append(constant("lost", words))
+        drawing.subtitle.append("lost[workload]")

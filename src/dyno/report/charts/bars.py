@@ -28,7 +28,7 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
     """Draw `y`, with `low` and `high` where these are known, and `text` beside the bar, with a mark where it isn't
     sound.
 
-    `count`: of bars that are seen at once. `by`: the field whose values have places of their own on the vertical axis;
+    `count`: bars that are visible at once. `by`: the field whose values have places of their own on the vertical axis;
     where that isn't the series, each has a group of bars, one for each series."""
     rows, series = drawing.rows, drawing.series
     alone = by == "series"  # the axis has the names
@@ -59,7 +59,7 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
 
 # ---- side by side, where a line would have one point ----
 
-BETTER = "Of throughputs more is better, of latencies (ms) less. Lines on bars are 95 % intervals where known."
+BETTER = "Higher throughput and lower latency are better. Lines on bars are 95 % intervals where known."
 STATISTICS = ("mean", "p50", "p99")
 FIGURES = {name: metric(name).words for name in THROUGHPUTS}
 FIGURES |= {f"{s}_{stem}": f"{name} {s}, ms" for stem, name in NAMES.items() for s in STATISTICS}
@@ -91,7 +91,7 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not known:
         return
     series = {i: len({row["series"] for row in rows if row["load"] == i}) for i in loads}
-    drawing = Drawing(look, rows, "side-by-side", "Throughput", "Side by side under one load")
+    drawing = Drawing(look, rows, "side-by-side", "Throughput", "Results at one load")
     drawing.about = BETTER
     drawing.selects = [
         Select("figure", "Figure", known, next(iter(known))),
@@ -104,9 +104,9 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         let("low", "isValid(datum[figure + '_low']) ? datum[figure + '_low'] : none"),
         let("high", "isValid(datum[figure + '_high']) ? datum[figure + '_high'] : none"),
         FOUR_DIGITS,
-        let("told", "format(datum.y, ',.5~r') + ' ' + figure_words[figure]"),
+        let("shown", "format(datum.y, ',.5~r') + ' ' + figure_words[figure]"),
     ]
-    yield bars(drawing, max(series.values()), expr("figure_words[figure]"), tips(("told", "Value")))
+    yield bars(drawing, max(series.values()), expr("figure_words[figure]"), tips(("shown", "Value")))
 
 
 # ---- tests and tasks: one figure each ----
@@ -141,12 +141,12 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     drawing = Drawing(look, rows, "micro", "Micro tests", "Speed of single requests")
     drawing.about = (
         "In the engine's own process, one request at a time. Lines on bars are 95 % intervals, or the deviation (±) "
-        "that somebody printed."
+        "that its source printed."
     )
     drawing.selects = [Select("kind", "Tests", words, next(iter(words)))]
     text = f"isValid(datum.why) ? datum.why : format(datum.y, ',') + ' tokens/s' + {BOUNDS}')' : '')"
-    drawing.steps = [FOUR_DIGITS, let("told", text)]
-    tooltip = tips(("test", "Test"), ("told", "Speed"))
+    drawing.steps = [FOUR_DIGITS, let("shown", text)]
+    tooltip = tips(("test", "Test"), ("shown", "Speed"))
     yield bars(drawing, max(map(kinds.count, kinds)), "Tokens/s", tooltip, by="test")
 
 
@@ -170,9 +170,9 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     kinds = [row["metric"] for row in rows]
     drawing = Drawing(look, rows, "quality", "Accuracy", "Scores")
     how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
-    drawing.about = f"Lines on the bars: {how}." if how else "How sure they are isn't told."
+    drawing.about = f"Lines on the bars: {how}." if how else "No error is known."
     drawing.selects = [Select("metric", "Metric", {i: text for text, i in metrics.items()}, base.commonest(kinds))]
     text = f"isValid(datum.why) ? datum.why : format(datum.y, ',') + {BOUNDS}', ' + datum.by + ')' : '')"
-    drawing.steps = [FOUR_DIGITS, let("told", text)]
-    tooltip = tips(("task", "Task"), ("told", "Score"))
+    drawing.steps = [FOUR_DIGITS, let("shown", text)]
+    tooltip = tips(("task", "Task"), ("shown", "Score"))
     yield bars(drawing, max(map(kinds.count, kinds)), "Score", tooltip, by="task")

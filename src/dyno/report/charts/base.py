@@ -1,4 +1,4 @@
-"""A chart being made: its rows, its words, and what a reader can select.
+"""A chart being made: its rows, its words, and its selects.
 
 Names and words of strangers are in rows and in values of parameters alone, never in an expression.
 """
@@ -148,7 +148,7 @@ def shorts(items: Iterable[T], value: Callable[[T], float | None]) -> list[float
 
 
 def evenly(items: list[T], most: int) -> list[T]:
-    """Take at most so many, with the first and the last."""
+    """Return at most `most` items, with the first and the last."""
     if len(items) <= most:
         return items
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -193,7 +193,7 @@ def tips(*more: tuple[str, str]) -> list[alt.Tooltip]:
 FAILED_TIPS = [tip("series", "Series"), tip("why", "No result"), tip("verdict", "Verdict")]
 REQUESTS = let(
     "requests",
-    "(isValid(datum.completed) ? format(datum.completed, ',') + ' completed' : 'completed: not told')"
+    "(isValid(datum.completed) ? format(datum.completed, ',') + ' completed' : 'completed: unknown')"
     " + (datum.failed > 0 ? ', ' + format(datum.failed, ',') + ' failed' : '')",
 )
 
@@ -218,7 +218,7 @@ def several_words(loads: Iterable[Workload]) -> dict[int, str]:
 
 def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
     """The select of a workload, at first that with most entries, and a row for each entry, with its load in `field`.
-    None where there is no result, or no workload was measured at so many loads."""
+    None where there is no result, or no workload was measured at `least` loads."""
     groups: dict[Workload, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(workload(entry, axis), []).append(entry)
@@ -241,7 +241,7 @@ class OneTrial:
         self.entries = entries[: ROWS_MAX // least]
         self.most = max(least, ROWS_MAX // max(1, len(self.entries)))  # items of each
         some = len(self.entries) < len(entries)
-        self.less = f" The first {len(self.entries)} of {len(entries)} trials are kept." if some else ""
+        self.less = f" The first {len(self.entries)} of {len(entries)} trials are shown." if some else ""
 
     def add_to(self, drawing: Drawing, *subtitle: str) -> None:
         """Let a reader select one, at first that with most requests, and show its verdict and failures."""

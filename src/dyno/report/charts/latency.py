@@ -25,7 +25,7 @@ _NO_LINE = ("std", "min", "max")
 def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     """One chart a latency and axis."""
     for stem, name in NAMES.items():
-        about = f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where they are known."
+        about = f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where known."
         measures = [measure(statistic, stem) for statistic in statistics(entries, stem)]
         kind = LineChart(
             f"{stem}-{{}}", "Latency", f"{name} against {{}}", about, measures, ("statistic", "Statistic"),
@@ -59,7 +59,7 @@ class Latencies:
         index = meanings(definitions.values())
         self.meanings |= {(id, stem): index[key] for id, key in definitions.items()}
         for i in set(index.values()) if len(set(index.values())) > 1 else ():
-            tools = ", ".join(key.split(".")[0] or "not told" for key, meaning in index.items() if meaning == i)
+            tools = ", ".join(key.split(".")[0] or "unknown" for key, meaning in index.items() if meaning == i)
             self.tools[stem, i] = f" (as {tools})"
 
     def key(self, id: str, stem: str, statistic: str = "") -> str:
@@ -104,18 +104,18 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
     counts = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
     most = max(sorted(counts, reverse=True), key=counts.__getitem__)
-    drawing = Drawing(look, rows, "distribution", "Latency", "Distribution of latencies")
+    drawing = Drawing(look, rows, "distribution", "Latency", "Latency distribution")
     drawing.about = (
-        "Each line: the share of requests (of gaps, for ITL) that took no longer than so many milliseconds. Further "
-        "left is better. Failed requests are not in it."
+        "Share of requests (for ITL: of gaps) that took at most this long. Further left is better. Failed requests "
+        "are excluded."
     )
-    drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are kept." if len(drawn) < len(lines) else ""
+    drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are shown." if len(drawn) < len(lines) else ""
     seen = [row["latency"] for row in rows]
     drawing.selects = [
         Select("latency", "Latency", {k: text for k, text in latencies.words.items() if k in seen}, seen[0]),
         Select("load", "Load", {i: text for i, text in words.items() if i in counts}, most),
     ]
-    share = let("told", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
+    share = let("shown", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
     drawing.steps = [base.REQUESTS, vega.flatten("share", "ms"), share]
     yield drawing.chart(_lines(drawing))
 
@@ -131,7 +131,7 @@ def _lines(drawing: Drawing) -> list[Any]:
     dots = {**vega.POINT, "filled": True, "opacity": 0}
     layers = [
         unit(vega.LINE, path, params=[vega.toggle(drawing.series), vega.zoom()]),
-        unit(dots, {**where, "tooltip": base.tips(("told", "Share"))}),
+        unit(dots, {**where, "tooltip": base.tips(("shown", "Share"))}),
     ]
     if any(row["verdict"] != "sound" or "failed" in row for row in rows):
         end = {**vega.TEXT, "align": "right", "dx": -4, "dy": 12, "clip": True}

@@ -25,11 +25,11 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     title = f"Requests completed and failed against {KEYS[axis].against}"
     drawing = Drawing(look, rows, f"requests-{axis}", "Requests", title)
     drawing.about = (
-        "Failed requests stand on the completed ones, with their count; ✕ on the axis: a trial without a result. Above "
-        "a bar, ? is a doubtful and ✕ a void result."
+        "Failed requests are red, on top of the completed ones. ✕ on the axis: a trial without a result. Above a bar: "
+        "? doubtful, ✕ void."
     )
     drawing.selects = [panel]
-    drawing.subtitle = [panel.chosen, "'failed: red, with their number'"]
+    drawing.subtitle = [panel.chosen, "'failed requests in red'"]
     total = let("sum", "datum.done + (datum.failed || 0)")
     drawing.steps = [let("done", "datum.completed || 0"), total, base.REQUESTS]
     series = drawing.series
@@ -42,10 +42,14 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
     done = {**where, "y": vega.amount("done", "Requests"), "color": drawing.colour("square")}
     failed = when("datum.failed > 0")
     red = {**vega.TEXT, "dy": -6, "fontWeight": "bold", "fill": FAILURE}
+    # A count that is wider than its bar would overlap the next one.
+    width = 6.5 * max(len(f"{row.get('failed', 0):,}") for row in rows)
+    bars = len(series) * len({row["x"] for row in rows})
+    counted = {**red, "opacity": expr(f"(room - 90) / {bars} < {width} ? 0 : 1")}
     layers = [
         unit({"type": "bar"}, done, when("isValid(datum.completed)"), params=[vega.toggle(series)]),
         unit({"type": "bar", "fill": FAILURE}, {**top, "y2": alt.Y2("done")}, failed),
-        unit(red, {**top, "text": alt.Text("failed:Q", format=",")}, failed),
+        unit(counted, {**top, "text": alt.Text("failed:Q", format=",")}, failed),
     ]
     if any("why" in row for row in rows):
         cross = {**red, "text": "✕", "fontSize": 13}
@@ -61,7 +65,7 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
 # ---- over time: waiting for the first token, then generating ----
 
 LEAST = 30  # requests of a trial
-WAITING, FAILED, GENERATING = "waiting for its first token", "failed", "generating: "
+WAITING, FAILED, GENERATING = "waiting for the first token", "failed", "generating: "
 
 
 def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -77,7 +81,7 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not rows:
         return
     drawing = Drawing(look, rows, "timeline", "Requests", "Requests over time", height=380)
-    drawing.about = "Each bar is a request, from its sending to its end; ✕: it failed. Of many, some are shown."
+    drawing.about = "Each bar is a request, from sending to its end. ✕: failed. Long runs are sampled."
     drawing.params = [constant("names", [e.series for e in trials.entries]), constant("counts", counts)]
     trials.add_to(drawing, "counts[trial]")
     sent, first, end = (f"format(datum.{field}, ',') + ' s'" for field in ("sent", "first", "end"))
@@ -86,7 +90,7 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         vega.flatten("sent", "first", "end", "error"),
         vega.window("row_number", "number"),
         let("under", "datum.number + 0.85"),
-        let("told", times),
+        let("shown", times),
     ]
     # The part that generates has the colour of the trial's series; the legend has only that one.
     domain = [WAITING, FAILED, *(f"{GENERATING}{name}" for name in drawing.series)]
@@ -94,8 +98,8 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}']")
     legend = vega.legend("square", "room < 480 ? 1 : 3", "room < 480 ? room - 90 : 260", values=shown)
     down = alt.Scale(reverse=True, nice=False, zero=False)
-    axis = alt.Axis(title="Requests that are shown, in the order of sending", grid=False, tickMinStep=1)
-    tooltip = [tip("series", "Series"), tip("number", "Request"), tip("told", "Time"), tip("error", "Error")]
+    axis = alt.Axis(title="Requests, in the order of sending", grid=False, tickMinStep=1)
+    tooltip = [tip("series", "Series"), tip("number", "Request"), tip("shown", "Time"), tip("error", "Error")]
     where = {"x": vega.seconds("from"), "x2": alt.X2("to"), "y2": alt.Y2("under"), "tooltip": tooltip}
     where |= {"y": alt.Y("number:Q", scale=down, axis=axis), "color": alt.Color("part:N", scale=scale, legend=legend)}
     wait = [

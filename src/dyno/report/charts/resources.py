@@ -1,4 +1,4 @@
-"""What results take: money, memory, power and energy."""
+"""Money, memory, power and energy of results."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ PRICES = {
     "per_thousand_requests": "a thousand requests",
     "energy_per_million_output": "electricity alone, for a million output tokens",
 }
-HOW = "Lower is better. Each figure bears the whole price: where output tokens are told, their prompts come free."
+HOW = "Lower is better. Each kind of token is charged the full hourly price; do not add them up."
 
 
 def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -61,7 +61,7 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         row |= {name: base.short(cost.value) for name in PRICES if (cost := price(name, entry))}
     words = base.present(PRICES, rows)
     drawing = Drawing(look, rows, f"cheapest-{axis}{tail}", "Cost", f"Cost at the cheapest {KEYS[axis].against}")
-    drawing.about = HOW + " A void result stands only where a series has no other."
+    drawing.about = HOW + " A void result is shown only if a series has no other."
     drawing.selects = [Select("price", "Price of", words, next(iter(words))), panel]
     drawing.params = [vega.constant("currency", currency)]
     order = [alt.SortField("bad", order="ascending"), alt.SortField("y", order="ascending")]
@@ -75,20 +75,20 @@ def cheapest(entries: Sequence[Entry], axis: str, look: Look, currency: str, tai
         when("datum.rank == 1"),
         let("at", f"'{before}' + format(datum.load, ',') + '{after}'"),
         let("text", "format(datum.y, ',.3~r') + ' at ' + datum.at"),
-        let("told", "format(datum.y, ',.4~r') + ' ' + currency"),
+        let("shown", "format(datum.y, ',.4~r') + ' ' + currency"),
     ]
-    tooltip = tips(("told", "Cost"), ("at", "Load"))
+    tooltip = tips(("shown", "Cost"), ("at", "Load"))
     return bars(drawing, len(drawing.series), expr("currency + ', ' + price_words[price]"), tooltip)
 
 
 # ---- memory ----
 
-WHAT = {"after": "after load, before any request", "peak": "at most, under load"}
+WHAT = {"after": "after loading, before any request", "peak": "peak, under load"}
 HOLDERS = {"accelerators": "of accelerators", "processes": "of the engine's processes"}
 
 
 def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """The most that a trial of a series held."""
+    """The largest of a series' trials."""
     most: dict[tuple[str, str, str], tuple[float, Entry]] = {}
     for entry in entries:
         if entry.memory is None:
@@ -105,16 +105,16 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not rows:
         return
     rows.sort(key=lambda row: (row["what"], look.places[row["series"]]))
-    drawing = Drawing(look, rows, "memory", "Memory", "Memory after load, and at most")
+    drawing = Drawing(look, rows, "memory", "Memory", "Memory: after loading, peak")
     drawing.about = (
-        "Of all accelerators of a trial together, or of the engine's processes; of a series' trials the largest. Some "
-        "engines take all that they may at their start, whatever they need."
+        "All accelerators of a trial together, or the engine's processes; the largest trial of each series. Some "
+        "engines reserve all allowed memory at start."
     )
     holders = [row["of"] for row in rows]
     words = {k: w for k, w in HOLDERS.items() if k in holders}
     drawing.selects = [Select("of", "Memory", words, base.commonest(holders))]
-    drawing.steps = [let("text", "format(datum.y, ',.3~r')"), let("told", "format(datum.y, ',.4~r') + ' GiB'")]
-    tooltip = tips(("what", "When"), ("told", "Memory"), ("load", "Of the trial with most"))
+    drawing.steps = [let("text", "format(datum.y, ',.3~r')"), let("shown", "format(datum.y, ',.4~r') + ' GiB'")]
+    tooltip = tips(("what", "When"), ("shown", "Memory"), ("load", "Trial"))
     count = len({row["what"] for row in rows}) * len(drawing.series)
     yield bars(drawing, count, "Memory (GiB)", tooltip, by="what")
 
@@ -124,7 +124,7 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 TALL = 360  # pixels of the two panels
 LEAST = 40  # moments of a trial, below which a dip can't be seen
 JOULES, WATTS = "Energy per output token (J)", "Power (W)"
-USED = "Of the accelerators that were used, on average."
+USED = "Mean over the run, of the accelerators in use."
 MEASURES = [
     Curve("joules", "energy per output token", JOULES, "J", lambda e: own(e.joules_per_token)),
     Curve("watts", "power", WATTS, "W", lambda e: own(e.power_w)),
@@ -152,15 +152,19 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         return
     drawing = Drawing(look, rows, "power-time", "Energy", "Power and energy per token over time", height=TALL)
     drawing.about = (
-        "Of one trial at a time: the power of its accelerators, and that power by the tokens of the same slice of time."
+        "One trial at a time: power of its accelerators, and energy per output token in the same slice of time."
     )
     trials.add_to(drawing)
     drawing.resolve = alt.Resolve(scale=alt.ScaleResolveMap(y="independent"))
     drawing.steps = [vega.flatten("at", "watts", "joules", "speed"), let("when", "format(datum.at, ',') + ' s'")]
-    for name, field, shown_in in (("told", "watts", "W"), ("each", "joules", "J/token"), ("made", "speed", "tokens/s")):
-        text = f"isValid(datum.{field}) ? format(datum.{field}, ',') + ' {shown_in}' : 'not known'"
+    for name, field, shown_in in (
+        ("power", "watts", "W"),
+        ("energy", "joules", "J/token"),
+        ("output", "speed", "tokens/s"),
+    ):
+        text = f"isValid(datum.{field}) ? format(datum.{field}, ',') + ' {shown_in}' : 'unknown'"
         drawing.steps.append(let(name, text))
-    fields = {"series": "Series", "when": "Time", "told": "Power", "each": "Energy", "made": "Output"}
+    fields = {"series": "Series", "when": "Time", "power": "Power", "energy": "Energy", "output": "Output"}
     tooltip = [tip(field, title) for field, title in {**fields, "verdict": "Verdict"}.items()]
     joules = any(v is not None for row in rows for v in row["joules"])
     panels = [("watts", WATTS, [TALL / 2 - 14, 0] if joules else [TALL, 0])]

@@ -1,4 +1,4 @@
-"""Where trials stand under the roofline of what they ran on."""
+"""Trials under the roofline of their machine."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,31 +26,31 @@ def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     roofs = _roofs(placed, [row["x"] for row in rows])
     drawing = Drawing(look, [*roofs, *rows], "roofline", "Roofline", "Position under the roofline")
     drawing.about = (
-        "The grey line is what the machine could do at most: on its slope the memory's bandwidth holds, on its flat "
-        "the arithmetic. The nearer a point is to it, the less is left."
+        "The grey line is the machine's limit: memory bandwidth on its slope, arithmetic on its flat part. Points near "
+        "the line leave little unused."
     )
-    drawing.subtitle = ["'decode, prefill, or the whole of it, at each load'"]
+    drawing.subtitle = ["'decode, prefill or the whole request, at each load'"]
     drawing.toggles = False  # roofs have no series
     bandwidth, arithmetic = "format(datum.bandwidth, '.1%')", "format(datum.arithmetic, '.1%')"
     drawing.steps = [
         base.REQUESTS,
-        let("told", "isValid(datum.roof) ? datum.told : format(datum.y, ',.3~r') + ' T operations/s'"),
+        let("shown", "isValid(datum.roof) ? datum.shown : format(datum.y, ',.3~r') + ' T operations/s'"),
         let("shares", f"{bandwidth} + ' of bandwidth, ' + {arithmetic} + ' of arithmetic'"),
     ]
     log = vega.from_least("log", 20)
     ticks: Any = {"format": vega.PLAIN, "tickCount": 6}
-    x = alt.X("x:Q", scale=log, axis=alt.Axis(title="Intensity (operations for each byte of memory)", **ticks))
-    y = alt.Y("y:Q", scale=log, axis=alt.Axis(title="Done (T operations/s)", **ticks))
+    x = alt.X("x:Q", scale=log, axis=alt.Axis(title="Intensity (operations per byte of memory)", **ticks))
+    y = alt.Y("y:Q", scale=log, axis=alt.Axis(title="Speed (T operations/s)", **ticks))
     place = {"x": x, "y": y}
     where = {**place, "color": drawing.colour("circle")}
     own = [when("!isValid(datum.roof)"), TOGGLED]
     roof = [when("isValid(datum.roof)"), vega.flatten("x", "y")]
-    tooltip = base.tips(("what", "What"), ("load", "Load"), ("told", "Done"), ("shares", "Of the peaks"))
+    tooltip = base.tips(("what", "What"), ("load", "Load"), ("shown", "Speed"), ("shares", "Share of peaks"))
     marks = points(rows, where, tooltip)
     for mark in marks:
         mark.transform = [*own, *mark.transform]
     path = {**where, "detail": alt.Detail("line:N"), "order": alt.Order("y:Q")}
-    roof_tips = [tip("roof", "Roof"), tip("told", "Peaks")]
+    roof_tips = [tip("roof", "Roof"), tip("shown", "Peaks")]
     edge = {**place, "detail": alt.Detail("roof:N"), "order": alt.Order("x:Q"), "tooltip": roof_tips}
     name = {**vega.TEXT, "fill": GREY, "align": "right", "dy": -8, "dx": -4, "clip": True, "limit": 260}
     part = {"type": "text", "dy": -28, "fontSize": 11, "fontStyle": "italic", "clip": True}
@@ -98,7 +98,7 @@ def _roofs(placed: Placed, intensities: Sequence[float]) -> list[Row]:
             "roof": name,
             "x": [short(v) for v in corners],
             "y": [short(min(v * peaks.bandwidth, flops) / 1e12) for v in corners],
-            "told": f"{number(peaks.bandwidth / 1e9)} GB/s, {number(flops / 1e12)} T operations/s"
+            "shown": f"{number(peaks.bandwidth / 1e9)} GB/s, {number(flops / 1e12)} T operations/s"
             + (", measured here" if peaks.measured else ""),
         }
     return list(roofs.values())

@@ -12,17 +12,28 @@ from dyno.facts.load import AXES, KEYS, LOADS, Load
 from dyno.facts.metric import metric
 from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
-from dyno.report.charts.against import Curve, LineChart, PerSwitch, against, curves, headroom, lift, no_result, points
+from dyno.report.charts.against import (
+    Curve,
+    LineChart,
+    PerSwitch,
+    against,
+    count_failed,
+    curves,
+    headroom,
+    lift,
+    no_result,
+    points,
+)  # fmt: skip
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.latency import Latencies, statistics
 from dyno.report.charts.vega import expr, let, unit, when
 from dyno.report.look import GREY, Look
 
 FIGURES = ("output_throughput", "total_token_throughput", "input_throughput", "request_throughput", "request_goodput")
-HOW = "Higher is better. Bars are 95 % intervals where they are known."
+HOW = "Higher is better. Bars are 95 % intervals where known."
 QUEUE = (
-    "On the dashed line all that was offered was served. Below it a queue grew, or the run was short and the time "
-    "until its last answer counts in."
+    "On the dashed line, every offered request was served. Below it a queue grew, or the run was short: the time "
+    "until the last answer counts."
 )
 
 
@@ -34,7 +45,7 @@ def measure(name: str) -> Curve:
 MEASURES = [measure(name) for name in FIGURES]
 THROUGHPUT = LineChart("throughput-{}", "Throughput", "Throughput against {}", HOW, MEASURES, per=True)
 SPEED = LineChart(
-    "speed-{}", "Throughput", "Speed of a single request against {}", HOW, [measure("speed")], per=True, log=True
+    "speed-{}", "Throughput", "Speed of one request against {}", HOW, [measure("speed")], per=True, log=True
 )
 SERVED = LineChart(
     "served-{}", "Throughput", "Served against offered requests", QUEUE, [measure("request_throughput")],
@@ -89,7 +100,7 @@ def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 def _tradeoff(
     axis: str, look: Look, panel: Select, rows: list[Row], words: Mapping[str, str], switch: PerSwitch
 ) -> Chart:
-    lift(rows, "workload", highest="load")
+    lift(rows, "workload")
     known = base.present(words, rows)
     figures = base.present({m.key: m.words for m in MEASURES}, rows)
     counts = {key: sum(key in row for row in rows) for key in (*known, *figures)}
@@ -100,28 +111,28 @@ def _tradeoff(
     title = f"Throughput against latency, by {level.against}"
     drawing = Drawing(look, rows, f"tradeoff-{axis}", "Throughput and latency", title, per=switch.modes)
     drawing.about = (
-        f"Up and to the left is better. Numbers at the points are the {level.against}. On the Pareto front nothing "
-        "else that is shown has more throughput at as little latency; void points don't count for it. ✕ in the corner: "
-        "a trial without a result."
+        f"Up and to the left is better. Numbers at the points: {level.against}. Points on the Pareto front have the "
+        "highest throughput at their latency; void points are excluded. ✕ in the corner: a trial without a result."
     )
     picks = Select("latency", "Latency", known, latency), Select("figure", "Throughput", figures, figure)
     drawing.selects = [*picks, panel]
     both = f"figure_words[figure]{switch.words} + ' against ' + latency_words[latency]"
     drawing.subtitle = [switch.subtitle(both), panel.chosen]
     drawing.params = switch.params(MEASURES)
+    count_failed(drawing)
     drawing.steps = [
         let("x", "datum[latency]"),
         let("y", f"datum[figure] * {switch.factor}"),
         when("isValid(datum.why) || isValid(datum.x) && isValid(datum.y)"),
-        let("told", switch.value("figure")),
+        let("shown", switch.value("figure")),
         let("late", "format(datum.x, ',') + ' ms'"),
         base.REQUESTS,
     ]
     heading, color = f"axes[figure]{switch.words}", drawing.colour()
     place = {"x": vega.milliseconds("x", vega.spread(rows, [*known], 16), 24), "y": vega.amount("y", expr(heading))}
     where = {**place, "color": color}
-    tooltip = base.tips(("load", level.axis), ("told", "Throughput"), ("late", "Latency"))
-    label = {**vega.TEXT, "align": "left", "dx": 7, "dy": 7, "clip": True}
+    tooltip = base.tips(("load", level.axis), ("shown", "Throughput"), ("late", "Latency"))
+    label = {**vega.TEXT, **vega.ROOMY, "align": "left", "dx": 7, "dy": 7, "clip": True}
     number = {"text": alt.Text("load:Q", format=vega.PLAIN)}
     corner = {"x": {"value": "width"}, "color": color}
     layers = curves(drawing, {**where, "order": alt.Order("load:Q")}, switch)
@@ -141,6 +152,14 @@ def front(where: Mapping[str, Any]) -> list[Any]:
         when("!isValid(datum.before) || datum.y > datum.before"),
     ]
     line = {**vega.LINE, "interpolate": "step-after", "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
-    name = {"type": "text", "text": "Pareto front", "fill": GREY, "align": "right", "baseline": "top", "clip": True}
+    name = {
+        **vega.TEXT,
+        **vega.ROOMY,
+        "text": "Pareto front",
+        "fill": GREY,
+        "align": "right",
+        "baseline": "top",
+        "clip": True,
+    }
     path = {**where, "order": alt.Order("x:Q")}
     return [unit(line, path, *best), unit({**name, "dx": -12, "dy": 8}, where, *best, *vega.last())]

@@ -12,6 +12,7 @@ CROSS = "M-1,-1L1,1M-1,1L1,-1"
 LINE = {"type": "line", "strokeWidth": 2, "clip": True}
 POINT = {"type": "point", "size": 60, "opacity": 1, "clip": True}
 TEXT = {"type": "text", "fontSize": 10}
+ROOMY = {"opacity": alt.ExprRef(expr="room < 480 ? 0 : 1")}  # labels that would overlap on a phone
 INVISIBLE = {"type": "point", "opacity": 0}  # to make room
 # Pixels there are for all of a chart. Asked once: what depends on the drawn width would change that width.
 ROOM = alt.VariableParameter(name="room", expr=f"isFinite(containerSize()[0]) ? containerSize()[0] : {WIDTH}")
@@ -60,7 +61,7 @@ def last(*by: str) -> list[Any]:
 
 
 def wide(values: Iterable[float], times: float) -> bool:
-    """Whether the largest is at least so many times the smallest; never where one isn't above zero."""
+    """Whether the largest is at least `times` the smallest; never where one isn't above zero."""
     known = list(values)
     return bool(known) and min(known) > 0 and max(known) / min(known) >= times
 
@@ -135,7 +136,7 @@ def toggle(series: Iterable[str]) -> Any:
 
 
 def zoom(*encodings: Any) -> Any:
-    """By wheel with a key held, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
+    """By wheel with a key pressed, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
     select = alt.IntervalSelectionConfig(
         type="interval",
         encodings=list(encodings) or alt.Undefined,

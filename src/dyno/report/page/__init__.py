@@ -95,6 +95,7 @@ def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
     statistic, stem = latency(standing.metric) or ("", "throughput")
     statistic = "p50" if statistic == "median" else statistic
     wanted = [f"{stem}-{entry.axis}".replace("_", "-")] if entry.axis else []
+    wanted += ["distribution"] if len(report.entries) == 1 else []
     wanted += [{"micro": "micro", "quality": "quality"}.get(entry.kind, "side-by-side"), "side-by-side"]
     chart = next((by_name[name] for name in wanted if name in by_name), charts[0] if charts else None)
     if chart is None:

@@ -38,14 +38,14 @@
   };
   const copyBy = (button, text) => {
     const says = button.textContent;
-    const tell = (words) => {
+    const say = (words) => {
       button.textContent = words;
       setTimeout(() => { button.textContent = says; }, 1500);
     };
     if (button.dataset.busy) return;
     button.dataset.busy = 'yes';
     setTimeout(() => { delete button.dataset.busy; }, 1500);
-    copyText(text).then(() => tell('copied'), () => tell('not allowed here'));
+    copyText(text).then(() => say('copied'), () => say('copying is not allowed here'));
   };
   // A number is copied with all its digits, which its title has.
   document.addEventListener('copy', (event) => {
@@ -108,7 +108,7 @@
       this.show();
     }
 
-    // Up, down, and as it was. What isn't told stands last either way.
+    // Up, down, and as it was. Unknown values come last either way.
     sort(column) {
       const head = this.heads[column];
       const next = { none: 'ascending', ascending: 'descending', descending: 'none' }[head.getAttribute('aria-sort')];
@@ -123,8 +123,8 @@
       if (this.sorted) {
         const { column, sign } = this.sorted;
         const held = new Map(rows.map((row) => [row, { number: figure(row.cells[column]), text: shownText(row.cells[column]) }]));
-        const told = [...held.values()].filter((v) => v.text && v.text !== '–');
-        const numbers = told.length > 0 && told.every((v) => !Number.isNaN(v.number));
+        const known = [...held.values()].filter((v) => v.text && v.text !== '–');
+        const numbers = known.length > 0 && known.every((v) => !Number.isNaN(v.number));
         rows.sort((a, b) => {
           const x = held.get(a), y = held.get(b);
           if (!numbers) return sign * x.text.localeCompare(y.text, 'en', { numeric: true });
@@ -146,7 +146,7 @@
       return best;
     }
 
-    // 'vllm p99 TTFT<500 verdict:void' → tests of a row. Before an operator stands a column's name: as many of the
+    // 'vllm p99 TTFT<500 verdict:void' → tests of a row. Before an operator is a column's name: as many of the
     // words there as make one.
     tests(query) {
       const tests = [];
@@ -185,7 +185,7 @@
         row.hidden = off || !tests.every((test) => test(row));
         count += !row.hidden;
       }
-      this.output.textContent = wrong || count < this.rows.length ? `${wrong}shows ${count} of ${this.rows.length}` : `${count} row${count === 1 ? '' : 's'}`;
+      this.output.textContent = wrong || count < this.rows.length ? `${wrong}${count} of ${this.rows.length} rows` : `${count} row${count === 1 ? '' : 's'}`;
     }
 
     // What is shown; `text`: of a cell.
@@ -297,7 +297,7 @@
       for (const { target, contentRect } of boxes) widths.set(target, contentRect.width);
       if (!changed.length) return;
       clearTimeout(waits);
-      // Vega listens to the window: a chart whose box alone grew is told so.
+      // Vega listens to the window: a chart whose box alone grew needs an event.
       waits = setTimeout(() => window.dispatchEvent(new Event('resize')), 150);
     });
     for (const chart of charts) { near.observe(chart.box); resized.observe(chart.box); }

@@ -3,7 +3,7 @@
 import msgspec
 
 from dyno.facts.entry import Entry
-from dyno.facts.finding import Finding, worst_first
+from dyno.facts.finding import Finding, merged, worst_first
 from dyno.facts.metric import STEMS
 from dyno.numbers import count, currency, human_bytes, money, number, percent, setting
 from dyno.report.table import figure_interval, figure_text
@@ -11,7 +11,7 @@ from dyno.report.tables import figure_unit, figure_words, verdict_words
 
 _STATS = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99.9", "max")
 _BY = {
-    "repeats": "over the repeats", "shared": "as the other side's repeats vary", "requests": "from the requests",
+    "repeats": "over repeats", "shared": "from the other side's repeats", "requests": "from the requests",
     "iterations": "from the iterations", "slices": "from slices of time", "deviation": "from the printed deviation",
     "stderr": "from the printed error",
 }  # fmt: skip
@@ -40,28 +40,15 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def trial(entry: Entry, varying: list[str]) -> Trial:
-    """`varying`: by which settings of the load it is told from others."""
+    """`varying`: settings of the load that differ from trial to trial."""
     stats, latencies = _latencies(entry)
     by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
     return Trial(
         entry.id, entry.series, entry.load.only(varying).words, entry.verdict, verdict_words(entry), entry.failure,
         entry.label,
         [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
-        stats, latencies, ", ".join(by), _gathered(entry.findings), entry.locations,
+        stats, latencies, ", ".join(by), worst_first(merged(entry.findings)), entry.locations,
     )  # fmt: skip
-
-
-def _gathered(findings: list[Finding]) -> list[Finding]:
-    """Of one code the first, with how many there are: all of them stand among the report's findings."""
-    alike: dict[tuple[str, str], list[Finding]] = {}
-    for f in worst_first(findings):
-        alike.setdefault((f.code, f.level), []).append(f)
-    return [
-        same[0]
-        if len(same) == 1
-        else msgspec.structs.replace(same[0], text=f"{same[0].text} {len(same) - 1} more like it.")
-        for same in alike.values()
-    ]
 
 
 def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigure]]]]:
@@ -90,7 +77,7 @@ def _load(entry: Entry) -> list[tuple[str, str]]:
 
 
 def _speeds(entry: Entry) -> list[tuple[str, str]]:
-    """All figures that are no latency; the counts are told already."""
+    """All figures except latencies and counts."""
     return [
         (figure_words(name), f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip())
         for name, n in entry.figures.items()
@@ -103,11 +90,11 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
     if entry.accelerator or entry.accelerators:
         used = f"{count(entry.accelerators)} × " if entry.accelerators else ""
         whole_machine = f", of {count(entry.machine)} in the machine" if entry.machine else ""
-        lines.append(("accelerators", f"{used}{entry.accelerator or 'not told'}{whole_machine}"))
+        lines.append(("accelerators", f"{used}{entry.accelerator or 'unknown'}{whole_machine}"))
     if entry.memory is not None:
-        sizes = [("after load", entry.memory.after_load_bytes), ("at most", entry.memory.peak_bytes)]
+        sizes = [("after loading", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)]
         words = ", ".join(f"{human_bytes(n)} {when}" for when, n in sizes if n is not None)
-        lines.append((f"memory of {entry.memory.basis}", words))
+        lines.append((f"memory ({entry.memory.basis})", words))
     if entry.power_w is not None:
         lines.append(("power", f"{number(entry.power_w)} W"))
     if entry.joules_per_token is not None:
@@ -124,9 +111,10 @@ def _cost(entry: Entry) -> list[tuple[str, str]]:
         return []
     sign = currency(cost.currency)
     prices = [
-        ("an hour", cost.hour), ("M input tokens", cost.per_million_input),
-        ("M output tokens", cost.per_million_output), ("M tokens", cost.per_million_total),
-        ("1000 requests", cost.per_thousand_requests), ("energy, M output", cost.energy_per_million_output),
+        ("per hour", cost.hour), ("per M input tokens", cost.per_million_input),
+        ("per M output tokens", cost.per_million_output), ("per M tokens", cost.per_million_total),
+        ("per 1,000 requests", cost.per_thousand_requests),
+        ("energy per M output tokens", cost.energy_per_million_output),
     ]  # fmt: skip
     lines = [(what, f"{sign} {money(value)}") for what, value in prices if value is not None]
     return [*lines, ("price", cost.source)] if cost.source else lines

@@ -52,7 +52,7 @@ def profile(value: Value, file: str) -> Iterator[Draft]:
         if (block := value.get(key)) is None:
             continue
         if (scale := _scale(value, key)) is None:
-            draft.unread.append(Unread(block.line, f"{key} is in a unit that isn't a time's", "lines"))
+            draft.unread.append(Unread(block.line, f"{key} has an unknown unit of time", "lines"))
         else:
             draft.read_spreads(value, {key: stem}, scale)
     draft.read_figures(value, _FIGURES)
@@ -117,7 +117,7 @@ def records(values: list[Value], file: str) -> Iterator[Draft]:
     for value in values:
         record = value.decoded(_Record)
         if record is None:
-            draft.unread.append(Unread(value.line, "a record that isn't as AIPerf writes them", "lines"))
+            draft.unread.append(Unread(value.line, "not an AIPerf record", "lines"))
         elif record.metadata.benchmark_phase in (None, "profiling"):
             measured.append(record)
     good = [r for r in measured if r.error is None]

@@ -91,7 +91,7 @@ def texts(titles: list[str], cells: list[list[str]], lines: list[int], file: str
         if draft.figures:
             rows.append(draft.row())
         else:
-            unread.append(Unread(line, "a line that isn't as llama-bench writes them", "lines"))
+            unread.append(Unread(line, "not a llama-bench line", "lines"))
     return rows, unread
 
 
@@ -105,7 +105,7 @@ def sql(text: str, file: str) -> Read:
         titles = [title.strip() for title in match[1].split(",")] if match else []
         values = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
         if not is_header(titles):
-            unread.append(Unread(number, "an INSERT that isn't as llama-bench writes them", "lines"))
+            unread.append(Unread(number, "not a llama-bench INSERT", "lines"))
             continue
         more, wrong = texts(titles, [values], [number], file, "sql")
         rows, unread = rows + more, unread + wrong
