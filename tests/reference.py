@@ -4,6 +4,7 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs-
 """
 
 import argparse
+import itertools
 import re
 import types
 import typing
@@ -27,6 +28,7 @@ from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, hints
 from dyno.transport import Transport
+from findings import reference
 
 ROOT = Path(__file__).parent.parent
 PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -174,6 +176,22 @@ def _type(hint: Any) -> str:
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "table")
 
 
+# ---- findings ----
+
+
+def findings() -> str:
+    rows = [[code(name), about.levels, places, about.when] for name, about, places in reference()]
+    return table(["finding", "level", "in", "when"], rows)
+
+
+def findings_with_advice() -> str:
+    parts = []
+    for family, rows in itertools.groupby(reference(), key=lambda row: row[0].partition(".")[0]):
+        cells = [[code(name), about.levels, about.when, about.advice] for name, about, _ in rows]
+        parts += [f"## {family}", table(["finding", "level", "when", "advice"], cells)]
+    return "\n\n".join(parts)
+
+
 # ---- metrics and settings ----
 
 _STATISTICS = "mean, median, std, min, max, pNN"
@@ -240,6 +258,8 @@ def file(path: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "study-keys": study_keys,
+    "findings": findings,
+    "findings-with-advice": findings_with_advice,
     "metrics": metrics,
     "definitions": definitions,
     "settings": settings,

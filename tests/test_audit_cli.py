@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("sound: 1 note; 1 result in 1 file (1 of 1 block read)\n  sound.log: text, 1 result\n")
+    assert out.startswith("Verdict: sound (1 note)\nRead: 1 result in 1 file; 1 of 1 block\n  sound.log: text")
     assert "Serving (vllm)" in out and "vllm.ttft: from sending to the first chunk" in out
 
 
@@ -88,7 +88,7 @@ def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFix
     assert main(["audit", "failed.log", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert (
-        out.startswith("## Audit: void: 1 void, 2 notes; 1 result in 1 file (1 of 1 block read)\n")
+        out.startswith("## Verdict: void (1 void, 2 notes)\n")
         and "- **void** `requests.failed`: 600 of 1,000" in out
         and "| line | name |" in out
     )
@@ -115,7 +115,7 @@ def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "no price of an accelerator-hour")],
+    [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "is not a price")],
 )
 def test_a_mistake_gets_a_sentence(
     here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str

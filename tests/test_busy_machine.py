@@ -90,7 +90,7 @@ def test_its_findings_say_what_is_unknown_and_blame_no_proxy(stopped: tuple[Run,
     assert "stream.buffered" not in findings
     unseen = findings["client.unseen_chunks"]
     assert unseen.level == "doubt" and "within bounds" in unseen.text
-    assert "stopped" in unseen.text or "no core" in unseen.text
+    assert "paused" in unseen.text or "no free core" in unseen.text
     assert " to " in next(line for line in out.splitlines() if line.startswith("Mean TTFT"))
 
 

@@ -70,7 +70,7 @@ def test_a_table_without_known_columns_is_listed_as_unread_with_its_line(
     (here / "r.md").write_text(report(READ, "More.", UNKNOWN))
     assert main(["audit", "r.md"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("sound, but not everything was read (1 of 2 tables): 1 note; 2 results in 1 file\n")
+    assert out.startswith("Verdict: sound, but not everything was read (1 note)\nRead: 2 results in 1 file; 1 of 2 ")
     assert "Not read:\n  r.md:11: Model, 4K pp, 8K pp: unknown columns: 4K pp, 8K pp" in out
 
 
@@ -80,7 +80,7 @@ def test_a_report_that_was_read_as_a_whole_is_sound_with_exit_code_0(
     (here / "r.md").write_text(report(READ, fenced(BLOCK.format(completed=1000, rate=10))))
     assert main(["audit", "r.md"]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].endswith("3 results in 1 file (1 of 1 table, 1 of 1 block read)")
+    assert out.splitlines()[1] == "Read: 3 results in 1 file; 1 of 1 table, 1 of 1 block"
     assert "Not read" not in out
 
 
@@ -88,7 +88,7 @@ def test_void_wins_over_unread(here: Path, capsys: pytest.CaptureFixture[str]) -
     void = "vllm bench serve --num-prompts 1000\n" + BLOCK.format(completed=400, rate=4)
     (here / "r.md").write_text(report(fenced(void), UNKNOWN))
     assert main(["audit", "r.md"]) == 3
-    assert capsys.readouterr().out.startswith("void, but not everything was read (0 of 1 table, 1 of 1 block): 1 void")
+    assert capsys.readouterr().out.startswith("Verdict: void, but not everything was read (1 void")
 
 
 @pytest.mark.parametrize("text", [report(UNKNOWN), "mean 1.25 of all\nworst 3.75 of all\n", '{"a": 1.25, "b": [2.5]}'])
@@ -123,7 +123,7 @@ def test_json_and_markdown_say_how_much_was_read(here: Path, capsys: pytest.Capt
     assert (unread["line"], unread["part"], unread["what"]) == (9, "table", "Model, 4K pp, 8K pp")
     assert main(["audit", "r.md", "--markdown"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("## Audit: sound, but not everything was read (1 of 2 tables)")
+    assert out.startswith("## Verdict: sound, but not everything was read (1 note)")
     assert "Not read:\n\n- r.md:9: Model" in out
 
 
@@ -151,7 +151,7 @@ def test_a_line_of_a_csv_file_that_was_not_read_changes_the_exit_code(
 ) -> None:
     (here / "r.csv").write_text("concurrency,output_throughput\n1,100.5\n2,200.5,7\n4,400.5\n")
     assert main(["audit", "r.csv"]) == 5
-    assert capsys.readouterr().out.startswith("sound, but not everything was read (1 of 1 table, not all lines)")
+    assert capsys.readouterr().out.startswith("Verdict: sound, but not everything was read (1 note)")
 
 
 # ---- what counts as unread ----

@@ -1,6 +1,5 @@
-"""The lists of checks: complete, in plain words, and the source of METHOD.md's table."""
+"""The lists of checks: complete, and in plain words."""
 
-import os
 import re
 from pathlib import Path
 from typing import get_args
@@ -8,7 +7,7 @@ from typing import get_args
 import dyno
 from dyno.audit.audit import REPORT_CHECKS
 from dyno.checks import CHECKS, Need, about
-from findings import ALL, METHOD, method_table, replaced
+from findings import ALL
 
 SOURCE = Path(dyno.__file__).parent
 
@@ -31,12 +30,3 @@ def test_every_finding_is_described_in_plain_sentences() -> None:
         for sentence in (when, advice):
             assert sentence.endswith("."), code
             assert not re.search(r"\b(?:told|tells|said|reckon\w*|stands|lies|nobody|somebody)\b", sentence), code
-
-
-def test_the_method_has_every_finding() -> None:
-    text = METHOD.read_text()
-    now = replaced(text, method_table())
-    if os.environ.get("UPDATE_GOLDEN"):
-        METHOD.write_text(now)
-    else:
-        assert now == text, "METHOD.md: UPDATE_GOLDEN=1 pytest tests/test_findings.py rewrites the table."

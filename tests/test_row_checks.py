@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from dyno.audit import audit
 from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
-from dyno.facts.finding import Finding
+from dyno.facts.finding import Finding, merged
 from dyno.facts.imported import Row, Samples
 from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
@@ -305,10 +304,10 @@ def test_a_result_told_again_in_a_table_is_one_result() -> None:
 def test_many_alike_are_told_once_with_all_lines() -> None:
     rows = [row({"completed": 640, "failed": None}, line=1 + 30 * i) for i in range(9)]
     found = [f for r in rows for f in requests.failed(r)]
-    (told,) = audit.gathered(found)
+    (told,) = merged(found)
     assert len(told.locations) == 9
     different = [f for i, r in enumerate(rows) for f in requests.failed(row({"completed": 600 + i}, line=r.line))]
-    (told,) = audit.gathered(different)
+    (told,) = merged(different)
     assert (
         told.text.startswith("392 to 400 of 1,000") and told.text.endswith("(9 results).") and len(told.locations) == 18
     )

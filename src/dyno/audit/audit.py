@@ -1,6 +1,5 @@
 """An audit: all findings about results, each once and with its lines, and how much was read."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -9,7 +8,7 @@ from dyno import checks
 from dyno.audit import claims, numbers, wording
 from dyno.checks import Check
 from dyno.checks.physics import Machines, titled
-from dyno.facts.finding import Finding, Verdict, verdict, worst_first
+from dyno.facts.finding import Finding, Verdict, merged, verdict, worst_first
 from dyno.facts.imported import Document, Unread
 from dyno.facts.rig import Peaks
 from dyno.measure.pairs import copies, without
@@ -85,10 +84,6 @@ REPORT_CHECKS = (
 # Each of these quotes its own place in the text.
 SINGLE = {"consistency.claim", "consistency.mean_only", "consistency.arithmetic", "comparability.extrapolated",
           "consistency.percent", "consistency.bold"}  # fmt: skip
-SHOWN = 3  # findings of one code in one file, before they are joined into one
-RANGES = 4  # numbers that differ between joined findings: more make no sentence
-_RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
-_NUMBER = re.compile(r"(?<![\w.:/])[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|,\d)")
 
 
 class ReadShare(msgspec.Struct, frozen=True):
@@ -155,51 +150,4 @@ def audit(
     findings += checks.run(REPORT_CHECKS, documents=documents)
     findings += checks.run(duplicates=twice)
     each = worst_first([*own, *findings])
-    return Audit(verdict(each), worst_first(gathered(each)), each, list(documents), coverage(documents))
-
-
-def gathered(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Join findings of one code: those that differ only in numbers into one with their ranges and all places."""
-    alike: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings:
-        file = finding.locations[0].rpartition(":")[0] if finding.locations and finding.level != "note" else ""
-        alike.setdefault((finding.code, finding.level, file), []).append(finding)
-    for (code, level, _), same in alike.items():
-        if code in SINGLE:
-            yield from same
-            continue
-        by_words: dict[str, list[Finding]] = {}
-        for f in same:
-            by_words.setdefault(_NUMBER.sub("0", f.text), []).append(f)
-        joined = [_joined(group) for group in by_words.values()]
-        if len(joined) <= (SHOWN if level != "note" else 1):
-            yield from joined
-        else:
-            yield _similar(same)
-
-
-def _joined(group: Sequence[Finding]) -> Finding:
-    """One finding for several with the same words: 'p99 of 64 to 300 requests is an estimate (9 results).'"""
-    texts = list(dict.fromkeys(f.text for f in group))
-    text, numbers = texts[0], [_NUMBER.findall(t) for t in texts]
-    if len(texts) > 1:
-        ranges = [sorted(set(values), key=_value) for values in zip(*numbers, strict=True)]
-        if sum(len(values) > 1 for values in ranges) <= RANGES and not _RANGE.search(text):
-            shown = iter(values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}" for values in ranges)
-            text = _NUMBER.sub(lambda _: next(shown), text).removesuffix(".") + f" ({many(len(group), 'result')})."
-        else:
-            return _similar(group)
-    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
-
-
-def _similar(group: Sequence[Finding]) -> Finding:
-    text = f"{group[0].text.removesuffix('.')} (and {many(len(group) - 1, 'similar result')})."
-    return msgspec.structs.replace(group[0], text=text, locations=_places(group))
-
-
-def _places(group: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(place for f in group for place in f.locations))
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
+    return Audit(verdict(each), worst_first(merged(each, SINGLE)), each, list(documents), coverage(documents))

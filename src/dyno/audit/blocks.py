@@ -56,7 +56,7 @@ class ResultBlock:
         self._misses = 0
 
     def take(self, number: int, text: str) -> bool:
-        """False where the block is over, and this line is not part of it."""
+        """Return False if the block ended before this line."""
         if number - self.line > LONGEST:
             return False
         text = text[-_WIDEST:].rstrip()
@@ -198,7 +198,7 @@ class _Slot(NamedTuple):
 
 
 class Aligned:
-    """A table in aligned columns: titles, perhaps a rule, and lines whose cells stand below the titles."""
+    """A table in aligned columns: titles, perhaps a rule, and lines whose cells are below the titles."""
 
     def __init__(self, line: int, titles: Sequence[_Slot]) -> None:
         self.line, self._titles = line, titles
@@ -209,7 +209,7 @@ class Aligned:
         return [title.text for title in self._titles]
 
     def take(self, line: TextLine) -> bool:
-        """False where the table is over, and this line is not part of it."""
+        """Return False if the table ended before this line."""
         if len(line.text) > _WIDEST_LISTED:
             return False
         if _LISTED_RULE.fullmatch(line.text):
@@ -241,7 +241,7 @@ class Aligned:
 
 
 def is_measured(text: str) -> bool:
-    """Whether a line speaks of a figure at all. A log's own lines do not count."""
+    """Whether a line mentions a figure at all. A log's own lines do not count."""
     if len(text) > _WIDEST_LISTED or text.lstrip().startswith(_LOGGED):
         return False
     small = text.lower()

@@ -19,7 +19,7 @@ from dyno.measure.points import input_each, load_of, output_each
 from dyno.numbers import change
 
 MARGIN = 0.01  # single runs differ by that much
-SAMPLES = 100  # fewer requests have no P99 to speak of
+SAMPLES = 100  # fewer requests have no useful p99
 SIDES = 200  # more names than that are not a comparison
 
 
@@ -266,7 +266,7 @@ class Claim(NamedTuple):
     measure: MetricWords
     loads: list[Levels]
     universal: bool
-    amount: str  # '28 %', 'up to 2 x'; '': how much better is not said
+    amount: str  # '28 %', 'up to 2 x'; '': no amount given
 
 
 def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
@@ -284,7 +284,7 @@ def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
         universal = bool(at_loads) or bool(_ALL.search(clause))
         amount = (verb["a"] or verb["b"] or "").strip().lower()
         for measure in dict.fromkeys(_metrics(verb, rest, section)):
-            # 'exceeds in TTFT' may be said of the longer one.
+            # 'exceeds in TTFT' may mean the longer one.
             if measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass")):
                 continue
             for other in others:
@@ -304,7 +304,7 @@ def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
 
 
 def _is_worse(verb: re.Match[str], measure: MetricWords) -> bool:
-    """Whether the first side is said to be worse: slower, a higher latency, a lower throughput."""
+    """Whether the first side is claimed to be worse: slower, a higher latency, a lower throughput."""
     if verb["degree"] and verb["degree"].lower() in ("higher", "greater", "lower"):
         return (verb["degree"].lower() == "lower") != measure.less_is_better
     return (verb["adjective"] or verb["degree"] or "").lower() in ("slower", "worse", "more expensive")
@@ -390,7 +390,7 @@ def claims(documents: Sequence[Document]) -> Iterator[Finding]:
 
 
 def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
-    """By the first rows in which its names are found."""
+    """Judge it by the first rows that match its names."""
     shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
     for names in pools:
         claims_here = [(c, evidence(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
@@ -422,12 +422,12 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     slack = max(0.1 * number, 1.0 if percent else 0.1)
 
     def amounts(lead: float) -> list[float]:
-        """As a share of the lesser or of the greater side; 'two times' may mean twice or thrice as much."""
+        """Return the difference as a share of either side; 'two times' may mean twice or thrice as much."""
         return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
 
     pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in readings for p in r.pairs]
     possible = [a for _, p, _ in pairs if p.lead > 0 for a in amounts(p.lead)]
-    # 'Over' and 'up to' may be said of any load; without them one near it is enough.
+    # 'Over' and 'up to' may refer to any load; without them one near it is enough.
     near = any(abs(a - number) <= slack for a in possible)
     if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return

@@ -1,4 +1,4 @@
-"""What a text says before its results: commands, dumps of arguments and environments, and how far each holds."""
+"""Commands, argument dumps and environments before results, and the results that each applies to."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ def scalar(text: str) -> Scalar:
 
 
 def command(text: str, line: int, variables: Mapping[str, str], section: str = "") -> Command | None:
-    """Read a joined line of commands. None where it names no known program, or only speaks of one."""
+    """Read a joined line of commands. None where it names no known program, or only mentions one."""
     known = program_in(text)
     if known is None:
         return None
@@ -91,7 +91,7 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
         settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
     if role in ("server", "offline") and tool in _SERVERS:
         settings.setdefault("engine", Setting(tool, line, "command"))
-    if role == "quality":  # --model says by which program
+    if role == "quality":  # --model names the program
         settings.pop("model", None)
         settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
     if role == "server":  # a load in its flags is its own limit
@@ -233,7 +233,7 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
         if value == "None" or is_secret(match[1]):
             continue
         name = of_flag(key)
-        # A length that is another dataset's says nothing of this one; see below.
+        # A length that is another dataset's doesn't apply to this one; see below.
         if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
             out[name] = Setting(scalar(shown(key, value)), line, "namespace")
         elif key == "random-range-ratio":  # lengths are drawn around those that are asked for

@@ -16,7 +16,7 @@ from dyno.results.lines import decoded, holds_numbers, lines
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000
 _MOST_WALKED = 900_000  # lines; some ten seconds
-_AROUND = 256 << 10  # bytes before a mark: a command may stand some way above
+_AROUND = 256 << 10  # bytes before a mark: a command may be some way above
 _AFTER = 16 << 10
 _MARKS = (
     b"Benchmark Result", b"Successful requests:", b"Throughput: ", b"Avg latency:", b"|            test |", b"| t/s |",
@@ -83,7 +83,7 @@ def _binary(head: bytes) -> bool:
 
 
 def _is_markdown(file: str, content: bytes) -> bool:
-    """By its name, or by headings or fences: else a '#' begins a comment, and all is a listing."""
+    """Detect Markdown by name, headings or fences: else a '#' begins a comment, and all is a listing."""
     if file.lower().endswith((".md", ".mdx", ".markdown")):
         return True
     head = content[:1_000_000]

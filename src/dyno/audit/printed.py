@@ -1,6 +1,5 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,13 +12,14 @@ from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
-from dyno.numbers import many
+from dyno.numbers import count, deviating, many, money, number
+from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
+from dyno.screen import styled, verdict_style, wrapped
 
 LATENCIES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms",
              "mean_latency_ms")  # fmt: skip
 NODE = 8  # accelerators of the machines that are rented as one
-WIDTH = 100
 LINES = 12  # places of a finding that are shown
 ROWS = 200  # of the table
 UNREAD = 40  # that are listed
@@ -59,7 +59,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, a price of one is taken as it stands.
+    # Where the number of accelerators is unknown, the price of one is used.
     paid = cost(chosen, rates(row.get), count or 1)
     per_million = None
     if paid is not None and best is not None:
@@ -97,8 +97,7 @@ def _speed(row: Row) -> str:
     for name in ("speed", "score"):
         if (figure := row.figures.get(name)) is not None:
             error = figure.deviation if figure.deviation is not None else row.get("stderr")
-            shown = f"{figure.value:,.2f}" if name == "speed" else f"{figure.value:.4g}"
-            return shown + (f" ± {error:.3g}" if error is not None else "")
+            return deviating(figure.value, error)
     return ""
 
 
@@ -106,8 +105,7 @@ def _speed(row: Row) -> str:
 
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
-    parts = [_head(audit, rows)]
-    parts += [_finding(f) for f in audit.findings]
+    parts = ["\n".join(_head(audit, rows)), *map(_finding, audit.findings)]
     for title, table in _tables(rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
@@ -117,8 +115,8 @@ def text(audit: Audit, rows: Sequence[Normal]) -> str:
 
 
 def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
-    head, _, files = _head(audit, rows).partition("\n")
-    parts = [f"## Audit: {head}", files.strip()]
+    head, *files = _head(audit, rows)
+    parts = [f"## {head}", "\n".join(line.replace("  ", "- ", 1) for line in files)]
     for f in audit.findings:
         where = f" ({_located(f.locations, '`')})" if f.locations else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
@@ -148,36 +146,28 @@ def _read(audit: Audit) -> bool:
     return any(d.rows for d in audit.documents)
 
 
-def _head(audit: Audit, rows: Sequence[Normal]) -> str:
+def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
     """The verdict, and what it is limited to. Without a result, nothing is sound."""
-    read, counts = audit.coverage.describe(), _counts(audit, rows)
+    files, read = many(len(audit.documents), "file"), audit.coverage.describe()
+    listed = [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     if not _read(audit) and audit.verdict == "sound":
-        lines = [f"{NOTHING} in {many(len(audit.documents), 'file')}" + (f" ({read} read)" if read else "")]
-    elif audit.coverage.complete:
-        lines = [f"{audit.verdict}: {counts}" + (f" ({read} read)" if read else "")]
-    else:
-        lines = [f"{audit.verdict}, but not everything was read ({read}): {counts}"]
-    lines += [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
-    return "\n".join(lines)
-
-
-def _counts(audit: Audit, rows: Sequence[Normal]) -> str:
+        return [f"{NOTHING} in {files}" + (f" ({read} read)" if read else ""), *listed]
     levels = [f.level for f in audit.findings]
     counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
               for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    where = f"{many(len(rows), 'result')} in {many(len(audit.documents), 'file')}"
-    return f"{', '.join(counts) or 'no findings'}; {where}"
+    limited = "" if audit.coverage.complete else ", but not everything was read"
+    verdict = styled(audit.verdict, verdict_style(audit.verdict))
+    return [
+        f"Verdict: {verdict}{limited} ({', '.join(counts) or 'no findings'})",
+        f"Read: {many(len(rows), 'result')} in {files}" + (f"; {read}" if read else ""),
+        *listed,
+    ]
 
 
 def _finding(f: Finding) -> str:
-    lines = [f"{f.level:<6}{f.code}"]
-    lines += textwrap.wrap(_plain(f.text), WIDTH, initial_indent="      ", subsequent_indent="      ")
-    lines += textwrap.wrap(_plain(f.advice), WIDTH, initial_indent="    → ", subsequent_indent="      ")
+    lines = finding_lines(msgspec.structs.replace(f, text=_plain(f.text), advice=_plain(f.advice)))
     if f.locations:
-        lines += textwrap.wrap(
-            _plain(_located(f.locations)), WIDTH, initial_indent="   at ", subsequent_indent="      ",
-            break_on_hyphens=False,
-        )  # fmt: skip
+        lines += wrapped(f"at {_plain(_located(f.locations))}", " " * 8)
     return "\n".join(lines)
 
 
@@ -218,7 +208,7 @@ _KINDS = {
 
 
 def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
-    """One for each kind and tool: figures of different definitions don't share a column."""
+    """One per kind and tool: figures of different definitions don't share a column."""
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
@@ -232,28 +222,29 @@ def _table(rows: Sequence[Normal]) -> Table:
     lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
     right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
-    return text_table(titles, ([line[title] for title in titles] for line in lines), right)
+    keep = [i for i, title in enumerate(titles) if title in ("line", "name", "load", "completed")]
+    return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
 
 
 def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """By their columns' titles, which are the same for all rows of a kind."""
+    """Group rows by column titles, which all rows of a kind share."""
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {
         "name": _short(r.subject, 36),
         "load": _short(r.load, 44),
         "completed": _done(r),
-        "in": _number(r.input_each, 0),
-        "out": _number(r.output_each, 0),
-        "req/s": _number(r.requests_per_s, 2),
-        "out tok/s": _number(r.output_per_s, 1),
-        "total tok/s": _number(r.total_per_s, 1),
+        "in": _number(r.input_each),
+        "out": _number(r.output_each),
+        "req/s": _number(r.requests_per_s),
+        "out tok/s": _number(r.output_per_s),
+        "total tok/s": _number(r.total_per_s),
         "score" if r.kind == "quality" else "tok/s": r.speed,
-        "devices": _number(r.accelerators, 0),
-        "tok/s/device": _number(r.per_accelerator, 1),
-        "tok/s/8 devices": estimated + _number(r.per_node, 0) if nodes else "",
-        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0], 1) for n in latencies},
-        "$/M tok": _number(r.cost_per_million, 2),
+        "devices": "" if r.accelerators is None else count(r.accelerators),
+        "tok/s/device": _number(r.per_accelerator),
+        "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
+        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0]) for n in latencies},
+        "$/M tok": "" if r.cost_per_million is None else money(r.cost_per_million),
     }
 
 
@@ -276,10 +267,8 @@ def _done(r: Normal) -> str:
     return f"{r.completed:,.0f}" + (f"/{r.sent:,.0f}" if r.sent is not None and r.sent != r.completed else "")
 
 
-def _number(value: float | None, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.{digits}f}" if digits == 0 or abs(value) >= 1 or value == 0 else f"{value:.3g}"
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)
 
 
 def _short(words: str, width: int) -> str:

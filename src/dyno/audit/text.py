@@ -98,7 +98,7 @@ class Walk:
         self._names: list[_Numbered] = []  # figures with a number behind them, since the last heading or fence
         self._before = TextLine(0, "")
         self._paragraph: list[TextLine] = []
-        self._joined: _Numbered | None = None  # a command that goes on in the next line
+        self._joined: _Numbered | None = None  # a command that continues on the next line
         self._spent = 0  # characters of commands
         self._offline: tuple[int, int, dict[str, Figure]] | None = None
 
@@ -332,7 +332,7 @@ class Walk:
             return False
         stripped = text.strip()
         if not self._listing:
-            # Words may speak of a program; a command begins with it, and has flags.
+            # Words may mention a program; a command begins with it, and has flags.
             bare = commands.without_prompt(stripped).strip("`")
             start = max(program[3] - max(len(stripped) - len(bare), 0), 0)
             begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start])
@@ -341,13 +341,13 @@ class Walk:
         elif re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(r"\s--[a-z]", text):
             return False
         elif re.match(r"^\s*#", text) and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text):
-            return False  # a comment that speaks of one
+            return False  # a comment that mentions one
         self._end_paragraph()
         self._joined = (number, commands.without_prompt(text).strip()[:_LONGEST_COMMAND])
         return True
 
     def _continue(self, number: int, text: str) -> bool:
-        """A command that ends with a backslash, or was broken inside a flag or a quote, goes on in the next line."""
+        """A command that ends with a backslash, or was broken inside a flag or a quote, continues on the next line."""
         assert self._joined is not None
         line, before = self._joined
         joined = None
@@ -506,7 +506,7 @@ class Walk:
             return  # not a title, and words enough
         text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in lines)[:_LONGEST_PASSAGE])
         if text:
-            # The last item of a list is not a title of what follows, unless it says so.
+            # The last item of a list is not a title of what follows, unless it looks like one.
             title = len(text) < 160 and len(lines) <= 2 and (text.endswith(":") or not _ITEM.match(lines[0].text))
             self._recent_words = _title(lines[0].number, text) if title else None
             self._pass(Passage(lines[0].number, text, self._section()))

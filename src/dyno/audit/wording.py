@@ -45,7 +45,7 @@ def empty(document: Document) -> Iterator[Finding]:
     bare = [h for h in headings if h.empty and _is_title(h.text)]
     if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
         return
-    # What a heading promises may stand under the next one; and where nothing is measured, nothing is missing.
+    # Promised figures may be under the next heading; without measurements nothing is missing.
     measured = bool(document.rows or document.commands or document.environments)
     promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
     other = [h for h in bare if h not in promised]
@@ -68,7 +68,7 @@ def _is_title(text: str) -> bool:
 
 
 def _goes_on(document: Document, heading: Heading) -> bool:
-    """Tables or results stand right below the next heading of the same level."""
+    """Tables or results are right below the next heading of the same level."""
     after = [h for h in document.headings if h.line > heading.line]
     if not after or after[0].level != heading.level:
         return False
@@ -104,7 +104,7 @@ def _cells_with_numbers(document: Document) -> bool:
 
 
 def _is_followed(document: Document, passage: Passage) -> bool:
-    """By something listed: a table, a listing, items; or by something that no reader read, as lines are missing."""
+    """Whether something is listed: a table, a listing, items; or something unread, as missing lines show."""
     stop = min((h.line for h in document.headings if h.line > passage.line and h.level > 0), default=None)
 
     def below(line: int) -> bool:
@@ -135,7 +135,7 @@ def dangling(document: Document) -> Iterator[Finding]:
 
 # ---- commands and versions ----
 
-ALMOST, SEVERAL = 0.9, 3  # of a command's requests; results that have so many
+ALMOST, SEVERAL = 0.9, 3  # share of a command's requests; results with that share
 NEAR = 5  # lines above a command
 _COMPARES = re.compile(r"comparison|compar(?:e|ing)|\bvs\b|versus", re.I)
 _SIZED = re.compile(r"[A-Za-z][\w.]*[- ]?\d?(?:\.\d)?-(\d{1,4}(?:\.\d)?)B\b")

@@ -70,7 +70,7 @@ def _limit(e: Evidence) -> tuple[str, str]:
             "Give dyno a free core, run it on another machine, or let it raise its priority (CAP_SYS_NICE or "
             "`ulimit -r`).",
         )
-    if client.cpu_share > 0.9:
+    if client.cpu_share is not None and client.cpu_share > 0.9:
         return (
             f"it used {percent(client.cpu_share)} of the one core it can use",
             "Lower the concurrency, or use a faster client machine. `dyno doctor` finds the load up to which timings "
@@ -114,7 +114,7 @@ def late_loop(e: Evidence) -> Iterator[Finding]:
 
 def busy(e: Evidence) -> Iterator[Finding]:
     client = e.summary.client
-    if client.cpu_share > 0.9 and e.summary.duration_s > 1:
+    if client.cpu_share is not None and client.cpu_share > 0.9 and e.summary.duration_s > 1:
         text = f"dyno used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
         level: Level = "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
         yield Finding("client.busy", level, text)
@@ -130,7 +130,7 @@ def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
     share = 0.15 if took >= 1 else 0.3  # the kernel counts in hundredths of a second
     if used is None or not e.rig or not cores or took < least_s or used < share * cores:
         return
-    text = f"Other processes used {number(used, digits=2)} of {cores} cores during the load."
+    text = f"Other processes used {number(min(used, cores), digits=2)} of {cores} cores during the load."
     if e.rig.accelerators:
         advice = "They shared the host with dyno and the engine. Stop them if latencies matter."
         yield note("client.others_cpu", text, advice)

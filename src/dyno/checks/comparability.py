@@ -357,7 +357,7 @@ def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | No
         x, y = a.setting(name), b.setting(name)
         if name in _NOT_A_CHANGE or passes(name) or plain(x) == plain(y) or (not sure and (x is None or y is None)):
             continue
-        if name == "model" and _last(x) == _last(y):  # wherever it lies
+        if name == "model" and _last(x) == _last(y):  # in any folder
             continue
         unlike[name] = (x, y)
     if a.tool != b.tool and a.tool and b.tool:

@@ -125,7 +125,7 @@ def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
-    """Possible only if a few requests are far slower than all others; then the mean says nothing."""
+    """Possible only if a few requests are far slower than all others; then the mean is useless."""
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:
@@ -166,7 +166,7 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 
 def in_flight(row: Row) -> Iterator[Finding]:
-    """By Little's law more requests were in flight than were allowed."""
+    """Check by Little's law whether more requests were in flight than allowed."""
     rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
     asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
     most = min((limit for limit in (asked, count) if limit), default=None)
@@ -375,7 +375,7 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
 
 
 def _alike(name: str, other: str) -> bool:
-    """llama-bench writes 'Q4_K - Medium' where a file's name says Q4_K_M."""
+    """llama-bench writes 'Q4_K - Medium' where a file is named Q4_K_M."""
     kinds = _KIND.findall(name.replace("-", "_"))
     if not kinds:
         return False

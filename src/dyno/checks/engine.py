@@ -1,4 +1,4 @@
-"""Was the engine what it was said to be, and did it behave?"""
+"""Was it the stated engine, and did it run without trouble?"""
 
 from collections.abc import Iterator
 

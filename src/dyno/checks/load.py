@@ -14,13 +14,13 @@ from dyno.numbers import change, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
-# counts do: three standard deviations of a count are no luck.
+# counts do: three standard deviations of a count are not luck.
 FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
-VLLM_SLOTS = 256  # of vLLM before its first major engine, where nothing else is said
+VLLM_SLOTS = 256  # vLLM's default before its V1 engine
 CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
-MANY = 20  # requests: fewer can't tell a queue from a start
+MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
 _WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
 
@@ -29,7 +29,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
     wait, s = e.summary.wait, e.summary
     if e.trial.load.closed_loop or wait is None:
         return
-    # A queue that grows: whoever came late waited longer than nearly all who came early, by a good part of the run.
+    # A queue that grows: late requests waited longer than nearly all early ones, by a good part of the run.
     grown_ms = wait.last_median_ms - wait.first_median_ms
     if wait.last_p25_ms > wait.first_p75_ms and grown_ms > 0.1 * 1000 * wait.span_s:
         because = (
@@ -40,7 +40,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
-    """A run that goes on long after the last request was due served less than was offered."""
+    """A run that continues long after the last request was due served less than offered."""
     offered, rps, done = finite_rate(row), requests_per_s(row), row.get("completed")
     took, e2e = row.get("duration_s"), _end_to_end_s(row)
     if not (offered and rps and done and took and e2e) or done < MANY:
@@ -53,7 +53,7 @@ def rate_row(row: Row) -> Iterator[Finding]:
         text = f"{offered:,g} requests/s offered, {number(rps)} served, with at most {cap:,g} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
         yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
-    # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
+    # Long answers also extend a run, but less, and without such waits for first tokens.
     elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
         because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
         yield _queue_grows(f"{offered:,g}", rps, because, row)
@@ -151,7 +151,7 @@ def engine_streams(e: Evidence) -> Iterator[Finding]:
     if running is None or min(x.samples for x in t.engines) < FEW_SAMPLES or (s.e2el.mean or 0.0) < 500:
         return  # short requests are on their way for a good part of their lives
     if slots and s.client.streams_peak > slots * len(e.trial.target.urls):
-        return  # said by load.slots
+        return  # load.slots reports it
     missing = s.steady.streams_mean - running
     if missing > 0.2 * s.steady.streams_mean:
         queue = "" if waiting is None else f", {number(waiting)} were queued"

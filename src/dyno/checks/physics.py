@@ -163,7 +163,7 @@ def _weights(row: Row, name: str) -> tuple[float | None, float | None, bool | No
 
 
 def _step(row: Row) -> tuple[float | None, str]:
-    """Return the longest time that a decoding step can have taken, and the figure that says so."""
+    """Return the longest time that a decoding step can have taken, and the figure it comes from."""
     if row.kind == "micro":
         test, speed = str(row.setting("test") or ""), row.get("speed")
         return (1 / speed, "speed") if test.startswith("tg") and speed else (None, "")

@@ -144,7 +144,7 @@ def errors_among_successes(row: Row) -> Iterator[Finding]:
 
 
 def dropped(rows: Sequence[Row]) -> Iterator[Finding]:
-    """One of two series with rising counts of requests falls behind; neither says how many were sent."""
+    """One of two series with rising counts of requests falls behind; neither reports how many were sent."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind == "serve" and row.form == "csv" and sent(row) is None and row.get("completed"):
@@ -160,7 +160,7 @@ def _dropped(a: list[Row], b: list[Row]) -> Iterator[Finding]:
         same += 1
     if same < 2 or same == min(map(len, counts)):
         return
-    # As far as both go they rise alike; then one goes on by the same step, and the other falls.
+    # As far as both go they rise alike; then one continues by the same step, and the other falls.
     for short, full, rows, others in ((counts[0], counts[1], a, b), (counts[1], counts[0], b, a)):
         rising = full[: same + 1] == sorted(set(full[: same + 1]))
         if short[same] < short[same - 1] and rising:

@@ -34,10 +34,10 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--strict", action="store_true", help="an undecided gate counts as broken")
     p.add_argument("--anyway", action="store_true", help="compare results that are not comparable; the verdict is void")
     exit_codes.add(p)
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     how = p.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    how.add_argument("--markdown", action="store_true", help="print it as Markdown")
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--markdown", action="store_true", help="print Markdown")
     p.set_defaults(command=run)
 
 

@@ -108,7 +108,7 @@ def _workload(shape: Shape) -> Workload:
 def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float) -> Calibration:
     s = outcome.result.served
     chunks = max(s.chunks, 1)
-    wire_s = s.client.cpu_share * s.duration_s
+    wire_s = (s.client.cpu_share or 0.0) * s.duration_s
     first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
     return Calibration(
         shape=shape,

@@ -43,30 +43,45 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: -_RANK[f.level])
 
 
-# A number that stands alone: not part of a name such as Llama-2-7b or p99.
-_NUMBER = re.compile(r"(?<![\w.,-])(\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|\.\d)")
+# A number by itself: not part of a name such as Llama-2-7b or p99, nor of a place in a file.
+_NUMBER = re.compile(r"(?<![\w.,:/-])([+-]?\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-]*[A-Za-z]|\d|[.,]\d)")
+_RANGE = re.compile(r"\d (?:to|→) [+-]?\d")
+_RANGES = 4  # numbers that may differ: a sentence with more ranges is hard to read
 
 
-def merged(findings: Iterable[Finding], apart: Collection[str] = ()) -> list[Finding]:
-    """Join findings that differ only in their numbers: each number becomes a range. Of one code, few are left.
+def merged(findings: Iterable[Finding], separate: Collection[str] = ()) -> list[Finding]:
+    """Join findings of one code that differ only in their numbers into one with ranges and all places.
 
-    `apart`: codes whose findings are never joined."""
-    alike: dict[tuple[str, ...], list[Finding]] = {}
+    Of those that remain, a code has three at most, and one note. `separate`: codes whose findings are never joined.
+    """
+    by_code: dict[tuple[str, str], dict[tuple[str, ...], list[Finding]]] = {}
     for f in findings:
-        words = [f.text] if f.code in apart else _NUMBER.split(f.text)[::2]
-        alike.setdefault((f.code, f.level, *words), []).append(f)
-    by_code: dict[tuple[str, str], list[Finding]] = {}
-    for same in alike.values():
-        texts = zip(*(_NUMBER.split(f.text) for f in same), strict=True)
-        text = "".join(parts[0] if len(set(parts)) == 1 else _range(parts) for parts in texts)
-        by_code.setdefault((same[0].code, same[0].level), []).append(_joined(same, text))
-    out = []
-    for (code, level), some in by_code.items():
-        if code in apart or len(some) <= (1 if level == "note" else 3):
-            out += some
+        words = [f.text] if f.code in separate else _NUMBER.split(f.text)[::2]
+        by_code.setdefault((f.code, f.level), {}).setdefault(tuple(words), []).append(f)
+    out: list[Finding] = []
+    for (code, level), alike in by_code.items():
+        if code in separate or len(alike) <= (1 if level == "note" else 3):
+            out += [_joined(same, _ranged([f.text for f in same])) for same in alike.values()]
         else:
-            out.append(_joined(some, f"{some[0].text} {len(some) - 1} similar."))
+            every = [f for same in alike.values() for f in same]
+            out.append(_joined(every, _similar(every[0].text, len(every))))
     return out
+
+
+def _ranged(texts: Sequence[str]) -> str:
+    """Return 'p99 of 64 to 300 requests is an estimate (9 results).'"""
+    parts = list(zip(*(_NUMBER.split(text) for text in texts), strict=True))
+    differing = sum(len(set(part)) > 1 for part in parts)
+    if not differing:
+        return texts[0]
+    if differing > _RANGES or _RANGE.search(texts[0]):
+        return _similar(texts[0], len(texts))
+    text = "".join(part[0] if len(set(part)) == 1 else _range(part) for part in parts)
+    return f"{text.removesuffix('.')} ({len(texts):,} results)."
+
+
+def _similar(text: str, count: int) -> str:
+    return f"{text.removesuffix('.')} (and {count - 1:,} similar result{'s' if count > 2 else ''})."
 
 
 def _range(numbers: Iterable[str]) -> str:

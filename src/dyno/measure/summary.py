@@ -17,6 +17,7 @@ from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
+CPU_FROM_S = 0.1  # a shorter load has no CPU share: the kernel counts in hundredths of a second
 _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
@@ -334,7 +335,7 @@ class Tally:
         ticks = client.ticks_late_ns or [0]
         return ClientSummary(
             kernel_stamps=client.kernel_stamps,
-            cpu_share=client.cpu_s / (seconds(client.duration_ns) or 1.0),
+            cpu_share=client.cpu_s / duration_s if (duration_s := seconds(client.duration_ns)) >= CPU_FROM_S else None,
             send_late=distribution_ms(late, sorted({*self._trial.percentiles, 99.0})),  # a median would hide it
             read_late_mean_ms=n["late_sum"] / n["reads"] / NS_PER_MS if n["reads"] else 0.0,
             read_late_max_ms=n["late_max"] / NS_PER_MS,

@@ -29,6 +29,7 @@ GROWN_BYTES = 256 << 20  # an accelerator whose memory grew by that when the eng
 AT_WORK_PERCENT = 5.0
 
 FEW = 3  # samples
+CPU_FROM_S = 0.2  # a shorter load has no CPU use: the kernel counts in hundredths of a second on each core
 EDGE_NS = 1_500_000_000  # older runs were sampled by nvidia-smi, once a second
 
 
@@ -217,7 +218,7 @@ def _host(samples: list[Sample], window: Window) -> HostTelemetry:
     cpu_s = difference("cpu_busy_s")
     return HostTelemetry(
         samples=window.count(samples),
-        cpu_mean_cores=None if cpu_s is None or not window.duration_s else cpu_s / window.duration_s,
+        cpu_mean_cores=None if cpu_s is None or window.duration_s < CPU_FROM_S else cpu_s / window.duration_s,
         memory_peak_bytes=_whole(Series(samples, "memory_used_bytes").peak(start, end)),
         network_received_bytes=_whole(difference("network_received_bytes")),
         network_sent_bytes=_whole(difference("network_sent_bytes")),

@@ -64,7 +64,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
 
 
 def _own(result: Result, load: LoadSpec) -> list[str]:
-    """What dyno adds to vLLM's block."""
+    """Return the lines that dyno adds to vLLM's block."""
     s = result.served
     lines: list[str] = []
 
@@ -97,7 +97,8 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if s.client.kernel_stamps:
         delays = f"{number(s.client.read_late_mean_ms)} / {number(s.client.read_late_max_ms)}"
         line("Client read delay, mean / max (ms):", delays)
-    line("Client CPU (of one core):", percent(s.client.cpu_share))
+    if s.client.cpu_share is not None:
+        line("Client CPU (of one core):", percent(s.client.cpu_share))
     return lines
 
 
@@ -174,7 +175,7 @@ def _latency(d: Distribution, first_ms: float) -> list[str]:
 
 
 def vllm_lines(s: OfflineSummary) -> list[str]:
-    """As vLLM prints them, for scripts that look for them."""
+    """Return figures as vLLM prints them, for scripts."""
     if not s.completed:
         return []
     if s.kind == "throughput":
@@ -221,7 +222,7 @@ def telemetry_lines(result: Result) -> list[str]:
 
 
 def between(bounds: tuple[float, float] | None) -> str:
-    """Of a figure that a busy client doesn't know better."""
+    """Return bounds of a figure that a busy client couldn't measure exactly."""
     return UNKNOWN if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 

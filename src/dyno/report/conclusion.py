@@ -1,4 +1,4 @@
-"""What a report says in sentences: what was compared, the answer, how sure it is, and its caveats."""
+"""The sentences of a report: subject, answer, confidence and caveats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -296,8 +296,7 @@ def _leaders(judged: Sequence[Judged]) -> str:
 def _sure(judged: Sequence[Judged]) -> str:
     words = Counter(j.word for j in judged)
     if len(judged) > 1:
-        texts = {"": "not comparable", "confidence unknown": "of unknown confidence"}
-        parts = [f"{n} {texts.get(word, word)}" for word, n in words.most_common()]
+        parts = [f"{n} {word or 'not comparable'}" for word, n in words.most_common()]
         if len(words) > 1:
             return f"Differences between first and second: {', '.join(parts)}."
     j = judged[0]
@@ -441,7 +440,7 @@ def _costs(
             about = f"{words}: " if words and len(groups) > 1 else ""
             ranked = sorted(priced, key=lambda pair: pair[0])[:3]
             texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
-            yield f"{about}A million {what} costs {', '.join(texts)}{within}."
+            yield f"{about}A million {what} cost {', '.join(texts)}{within}."
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:

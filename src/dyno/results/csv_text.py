@@ -16,7 +16,7 @@ from dyno.results.tools import llama_bench
 from dyno.secrets import HIDDEN, is_secret, shown
 
 _CELLS: Final = 100_000  # of a larger file, the first of them: some seconds
-_LOOKED_AT: Final = 20  # lines that tell what it is
+_LOOKED_AT: Final = 20  # lines that show what it is
 _COMMENTS: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*")
 
 
@@ -118,7 +118,7 @@ def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list
         if rows and rows[0][:2] == tables.AIPERF:
             row += [""] * (len(rows[0]) - len(row))  # its metrics of one value, 'Metric,Value', follow as short lines
         if rows and not _fits(row, len(rows[0])):
-            # A comma that nobody quoted has moved the rest: no cell of it can be trusted.
+            # An unquoted comma has moved the rest: no cell of it can be trusted.
             if len(unread) < 50:
                 part: Literal["", "lines"] = "lines" if any(printed(cell) for cell in row) else ""
                 unread.append(Unread(line, f"{len(row)} cells, but {len(rows[0])} titles", part))

@@ -47,7 +47,7 @@ class Draft:
     # ---- figures ----
 
     def figure(self, name: str, value: Value | None, scale: float = 1.0, means: str = "") -> None:
-        """Add a figure where there is a number; note where something else stands in its place."""
+        """Add a figure if the value is a number; else list it as unread."""
         if value is None or value.null or name in self.figures:
             return
         number = value.number

@@ -24,14 +24,14 @@ _ORNAMENT: Final = re.compile(r"^[^\w.$+\-±~≈<>≤≥]+|[^\w.)%*†‡]+$")
 
 
 def printed(text: str) -> Printed | None:
-    """None where a cell is no single number: 'N/A', 'OOM', '—', '36/64', '1.2k'."""
+    """Return None if a cell is not a single number: 'N/A', 'OOM', '—', '36/64', '1.2k'."""
     text = text.replace("&nbsp;", " ").replace("\u202f", " ")
     match = _CELL.fullmatch(_ORNAMENT.sub("", text.strip())) if len(text) <= 120 else None
     if match is None:
         return None
     unit = (match["unit"] or ("usd" if match["sign"] else "")).lower().replace("μ", "µ")
     if unit in ("k", "m", "x"):
-        return None  # thousands, or times something: not said
+        return None  # thousands, or a factor: ambiguous
     value = float(match["number"].replace(",", ""))
     if not math.isfinite(value):
         return None
@@ -43,7 +43,7 @@ def printed(text: str) -> Printed | None:
 
 
 def half(number: str, many: int = 12) -> float:
-    """Half a unit of the last digit; 0 where so many digits are printed that none was rounded."""
+    """Half a unit of the last digit; 0 if all digits are printed."""
     mantissa, _, exponent = number.lower().replace(",", "").lstrip("+-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     if len((whole + fraction).lstrip("0")) >= many:

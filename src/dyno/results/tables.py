@@ -1,4 +1,4 @@
-"""A table whose columns, or whose rows, mean figures: one result for each line of it, or for each column."""
+"""A table whose columns or rows are figures: one result per line, or per column."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ _ASKED: Final = (*_LOADS, "num_prompts", "seed", "dataset", "date", "price_per_h
 _CALLED: Final = re.compile(
     r"config(?:uration)?|method|mode|variant|setup|system|approach|strategy|scheduler|optimi[sz]ation|feature", re.I
 )
-# What would make another figure of the same words, if it stood before or behind them: no name of a configuration.
+# Words that make another figure of a title, before or after it; they don't name a configuration.
 _OTHER: Final = re.compile(
     r"\b(?:output|out|input|in|total|prompts?|gen\w*|decod\w*|prefill\w*|pp|tg|eval|per|users?|req\w*|gpus?|agg\w*|single|"
     r"peak|max\w*|min\w*|mean|avg|average|median|med|std\w*|p\d+|first|token\w*|tok|latency|throughput|time|speed\w*|"
@@ -95,7 +95,7 @@ def rows_of(table: DocumentTable, index: int, file: str, form: Form) -> list[Row
 
 
 def _meanings(table: DocumentTable) -> tuple[list[Meaning | None], list[str]]:
-    """The meaning of each column, and its configuration, where several stand side by side."""
+    """The meaning of each column, and its configuration, if there are several side by side."""
     meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
     meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
     beside = _beside(table, meanings)
@@ -159,7 +159,7 @@ def _is_setting(title: str) -> bool:
 
 
 def of_requests(table: DocumentTable) -> bool:
-    """A line for each request: one request is not a result."""
+    """One line per request: a request is not a result."""
     for i, title in enumerate(table.header):
         cells = [cell.text.strip() for cell in _down(table, i)]
         if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
@@ -197,7 +197,7 @@ def _is_of_all_devices(header: list[str]) -> bool:
 
 
 def _of_cells(title: str, cells: list[DocumentCell]) -> Meaning | None:
-    """'Throughput' means something where all of its cells have one and the same unit, as if it stood in the title."""
+    """'Throughput' means something where all of its cells have one and the same unit, as if it were in the title."""
     column = columns.meaning(title)
     if column is not None:
         return column
@@ -250,7 +250,7 @@ def _named(title: str) -> tuple[str, Meaning] | None:
 
 
 def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | None:
-    """'Vulkan' beside 'ROCm', where every cell says that it is tokens each second."""
+    """'Vulkan' beside 'ROCm', where every cell is in tokens/s."""
     name = title.strip()
     if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
         return None
@@ -259,7 +259,7 @@ def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | Non
 
 
 def _served(table: DocumentTable, i: int) -> bool:
-    """A column of requests each second that was measured and not asked for: 0.719 is no rate that anybody sets."""
+    """A column of requests/s that was measured, not requested: a rate of 0.719 is never set."""
     if table.header[i].strip().lower() not in ("qps", "rps"):
         return False
     return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
@@ -350,7 +350,7 @@ def _called(table: DocumentTable, columns_of_words: set[int]) -> set[int]:
         texts = [plain(cell.text) for cell in _down(table, i)]
         words = [text for text in texts if text and printed(text) is None]
         if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
-            out.add(i)  # 'prefill 2': so many of something
+            out.add(i)  # 'prefill 2': a number of something
         if not words or max(map(len, words)) > 60 or any(word.count("/") + word.count("\\") > 1 for word in words):
             continue  # sentences, and places of files
         if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
@@ -374,7 +374,7 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
 
 
 def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
-    """Metrics as rows. Beside them stand configurations, or statistics of one and the same."""
+    """Metrics as rows. The columns are configurations, or statistics of one."""
     titles = [row[0].text.strip() for row in table.rows if row]
     meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
@@ -492,7 +492,7 @@ def _kind(
 
 
 def _tool(titles: list[str]) -> str:
-    """Whose keys, or whose block's words, the titles are; '' where anybody may have written them."""
+    """Return the tool whose keys or printed words the titles are; '' if unknown."""
     keys = set(titles)
     if {"mean_e2e_latency_ms", "total_throughput"} & keys and "mean_ttft_ms" in keys:
         return "sglang"

@@ -1,1 +1,1 @@
-"""A file for each tool whose results are read."""
+"""One file per tool whose results are read."""

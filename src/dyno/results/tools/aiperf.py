@@ -1,4 +1,4 @@
-"""What AIPerf writes, and GenAI-Perf before it: a block for each metric, in the unit that it names; and its records."""
+"""AIPerf's and GenAI-Perf's files: one block per metric with its unit, and single records."""
 
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""What GuideLLM writes as benchmarks.json: a row for each load of it. Figures are of the successful requests."""
+"""GuideLLM's benchmarks.json: one row per load. Figures cover the successful requests."""
 
 import re
 from collections.abc import Iterator
@@ -140,5 +140,5 @@ def _samples(draft: Draft, benchmark: Value) -> Samples | None:
         starts_s=complete(
             [r.request_start_time if r.request_start_time is not None else r.start_time for r in requests]
         ),
-        errors=[""] * len(requests) + errors((e.text if e else None) or "not told" for e in failed),
+        errors=[""] * len(requests) + errors((e.text if e else None) or "unknown error" for e in failed),
     )

@@ -1,4 +1,4 @@
-"""What Hugging Face's inference-benchmarker writes: a row for each load of it, the warm-up left out."""
+"""Hugging Face's inference-benchmarker: one row per load, without the warm-up."""
 
 from collections.abc import Iterator
 from typing import Final

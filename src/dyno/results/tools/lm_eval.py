@@ -1,4 +1,4 @@
-"""lm-eval's scores, a row for each metric of each task: its results_*.json, and the Markdown table that it prints."""
+"""lm-eval's scores, one row per task and metric: results_*.json, and its Markdown table."""
 
 import re
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def _args(draft: Draft, args: Value) -> None:
             draft.set(_ARGS.get(key, key), scalar, args.line, "namespace")
 
 
-# ---- its Markdown table: a task's name stands on its first line only ----
+# ---- its Markdown table: a task's name is on its first line only ----
 
 
 def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:

@@ -1,4 +1,4 @@
-"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys.
+"""Results of vLLM's benchmarks: serve, throughput and latency. dyno writes the same keys.
 
 InferenceX's agg_*.json are vLLM's results too: latencies in seconds, and throughput by accelerator.
 """
@@ -35,7 +35,7 @@ _THROUGHPUT: Final = {
     "elapsed_time": "duration_s", "num_requests": "completed", "total_num_tokens": "total_tokens",
     "requests_per_second": "request_throughput",
 }  # fmt: skip
-# Its own keys that are no settings.
+# Its own keys that are not settings.
 _LEFT: Final = (
     "label", "dyno", "rtfx", "rps_change_events", "input_lens", "output_lens", "ttfts", "itls", "start_times",
     "generated_texts", "errors", "latencies", "queue_times", "spec_decode_num_drafts", "spec_decode_draft_tokens",
