@@ -352,7 +352,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
     """Return the settings that differ, without those that follow from another difference."""
-    sure = a.form == b.form == "run"
+    sure = a.complete and b.complete
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.setting(name), b.setting(name)
