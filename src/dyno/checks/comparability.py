@@ -27,7 +27,7 @@ from dyno.measure.points import (
     subject,
     together,
 )
-from dyno.numbers import change, number, percent
+from dyno.numbers import change, count, number, percent
 
 WORK, FAR = 0.1, 0.25  # difference in tokens per request
 SERVED = 0.05  # difference of success rates
@@ -265,7 +265,8 @@ def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Ite
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
     excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
-    text = f"A has {number(a)} {which} tokens per request, B {number(b)} ({change(b / a - 1)})."
+    each = [count(x) if x == round(x) else number(x) for x in (a, b)]
+    text = f"A has {each[0]} {which} tokens per request, B {each[1]} ({change(b / a - 1)})."
     if excluded:
         text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
