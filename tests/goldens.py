@@ -73,7 +73,7 @@ def normal(text: str, here: Path) -> str:
     text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
-    return re.sub(r"(llama\.cpp |comes with dyno: |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
+    return re.sub(r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
 
 
 def indented(value: Any, indent: str = "", taken: int = 0) -> str:

@@ -4,6 +4,7 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs-
 """
 
 import argparse
+import itertools
 import re
 import types
 import typing
@@ -13,8 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from dyno.audit.audit import REPORT_CHECKS
-from dyno.checks import CHECKS, FindingGuide
 from dyno.cli.main import Parser, parser
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -29,6 +28,7 @@ from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, hints
 from dyno.transport import Transport
+from findings import reference
 
 ROOT = Path(__file__).parent.parent
 PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -176,6 +176,22 @@ def _type(hint: Any) -> str:
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(hint, "table")
 
 
+# ---- findings ----
+
+
+def findings() -> str:
+    rows = [[code(name), about.levels, places, about.when] for name, about, places in reference()]
+    return table(["finding", "level", "in", "when"], rows)
+
+
+def findings_with_advice() -> str:
+    parts = []
+    for family, rows in itertools.groupby(reference(), key=lambda row: row[0].partition(".")[0]):
+        cells = [[code(name), about.levels, about.when, about.advice] for name, about, _ in rows]
+        parts += [f"## {family}", table(["finding", "level", "when", "advice"], cells)]
+    return "\n\n".join(parts)
+
+
 # ---- metrics and settings ----
 
 _STATISTICS = "mean, median, std, min, max, pNN"
@@ -239,47 +255,11 @@ def file(path: str) -> str:
     return f'```{language} title="{Path(path).name}"\n{(ROOT / path).read_text().rstrip()}\n```'
 
 
-# ---- findings ----
-
-_PLACES = {
-    "server": "runs", "offline": "runs", "run": "runs", "rig": "runs", "repeats": "studies", "row": "results",
-    "any_row": "results", "rows": "results", "roofline": "results", "duplicates": "results", "pair": "comparisons",
-    "documents": "documents",
-}  # fmt: skip
-
-
-def _findings() -> dict[str, list[tuple[str, FindingGuide, str]]]:
-    """Family → each code, what is said about it, and where it is found."""
-    families: dict[str, list[tuple[str, FindingGuide, str]]] = {}
-    for check in (*CHECKS, *REPORT_CHECKS):
-        places = ", ".join(dict.fromkeys(_PLACES[need] for need in check.judges))
-        for name, about in check.about.items():
-            family = name.partition(".")[0]
-            other = "comparisons" if family == "comparability" else "studies"
-            families.setdefault(family, []).append((name, about, places or other))
-    return families
-
-
-def finding_table() -> str:
-    rows = [
-        [code(name), about.levels, where, about.when] for some in _findings().values() for name, about, where in some
-    ]
-    return table(["finding", "level", "in", "when"], rows)
-
-
-def finding_pages() -> str:
-    parts = []
-    for family, some in _findings().items():
-        rows = [[code(name), about.levels, about.when, about.advice] for name, about, _ in some]
-        parts += [f"## {family}", table(["finding", "level", "when", "what to do"], rows)]
-    return "\n\n".join(parts)
-
-
 PARTS: dict[str, Callable[..., str]] = {
-    "findings": finding_table,
-    "findings-by-family": finding_pages,
     "commands": commands,
     "study-keys": study_keys,
+    "findings": findings,
+    "findings-with-advice": findings_with_advice,
     "metrics": metrics,
     "definitions": definitions,
     "settings": settings,

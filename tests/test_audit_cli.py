@@ -115,7 +115,7 @@ def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "no price of an accelerator-hour")],
+    [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "is not a price")],
 )
 def test_a_mistake_gets_a_sentence(
     here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str

@@ -171,7 +171,7 @@ def test_servers_that_differ_are_not_copies(
         done = dyno(*bench(fake), "--base-url", fake.base_url, second.base_url)
         assert second.log()["streams"] == []
     assert done.code == 1
-    assert f"{fake.base_url} and {second.base_url} are not copies of one server: the {what} of" in done.err
+    assert f"{fake.base_url} and {second.base_url} are not copies of one server: the first has {what} " in done.err
 
 
 def test_a_host_that_is_given_is_the_only_one_sent(
@@ -358,12 +358,12 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (2, "no-such-file.json", ["--dataset-name", "sharegpt", "--dataset-path", "no-such-file.json"]),
     (2, "wrong.json", ["--dataset-name", "sharegpt", "--dataset-path", "wrong.json"]),
     (2, "no-such-tokenizer", ["--tokenizer", "./no-such-tokenizer"]),
-    (2, "nothing would be written", ["--result-filename", "x.json"]),
+    (2, "otherwise nothing is written", ["--result-filename", "x.json"]),
     (1, "can't be written", ["--result-dir", "wrong.json/results", "--save-result"]),
-    (1, "can't be made", ["--runs", "wrong.json/runs"]),
+    (1, "can't be created", ["--runs", "wrong.json/runs"]),
     (2, "the server's context is", ["--random-input-len", "140000", "--num-prompts", "1"]),
     (2, "from 0 to below 1", ["--random-range-ratio", "2"]),
-    (2, "prompts of token ids", ["--backend", "tgi", "--dataset-name", "custom", "--dataset-path", "ids.jsonl"]),
+    (2, "token ids as prompts", ["--backend", "tgi", "--dataset-name", "custom", "--dataset-path", "ids.jsonl"]),
     (2, "has no min_p, presence_penalty", ["--backend", "tgi", "--min-p", "0.1", "--presence-penalty", "1"]),
     (2, "has no logprobs", ["--backend", "tgi", "--logprobs", "1"]),
     (2, "has no ignore_eos_token", ["--backend", "tgi", "--extra-body", '{"ignore_eos_token": true}']),
@@ -551,7 +551,7 @@ def test_the_doctor_describes_the_machine_and_hides_secrets(dyno: Callable[..., 
 
 def test_the_doctor_measures_the_processor_once_and_anew_if_asked(dyno: Callable[..., Done], tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    assert "not known: the CPU has not been measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
+    assert "unknown: the CPU has not been measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
     done = dyno("doctor", "--quick", "--measure-peaks", XDG_CACHE_HOME=cache)
     assert done.code == 0
     for words in ("At most", "bandwidth (GB/s) by what is read again and again: 4 MiB", "fp32", "measured here"):

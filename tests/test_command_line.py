@@ -7,6 +7,7 @@ import pytest
 
 from dyno.cli import exit_codes
 from dyno.cli.main import main, parse, parser
+from dyno.cli.vocabulary import in_flags, in_keys
 from dyno.facts.finding import Verdict
 
 # ---- exit codes ----
@@ -90,8 +91,11 @@ def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[st
 
 # ---- every option has a help text and its default ----
 
-WITHOUT = {"--label"}  # nothing happens unless they are given
-ACTIONS = [(p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS]
+# Nothing stands in for these: they are needed where they mean something.
+WITHOUT = {"--dataset", "--dataset-path", "--engine-image", "--model", "--ramp-up-end-rps", "--ramp-up-start-rps"}
+ACTIONS = [
+    (p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS and a.nargs != argparse.PARSER
+]
 
 
 def test_every_option_has_a_help_text() -> None:
@@ -108,3 +112,30 @@ def test_every_option_that_takes_a_value_shows_its_default() -> None:
 
 def _name(action: argparse.Action) -> str:
     return next(reversed(action.option_strings), str(action.metavar or action.dest))
+
+
+# ---- a setting's word: the flag, or the key of a study ----
+
+
+@pytest.mark.parametrize(
+    ("message", "flags", "keys"),
+    [
+        ("Lower --max-concurrency.", "Lower --max-concurrency.", "Lower load.max_concurrency."),
+        ("doesn't support tensor_parallel = 2. Use `args`.", "doesn't support --tensor-parallel-size 2. Use "
+         "--engine-args.", "doesn't support tensor_parallel = 2. Use `args`."),
+        ("quantization = 'x' and dtype = 'y' contradict", "--quantization 'x' and --dtype 'y' contradict",
+         "quantization = 'x' and dtype = 'y' contradict"),
+        ("Turn it off (--no-enable-prefix-caching).", "Turn it off (--no-enable-prefix-caching).",
+         "Turn it off (engine.prefix_caching = false)."),
+        ("give --base-url or --host/--port, --runs DIR", "give --base-url or --host/--port, --runs DIR",
+         "give engine.base_url, --runs DIR"),
+        ('It said: "max_model_len --max-model-len". Lower max_model_len.',
+         'It said: "max_model_len --max-model-len". Lower --max-model-len.',
+         'It said: "max_model_len --max-model-len". Lower max_model_len.'),
+        ("with `container.image`, or /data/max_num_seqs.json", "with --engine-image, or /data/max_num_seqs.json",
+         "with `container.image`, or /data/max_num_seqs.json"),
+    ],
+)  # fmt: skip
+def test_a_setting_has_the_name_of_where_the_user_is(message: str, flags: str, keys: str) -> None:
+    assert in_flags(message) == flags
+    assert in_keys(message) == keys

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Row
@@ -34,32 +35,65 @@ def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings:
     return row(figures, told, line=line)
 
 
-def test_the_faster_one_is_named_with_its_load_and_its_lead() -> None:
+def test_who_leads_by_how_much_and_how_sure_are_three_sentences() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0), at("tgi", 8, 400.0), at("tgi", 64, 1600.0)])
-    (answer,) = words.answer
-    assert "vllm gives the most: 2,000 output tokens/s at concurrency 64, 25 % more than tgi (1,600" in answer
+    who, how_much, how_sure = words.answer
+    assert who == "vllm has the highest throughput: 2,000 output tokens/s at concurrency 64."
+    assert how_much == "That is 25 % more than tgi (1,600)."
+    assert how_sure.startswith("Confidence unknown: ")
     assert words.compared.startswith("vllm and tgi (served) at concurrency 8 to 64") and "4 results" in words.compared
     assert "1 × H100" in words.on
 
 
+def test_several_workloads_are_three_sentences_too() -> None:
+    def rows(vllm: float, length: int) -> list[Row]:
+        return [at("vllm", 8, vllm, input_len=length, line_of=length), at("tgi", 8, 400.0, input_len=length)]
+
+    words = said([*rows(500.0, 100), *rows(600.0, 1000), *rows(300.0, 9000)])
+    leaders, example, how_sure = words.answer
+    assert leaders == "vllm has the highest throughput on 2 of 3 workloads, tgi on 1."
+    assert example.endswith("vllm reaches 600.0 output tokens/s at concurrency 8, 50 % more than tgi (400.0).")
+    assert how_sure.startswith("Confidence unknown on all 3 workloads") and len(words.workloads) == 3
+    assert (
+        said([*rows(500.0, 100), *rows(600.0, 1000)]).answer[0] == "vllm has the highest throughput on both workloads."
+    )
+
+
+def test_the_answer_table_has_the_contenders_with_the_lead_over_each() -> None:
+    standing = said([at(f"e{i}", 8, 1000.0 - 100 * i, line_of=i) for i in range(9)]).standing
+    assert standing is not None and standing.metric == "output_throughput"
+    assert len(standing.contenders) == 6 and standing.more == 3
+    assert standing.contenders[0].lead is None and standing.contenders[1].lead == pytest.approx(1 / 9)
+
+
+def test_an_inconclusive_difference_is_no_lead() -> None:
+    def run(engine: str, i: int, speed: float) -> Row:
+        return row({"output_throughput": speed, "duration_s": 100_000 / speed}, {"engine": engine},
+                   file=f"{engine}-run{i}.json", label=f"{engine}-run{i}", form="json", half=0.0)  # fmt: skip
+
+    rows = [run("vllm", i, 1000.0 + 300 * i) for i in range(3)] + [run("tgi", i, 950.0 + 300 * i) for i in range(3)]
+    words = said(rows)
+    assert "highest" not in " ".join(words.answer) and words.answer[0].startswith("The data can't separate vllm (")
+    assert words.standing is not None and words.standing.contenders[1].word == "inconclusive"
+
+
 def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
-    assert (
-        "tgi gives the most: 600.0" in words.answer[0]
-        and "vllm gives 9,000 at concurrency 256, where" in words.answer[0]
-    )
-    assert "(of the loads that all of them were measured under)" in words.answer[0]
+    assert "tgi has the highest throughput: 600.0" in words.answer[0]
+    assert "vllm reaches 9,000 at concurrency 256, where others lack a result." in words.workloads[0]
+    assert "Only loads at which all of them were measured count." in words.workloads[0]
 
 
 def test_where_no_load_is_shared_nobody_leads() -> None:
     words = said([at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
-    assert words.answer == ["sharegpt: no answer, since results that count share no load."]
+    assert words.answer == ["sharegpt: no answer: the usable results share no load."]
 
 
 def test_a_target_leaves_out_what_misses_it() -> None:
     rows = [at("vllm", 8, 500.0, 100.0), at("vllm", 64, 2000.0, 900.0), at("tgi", 8, 400.0, 100.0)]
     words = said([*rows, at("tgi", 64, 1600.0, 900.0)], {"p99_ttft_ms": 500.0})
-    assert "500.0 output tokens/s at concurrency 8 that keeps p99 TTFT ≤ 500 ms" in words.answer[0]
+    within = "Within p99 TTFT ≤ 500 ms, vllm has the highest throughput: 500.0 output tokens/s at concurrency 8."
+    assert words.answer[0] == within
 
 
 def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
@@ -67,8 +101,8 @@ def test_under_a_rate_that_all_serve_the_sooner_answer_leads() -> None:
         return at(engine, 8, 1000.0, ttft, concurrency=None, rate=10.0)
 
     words = said([offered("vllm", 200.0), offered("tgi", 300.0)])
-    assert "vllm has the shortest p99 TTFT: 200.0 ms at 10 requests/s" in words.answer[0]
-    assert "33.3 % less than tgi" in words.answer[0]
+    assert "vllm has the lowest p99 TTFT: 200.0 ms at 10 requests/s" in words.answer[0]
+    assert "33.3 % less than tgi" in words.answer[1]
 
 
 def test_a_void_result_is_in_no_answer() -> None:
@@ -77,25 +111,28 @@ def test_a_void_result_is_in_no_answer() -> None:
     rows = [at("vllm", 8, 500.0), bad, at("tgi", 8, 400.0), at("tgi", 64, 1600.0)]
     words = said(rows, found=[void], findings=[void])
     assert "9,000" not in " ".join(words.answer)
-    assert words.doubtful[0] == "1 of 4 results is void; void ones are in no answer above."
-    assert "28 of 64 requests failed. (requests.failed)" in words.doubtful
+    assert words.caveats[0] == "1 of 4 results is void. Void results are excluded from the answer above."
+    assert "28 of 64 requests failed. (requests.failed)" in words.caveats
 
 
 def test_single_results_are_said_to_tell_nothing_of_the_next() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)])
-    assert "not known how sure" in words.sure[0]
-    assert any("Nothing was repeated" in d for d in words.doubtful)
+    assert "confidence unknown" in words.confidence[0]
+    assert any("Nothing was repeated" in d for d in words.caveats)
 
 
 def test_what_is_not_comparable_is_said_with_the_reason() -> None:
     long = {"total_output_tokens": 400_000.0, "output_throughput": 4000.0}
     words = said([at("vllm", 8, 500.0), row(long, {"engine": "tgi", "concurrency": 8}, line=9000)])
-    assert "output tokens per request" in words.sure[0] and words.sure[0].endswith("(A: vllm, B: tgi)")
+    assert words.answer[0] == "vllm and tgi are not comparable." or "comparable" in words.confidence[0]
+    assert words.confidence[0].endswith("(A: vllm, B: tgi)")
 
 
 def test_costs_are_told_where_prices_are() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], price=3.6)
-    assert "A million output tokens cost 2.00 USD with vllm at concurrency 8, 2.50 with tgi" in words.answer[1]
+    assert words.cost == [
+        "A million output tokens cost 2.00 USD with vllm at concurrency 8, 2.50 USD with tgi at concurrency 8."
+    ]
 
 
 def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
@@ -105,46 +142,48 @@ def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
         micro("tg128", 20.0, "A"),
         micro("tg128", 10.0, "B"),
     ]
-    answers = said(rows).answer
-    assert any("B gives the most: 1,200 tokens/s" in a and a.startswith("pp512") for a in answers)
-    assert any("A gives the most: 20.00 tokens/s" in a and a.startswith("tg128") for a in answers)
+    prompt, generation = said(rows).workloads
+    assert prompt.startswith("pp512: B has the highest throughput: 1,200 tokens/s")
+    assert generation.startswith("tg128: A has the highest throughput: 20.00 tokens/s")
     words = said([score(0.8466, 0.0135, quantization="FP16"), score(0.848, 0.0135, quantization="FP8")])
-    assert "no difference is seen between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
-    assert "no difference seen" in words.sure[0]
+    assert "No difference is detected between FP8 (0.8480) and FP16 (0.8466)." in words.answer[0]
+    assert "no difference detected" in words.confidence[0]
     words = said([score(0.95, 0.01, quantization="FP16"), score(0.6, 0.01, quantization="FP8")])
-    assert "FP16 scores highest: 0.9500, against FP8 (0.6000)." in words.answer[0]
+    assert words.answer[:2] == ["FP16 scores highest: 0.9500.", "That is against FP8 (0.6000)."]
 
 
 def test_one_thing_alone_is_told_by_the_most_it_does() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0)])
-    assert words.answer == ["vllm gives 2,000 output tokens/s at most at concurrency 64, with p99 TTFT 600.0 ms."]
-    assert "Nothing is compared" in words.sure[0]
+    assert words.answer == [
+        "vllm reaches 2,000 output tokens/s at concurrency 64, with p99 TTFT 600.0 ms.",
+        "Single run: run-to-run variation is unknown.",
+    ]
+    assert "Nothing is compared" in words.confidence[0]
+    assert words.standing is not None and len(words.standing.contenders) == 2
 
 
 def test_a_study_that_is_not_finished_says_so() -> None:
     words = said([at("vllm", 8, 500.0)], unfinished=3)
-    assert (
-        any("not finished: 3 trials" in d for d in words.doubtful)
-        and "3 trials of the plan are not done" in words.compared
-    )
+    assert any("not finished: 3 planned trials" in d for d in words.caveats)
+    assert "3 planned trials not run yet" in words.compared
 
 
 def test_those_behind_the_second_are_named_too() -> None:
     words = said([at(f"e{i}", 8, 1000.0 - 100 * i, line_of=i) for i in range(6)])
-    assert "; then e2 800.0, e3 700.0, 1 other, and last e5 500.0." in words.answer[0]
+    assert "Then e2 800.0, e3 700.0, 1 other, last e5 500.0." in words.workloads[0]
 
 
 def test_where_accelerators_differ_in_number_each_ones_share_is_told() -> None:
     rows = [at("one", 8, 500.0, accelerators=1, line_of=0), at("four", 8, 1000.0, accelerators=4, line_of=1)]
     words = said(rows)
-    assert "four ×4 gives the most: 1,000" in words.answer[0]
-    assert words.answer[1] == "sharegpt: For each accelerator: one ×1 500.0, four ×4 250.0 output tokens/s."
+    assert "four ×4 has the highest throughput: 1,000" in words.answer[0]
+    assert words.workloads[0].endswith("Per accelerator: one ×1 500.0, four ×4 250.0 output tokens/s.")
 
 
 def test_a_workload_without_results_that_count_has_no_answer() -> None:
     rows = [at("vllm", 8, 500.0), at("tgi", 8, 400.0)]
     words = said(rows, {"p99_ttft_ms": 5.0})
-    assert words.answer == ["sharegpt: no result keeps p99 TTFT ≤ 5 ms."]
+    assert words.answer == ["sharegpt: no result meets p99 TTFT ≤ 5 ms."]
 
 
 def test_another_rate_under_one_concurrency_is_another_load() -> None:
@@ -155,9 +194,8 @@ def test_another_rate_under_one_concurrency_is_another_load() -> None:
 def test_one_series_that_shares_no_load_is_left_out_and_named() -> None:
     rows = [at("a", 8, 500.0, line_of=0), at("b", 8, 400.0, line_of=1), at("c", 16, 900.0, line_of=2)]
     words = said(rows)
-    assert "a gives the most: 500.0" in words.answer[0] and words.answer[0].endswith(
-        "; without a result that counts there: c."
-    )
+    assert "a has the highest throughput: 500.0" in words.answer[0]
+    assert words.workloads[0].endswith("Without a usable result at these loads: c.")
 
 
 def test_money_of_two_currencies_is_not_held_together() -> None:
@@ -165,14 +203,17 @@ def test_money_of_two_currencies_is_not_held_together() -> None:
              PriceRule(Price(accelerator_hour=150.0, currency="JPY"), series="tgi")]  # fmt: skip
     made = entries([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], [], rules, lambda m: None)
     words = conclude(made, best(made, {}), [], {}, lambda m: None)
-    costs = [a for a in words.answer if "million" in a]
+    costs = words.cost
     assert len(costs) == 2 and "USD" in costs[0] and "JPY" in costs[1] and "tgi" not in costs[0]
 
 
 def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
     assert "scores 0.8466 in biology" in said([score(0.8466, 0.0135)]).answer[0]
     waits = row({}, base={"mean_latency_ms": 420.0}, kind="latency", load={"batch_size": 8, "engine": "vllm"})
-    assert said([waits]).answer == ["vllm has a mean latency of 420.0 ms at least at batch size 8."]
+    assert said([waits]).answer == [
+        "vllm has a mean latency of 420.0 ms at batch size 8.",
+        "Single run: run-to-run variation is unknown.",
+    ]
 
 
 def test_trials_that_failed_are_told() -> None:
@@ -181,22 +222,22 @@ def test_trials_that_failed_are_told() -> None:
     lost = msgspec.structs.replace(bare, place=place, failure="exited with code 3")
     made = entries([at("vllm", 8, 500.0), lost], [], [], lambda m: None)
     words = conclude(made, [], [], {}, lambda m: None)
-    assert any("1 trial failed: gone, exited with code 3" in d for d in words.doubtful)
+    assert any("1 trial failed: gone, exited with code 3" in d for d in words.caveats)
 
 
 def test_a_target_changes_nothing_of_which_loads_are_shared() -> None:
     rows = [at("vllm", 1, 300.0, 100.0), at("vllm", 64, 9000.0, 900.0), at("tgi", 1, 200.0, 100.0),
             at("tgi", 16, 2400.0, 200.0), at("tgi", 64, 5000.0, 900.0)]  # fmt: skip
     words = said(rows, {"p99_ttft_ms": 500.0})
-    assert "vllm gives the most: 300.0 output tokens/s at concurrency 1" in words.answer[0]
-    assert "; tgi gives 2,400 at concurrency 16, where not all were measured" in words.answer[0]
+    assert "vllm has the highest throughput: 300.0 output tokens/s at concurrency 1" in words.answer[0]
+    assert "tgi reaches 2,400 at concurrency 16, where others lack a result." in words.workloads[0]
 
 
 def test_what_misses_the_target_is_never_said_to_keep_it() -> None:
     rows = [row({"output_throughput": None, "total_token_throughput": None, "p99_ttft_ms": v},
                 {"engine": name, "concurrency": 8}, line=line)
             for name, v, line in (("vllm", 900.0, 1), ("tgi", 950.0, 100))]  # fmt: skip
-    assert said(rows, {"p99_ttft_ms": 500.0}).answer == ["sharegpt: no result keeps p99 TTFT ≤ 500 ms."]
+    assert said(rows, {"p99_ttft_ms": 500.0}).answer == ["sharegpt: no result meets p99 TTFT ≤ 500 ms."]
 
 
 def test_a_rate_that_one_lacks_breaks_nothing() -> None:
@@ -217,18 +258,19 @@ def test_repeats_of_files_are_compared_as_repeats() -> None:
 
     rows = [run(e, i, s * (1 + 0.01 * i)) for e, s in (("vllm", 1000.0), ("tgi", 500.0)) for i in range(3)]
     words = said(rows)
-    assert "2 results, of 3 repeats each" in words.compared
-    assert "vllm gives the most" in words.answer[0] and "over repeats" in words.sure[0]
+    assert "2 results, 3 repeats each" in words.compared
+    assert "vllm has the highest throughput" in words.answer[0] and "over repeats" in words.confidence[0]
 
 
 def test_as_many_shared_loads_as_may_be_decide() -> None:
     rows = [at("a", 1, 100.0, line_of=0), at("a", 8, 500.0, line_of=0), at("a", 64, 900.0, line_of=0),
             at("b", 1, 200.0, line_of=1), at("b", 8, 800.0, line_of=1), at("c", 64, 300.0, line_of=2)]  # fmt: skip
     words = said(rows)
-    assert "b gives the most: 800.0" in words.answer[0] and "a gives 900.0 at concurrency 64" in words.answer[0]
+    assert "b has the highest throughput: 800.0" in words.answer[0]
+    assert "a reaches 900.0 at concurrency 64" in words.workloads[0]
 
 
 def test_who_leads_at_the_lowest_load_is_told_where_it_is_another() -> None:
     words = said([at("vllm", 1, 100.0), at("vllm", 64, 2000.0), at("tgi", 1, 150.0), at("tgi", 64, 1600.0)])
-    assert "vllm gives the most: 2,000" in words.answer[0]
-    assert words.answer[0].endswith("; at concurrency 1 tgi leads, 150.0 against 100.0.")
+    assert "vllm has the highest throughput: 2,000" in words.answer[0]
+    assert words.workloads[0].endswith("At concurrency 1, tgi leads with 150.0 against 100.0.")

@@ -3,6 +3,7 @@
 They run in one folder for each page, which has copies of studies/ and published/, like a clone.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -35,8 +36,7 @@ def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path) -> 
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     ports = {port: str(free_port()) for port in ("8000", "8001")}
-    path_variable = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path_variable, "NO_COLOR": "1", "DYNO_HOME": str(tmp_path / "home")}
+    env = _environment(tmp_path)
     servers: list[subprocess.Popen[bytes]] = []
     try:
         for listing in listings(path):
@@ -56,6 +56,11 @@ def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path) -> 
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(20)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "DYNO_HOME": str(folder / "home")}
 
 
 def _is_run(listing: Listing, slow: bool) -> bool:
@@ -92,3 +97,27 @@ def _run(command: list[str], folder: Path, env: dict[str, str], where: str, how:
     assert done.returncode == wanted, (
         f"{where}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     )
+
+
+def test_the_github_workflow_stops_a_slower_change(tmp_path: Path) -> None:
+    """Its steps, with a head that needs 20 times as long for a token."""
+    workflow = (ROOT / "docs/ci/dyno.yml").read_text()
+    steps = re.findall(r"run: \|\n((?: {10}.*\n)+)", workflow)
+    port = str(free_port())
+    for side, gap_ms in (("base", 2), ("head", 40)):
+        (tmp_path / side).mkdir()
+        serve = tmp_path / side / "serve.sh"
+        serve.write_text(f"#!/bin/sh\nexec dyno engines start fake --port {port} --first-ms 5 --gap-ms {gap_ms}\n")
+        serve.chmod(0o755)
+    shutil.copy(ROOT / "docs/ci/dyno-gate.sh", tmp_path / "head")
+    env = {**_environment(tmp_path), "PROMPTS": "24", "OUTPUT_LEN": "8"}
+    done = []
+    for step in steps:
+        shell = ["bash", "-e", "-c", step.replace("8000", port)]
+        with (tmp_path / "step.log").open("wb") as log:  # not a pipe: a server that is left keeps it open
+            process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
+            done.append(process.wait(180))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    assert done == [0, 3], (tmp_path / "step.log").read_text()
+    assert (tmp_path / "dyno-report.html").exists()

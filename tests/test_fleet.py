@@ -352,7 +352,7 @@ def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_p
 def test_a_queue_to_come_is_told_before_it_is_measured() -> None:
     plan = EnginePlan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
     assert not any("queue" in note for note in plan.notes(8))
-    assert "9 requests in flight, 8 worked on at once: the queue will be measured" in plan.notes(9)
+    assert "9 requests in flight, but only 8 run at once: the queue is part of the latency" in plan.notes(9)
 
 
 def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> None:
@@ -367,7 +367,7 @@ def test_devices_where_there_are_none_are_refused_and_assumed_in_a_dry_run() -> 
 
 def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
     lines = list(EnginePlan(EngineSpec("vllm", model="x/y", quantization="awq"), RIG, dry=True).lines())
-    assert any("awq: no flag makes it" in line for line in lines)
+    assert any("awq: no flag sets it" in line for line in lines)
 
 
 def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
@@ -402,11 +402,11 @@ def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(tmp_path: 
     model = a_folder(tmp_path / "m")
     told = problems(EngineSpec("vllm", model=model))
     assert "131.3 GiB" in told
-    assert "8.0 GiB of memory are free" in told
+    assert "8 GiB of memory are free" in told
     h100 = msgspec.structs.replace(
         RIG, accelerators=[Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)]
     )
-    assert "79.0 GiB of memory are free" in problems(EngineSpec("vllm", model=model), h100)
+    assert "79 GiB of memory are free" in problems(EngineSpec("vllm", model=model), h100)
     assert problems(EngineSpec("vllm", model=model, tensor_parallel=4), h100) == ""
     assert problems(EngineSpec("vllm", model=model, tensor_parallel=4, memory_fraction=0.3), h100) != ""
 
@@ -421,8 +421,8 @@ def test_a_checkpoint_s_own_quantization_is_read_and_held_against_the_setting(tm
 def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     folder = Path(a_folder(tmp_path / "m"))
     (folder / "model.safetensors").unlink()
-    assert "holds no weights" in problems(EngineSpec("vllm", model=str(folder)))
-    assert "holds no weights" not in problems(EngineSpec("vllm", model=str(folder), load_format="dummy"))
+    assert "contains no weights" in problems(EngineSpec("vllm", model=str(folder)))
+    assert "contains no weights" not in problems(EngineSpec("vllm", model=str(folder), load_format="dummy"))
 
 
 def test_devices_that_do_not_exist_are_named() -> None:

@@ -46,7 +46,7 @@ def test_a_flag_and_a_study_key_refuse_the_same_values(field: Field, capsys: pyt
     document = TomlDocument("", "a study")
     whole = int(value) if value == int(value) else value
     converted(document, (field.name,), hint, whole)
-    with pytest.raises(UsageError, match=f"{field.name}: .*, and is "):
+    with pytest.raises(UsageError, match=f"{field.name}: .*, but is "):
         document.check()
 
 

@@ -29,24 +29,24 @@ _QUOTED = re.compile(
     re.S,
 )
 _ROOMS = {
-    "README.md METHOD.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 160,
-    "tests/golden/**/*.txt": 800,
+    "README.md METHOD.md ARCHITECTURE.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 4,
+    "tests/golden/**/*.txt": 30,
     "src/dyno/*.py": 0,
     "src/dyno/audit/**/*.py": 0,
     "src/dyno/checks/**/*.py": 0,
-    "src/dyno/cli/**/*.py": 32,
+    "src/dyno/cli/**/*.py": 8,
     "src/dyno/compare/**/*.py": 5,
-    "src/dyno/conduct/**/*.py": 13,
+    "src/dyno/conduct/**/*.py": 0,
     "src/dyno/engines/**/*.py": 0,
-    "src/dyno/facts/**/*.py": 7,
-    "src/dyno/load/**/*.py": 3,
+    "src/dyno/facts/**/*.py": 1,
+    "src/dyno/load/**/*.py": 0,
     "src/dyno/measure/**/*.py": 0,
     "src/dyno/probe/**/*.py": 0,
-    "src/dyno/report/**/*.*": 34,
+    "src/dyno/report/**/*.*": 7,
     "src/dyno/results/**/*.py": 0,
-    "src/dyno/store/**/*.py": 1,
+    "src/dyno/store/**/*.py": 0,
     "src/dyno/study/**/*.py": 8,
-    "src/dyno/workload/**/*.py": 2,
+    "src/dyno/workload/**/*.py": 0,
 }
 
 

@@ -76,7 +76,7 @@ def test_one_command_makes_page_markdown_and_csv(here: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.split() == ["out/r.html", "out/r.md", "out/r.csv"]
     text = Path("out/r.md").read_text()
     # Of two repeats on a busy machine it may not be known to be more; but then it stands first all the same.
-    assert re.search(r"quick gives the most|which is better between quick", text) and "| failed" in text
+    assert re.search(r"quick has the highest throughput|separate quick", text) and "| failed" in text
     assert re.search(r"\d+ requests failed", text), "no speed without its failures"
     with Path("out/r.csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -106,10 +106,10 @@ def test_prices_of_the_study_make_costs(here: Path) -> None:
 
 def test_a_target_names_the_best_load_that_meets_it(here: Path) -> None:
     main(["report", "runs/s", "--target", "ttft:100000", "-o", "out/t.md"])
-    assert "TTFT ≤ 100000 ms" in Path("out/t.md").read_text()
+    assert "TTFT ≤ 100,000 ms" in Path("out/t.md").read_text()
     main(["report", "runs/s", "--target", "ttft:0.001", "-o", "out/t.md"])
     text = Path("out/t.md").read_text()
-    assert "over the target" in text and "gives the most" not in text
+    assert "over the target" in text and "has the highest" not in text
 
 
 def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +117,18 @@ def test_pictures_are_drawn_without_a_browser(here: Path, capsys: pytest.Capture
     assert Path("out/p.png").read_bytes().startswith(b"\x89PNG")
     words = "".join(ET.fromstring(Path("out/p.svg").read_text()).itertext())
     assert "quick" in words and "Concurrency" in words and "tokens/s" in words
+
+
+def test_a_page_with_an_address_has_a_picture_for_link_previews(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", "runs/s", "--url", "https://example.org/r/", "-o", "out/link.html"])
+    assert capsys.readouterr().out.split() == ["out/link.html", "out/link-preview.png"]
+    text = Path("out/link.html").read_text()
+    assert '<meta property="og:image" content="https://example.org/r/link-preview.png">' in text
+    assert '<meta property="og:url" content="https://example.org/r/link.html">' in text
+    picture = Path("out/link-preview.png").read_bytes()
+    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)
+    assert main(["report", "runs/s", "--url", "example.org", "-o", "out/bad.html"]) == 2
+    assert "og:title" in (here / "runs/s/report.html").read_text()
 
 
 def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,14 +140,14 @@ def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["runs/s", "-o", "r.pdf"], "dyno makes .html, .md, .csv, .png, .svg"),
-        (["runs/s", "-o", "."], "told by the name's end"),
-        (["runs/s", "--target", "speed:5"], "there is no 'speed'"),
+        (["runs/s", "-o", "r.pdf"], "Use .html, .md, .csv, .png, .svg"),
+        (["runs/s", "-o", "."], "follows from the file extension"),
+        (["runs/s", "--target", "speed:5"], "unknown latency 'speed'"),
         (["runs/s", "--price", "H100=cheap"], "is no price"),
         (["runs/s", "--prices", "gone.toml"], "gone.toml can't be read"),
-        (["runs/s", "--chart", "pie", "-o", "x.png"], "there is no such chart here. There are throughput-concurrency"),
-        (["runs/s", "--chart", "throughput-concurrency", "--show", "colour=red", "-o", "x.png"], "has no such choice"),
-        (["runs/s", "--width", "3", "-o", "x.png"], "no width of a picture"),
+        (["runs/s", "--chart", "pie", "-o", "x.png"], "no such chart. Known: throughput-concurrency"),
+        (["runs/s", "--chart", "throughput-concurrency", "--show", "colour=red", "-o", "x.png"], "can't select that"),
+        (["runs/s", "--width", "3", "-o", "x.png"], "choose 100 to 8000 pixels"),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_written(
@@ -214,7 +226,7 @@ def test_a_folder_of_studies_is_all_of_them(here: Path) -> None:
 
 def test_a_price_that_fits_nothing_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", "runs/s", "--price", "H100=2.99", "-o", "out/u.md"])
-    assert "--price H100: no result is of that name" in capsys.readouterr().err
+    assert "--price H100: no result has this name" in capsys.readouterr().err
 
 
 def test_a_file_without_results_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +238,7 @@ def test_a_file_without_results_is_named(here: Path, capsys: pytest.CaptureFixtu
 def test_a_value_that_a_chart_cant_show_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("statistic=p12", "statistic=nonsense"):
         assert main(["report", "runs/s", "--chart", "ttft-concurrency", "--show", word, "-o", "x.png"]) == 2
-        assert "has no such value. It has statistic=mean" in capsys.readouterr().err
+        assert "has no such value. Known: statistic=mean" in capsys.readouterr().err
     assert not Path("x.png").exists()
 
 

@@ -385,7 +385,7 @@ def test_an_archive_is_whole_or_not_there(home: Path, say: Say, monkeypatch: pyt
 def test_links_in_a_run_are_left_out_and_told(home: Path, say: Say) -> None:
     (home / "runs/20260101-serve-a-1111/passwd").symlink_to("/etc/passwd")
     _, _, err = say("runs", "pack", "1111")
-    assert "Left out, since it is no plain file: runs/20260101-serve-a-1111/passwd" in err
+    assert "Left out, since it is not a plain file: runs/20260101-serve-a-1111/passwd" in err
     assert not [name for name in names_in(home / "20260101-serve-a-1111.tar.zst") if "passwd" in name]
 
 

@@ -164,7 +164,7 @@ def test_a_folder_of_somebody_elses_is_not_taken_for_a_study(
     path.parent.mkdir(parents=True)
     path.touch()
     assert run() != 0
-    assert "holds no study" in capsys.readouterr().err
+    assert "is not a study" in capsys.readouterr().err
     assert [p for p in Path("runs/s").rglob("*") if p.is_file()] == [path]
 
 
@@ -196,8 +196,8 @@ def test_a_changed_file_says_what_differs_and_can_extend_or_begin_anew(
     write(small.replace("[1, 2]", "[1, 4]"))
     assert run() == 2
     err = capsys.readouterr().err
-    assert "1 trial is the same, 1 is new (quick, w, c max_concurrency=4)" in err
-    assert "1 is no longer in it (quick, w, c max_concurrency=2" in err
+    assert "1 trial is the same, 1 is new (quick, w, c concurrency 4)" in err
+    assert "1 is removed (quick, w, c concurrency 2" in err
     assert done() == first, "nothing was run"
     assert run("--new") == 0
     assert done() == first and len(done("runs/s-2")) == 2
@@ -284,7 +284,7 @@ def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_go_on(
     assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) == 2
     failures = [json.loads(p.read_text()) for p in Path("runs/s/trials").glob("*/failed.json")]
     assert len(failures) == 2 and all("exited with code" in f["text"] for f in failures)
-    assert "Once more" in err and "failed: " in err and "Traceback" not in err
+    assert "Retrying" in err and "failed: " in err and "Traceback" not in err
 
 
 def test_failed_trials_are_tried_again_by_the_next_command(here: Path) -> None:
@@ -306,7 +306,7 @@ def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.C
     )
     capsys.readouterr()
     assert run() == 1
-    assert "the study stops there" in capsys.readouterr().err
+    assert "so the study stops" in capsys.readouterr().err
     assert not done("runs/t") and len(list(Path("runs/t/engines").iterdir())) == 1
     assert len(list(Path("runs/t/trials").glob("*/failed.json"))) <= 2, "only those that waited for that engine"
 
@@ -343,7 +343,7 @@ def test_an_engine_that_is_not_here_is_told_before_anything_starts(
     write(STUDY + '[engines.tgi]\nkind = "tgi"\nmodel = "some/model"\n')
     assert run() == 2
     err = capsys.readouterr().err
-    assert "tgi, w, c max_concurrency=1 (and 3 more trials): " in err and "is not installed: dyno has no" in err
+    assert "tgi, w, c concurrency 1 (and 3 more trials): " in err and "is not installed: dyno has no" in err
     assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
 
 
@@ -365,7 +365,7 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
     assert len(done()) == 2 and not any("c-4-" in n or "c-8-" in n for n in done())
     out, err = capsys.readouterr()
     told = "saturated at less load: 101.0 tok/s after 100.0 (whole run), median latency 20.00 ms after 10.00"
-    assert f"skipped quick, w, c max_concurrency=8: {told}" in out and err.count("skipped: saturated") == 2
+    assert f"skipped quick, w, c concurrency 8: {told}" in out and err.count("skipped: saturated") == 2
     assert main(["runs"]) == 0
     assert "2/2" in capsys.readouterr().out, "what was left out is not missing"
     assert run() == 0 and len(done()) == 2, "and it stays so"
@@ -382,13 +382,13 @@ def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pyte
     assert len(done()) == 4
     capsys.readouterr()
     assert run("--only", "fast") == 2
-    assert "no trial has such a name" in capsys.readouterr().err
+    assert "no trial matches" in capsys.readouterr().err
 
 
 def test_a_study_meant_for_another_machine_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(STUDY + '[rigs.big]\naccelerator = "MI300X"\naccelerators = 8\n')
     assert run() == 2
-    assert "meant for big (8 × MI300X), and here is" in capsys.readouterr().err
+    assert "is for big (8 × MI300X), but this machine has" in capsys.readouterr().err
     assert run("--dry-run") == 0
     assert run("--any-rig", "--limit", "1") == 0
     place = json.loads(next(Path("runs/s/trials").glob("*/trial.json")).read_text())["place"]
@@ -405,7 +405,7 @@ def test_a_study_begun_on_another_machine_is_not_gone_on_with(here: Path, capsys
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest | {"rig": manifest["rig"] | {"cpu": "another"}}))
     assert run("--limit", "1") == 2
-    assert "begun on another machine, or this one has changed" in capsys.readouterr().err
+    assert "was started on another machine, or this machine has changed" in capsys.readouterr().err
     assert run("--limit", "1", "--any-rig") == 0
 
 
@@ -415,7 +415,7 @@ def test_an_engine_that_was_upgraded_in_between_is_refused(here: Path, capsys: p
     path = next(Path("runs/s/trials").glob("*/engine.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.1"}))
     assert run("--only", "quick") == 1
-    assert "is of version fake now, and was 0.1 when" in capsys.readouterr().err
+    assert "is version fake now, but was 0.1 in" in capsys.readouterr().err
     assert len(done()) == 1
 
 
@@ -447,7 +447,7 @@ num_prompts = 5
 max_concurrency = [1, 2]
 """)
     assert run() == 2
-    assert "there is no such variable in the environment" in capsys.readouterr().err
+    assert "this environment variable is not set" in capsys.readouterr().err
     monkeypatch.setenv("THEIR_KEY", "sk-very-secret-0123456789")
     assert run() == 0
     assert len(done()) == 2
@@ -494,7 +494,7 @@ def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
     assert run("--dry-run") == 0
     out = capsys.readouterr().out
     assert "s: 16 trials" in out and "--tensor-parallel-size 2" in out
-    assert out.count("vllm tensor_parallel=2, w, c max_concurrency=2 r") == 2
+    assert out.count("vllm tensor_parallel=2, w, c concurrency 2 r") == 2
     assert "# About " in out
     assert not Path("runs").exists()
 
@@ -502,7 +502,7 @@ def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
 def test_a_study_that_comes_with_dyno_is_found_by_its_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "demo", "--dry-run"]) == 0
     assert main(["run", "dmo", "--dry-run"]) == 2
-    assert "no study of that name comes with dyno. There are:" in capsys.readouterr().err
+    assert "no shipped study of that name. Shipped studies:" in capsys.readouterr().err
     assert main(["run", "no/such.toml"]) == 2
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from dyno.cli.terminal import shown
 from dyno.report.table import Cell, Column, Line, Table, terminal, text_table
 from dyno.screen import SCREEN, Screen, styled, wrapped
 from goldens import LATENCY, RATE, SERVE, Dyno, check, dyno, normal
@@ -127,6 +128,16 @@ def test_a_long_name_has_a_line_of_its_own() -> None:
 
 def test_a_table_in_a_pipe_is_as_wide_as_its_data() -> None:
     assert max(map(len, drawn(TABLE, Screen()))) == 71
+
+
+def test_a_command_to_be_copied_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stderr", screen := Tty())
+    command, sentence = "  dyno bench serve " + "--flag value " * 10, "dyno: a sentence " * 10
+    with shown():
+        print(f"{command}\n{sentence}", file=sys.stderr)
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == command and max(map(len, lines[1:])) <= 80 and len(lines) > 2
 
 
 # ---- colours ----

@@ -399,7 +399,7 @@ def test_a_tokenizer_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "old" / "tokenizer.model").write_bytes(b"\x0a")
     (tmp_path / "broken.json").write_text('{"model": 1}')
     for flag, says in (
-        (tmp_path, "holds no tokenizer.json. Give the folder of the model"),
+        (tmp_path, "has no tokenizer.json. Give the folder of the model"),
         (tmp_path / "old", "only a SentencePiece tokenizer.model"),
         (tmp_path / "old" / "tokenizer.model", "only a SentencePiece tokenizer.model"),
         (tmp_path / "broken.json", "is not a readable tokenizer.json"),

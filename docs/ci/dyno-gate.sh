@@ -13,11 +13,9 @@ runs=head-runs
 [ -d "$baseline" ] || runs=$baseline
 rm -rf "$runs"
 
-for repeat in 1 2 3; do # other prompts each time: the seed differs
-    dyno bench serve --base-url "$url" --ready-check-timeout-sec 300 --runs "$runs" --seed "$repeat" \
-        --max-concurrency "${CONCURRENCY:-8}" --num-prompts "${PROMPTS:-200}" --num-warmups 8 \
-        --random-input-len "${INPUT_LEN:-256}" --random-output-len "${OUTPUT_LEN:-64}"
-done
+dyno bench serve --base-url "$url" --ready-check-timeout-sec 300 --runs "$runs" --repeats "${REPEATS:-3}" \
+    --max-concurrency "${CONCURRENCY:-8}" --num-prompts "${PROMPTS:-200}" --num-warmups 8 \
+    --random-input-len "${INPUT_LEN:-256}" --random-output-len "${OUTPUT_LEN:-64}"
 
 if [ "$runs" = "$baseline" ]; then
     echo "$baseline is the baseline now."

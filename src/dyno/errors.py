@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Each message says what happened, where, and what to do next.
+"""All errors, as one tree. Each message says what happened, where, and what to do next.
 
 DynoError                exit 1   it failed
 ├── UsageError           exit 2   the command asks for something that can't be done
@@ -74,5 +74,5 @@ _ADVICE = {
 
 
 def limit_advice(error: BaseException) -> str | None:
-    """What to do about a limit of dyno's own machine: not the server's failure. None: it is another error."""
+    """Return advice for a limit of dyno's machine, which is not the server's failure. None: another error."""
     return _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None

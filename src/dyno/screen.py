@@ -51,18 +51,21 @@ def coloured(text: str, colour: bool) -> str:
     return _MARKS.sub((lambda m: _CODES[m[0]]) if colour else "", text + (_END if marks and marks[-1] != _END else ""))
 
 
-# A number stays with its unit, and ± with both its sides.
+# A number stays with its unit, ± with both its sides, a range in one piece.
 _UNITS = (
     r"(?:%|±|×|[mµn]?s|min|h|[KMGT]i?B|B|W|J|MHz|GHz|°C|cores?|tokens?|requests?|trials?|runs?|repeats?|tok|req|T|G)"
     r"(?![\w-])"
 )
-_GLUED = re.compile(rf"(?<=\d) (?={_UNITS})|(?<=[±×≤≥<>]) (?=[\d+-])")
+_GLUED = re.compile(rf"(?<=\d) (?={_UNITS})|(?<=[±×≤≥<>]) (?=[\d+-])|(?<=\d) (?=to [+-]?\d)|(?<= to) (?=[+-]?\d)")
+
+
+def glued(text: str) -> str:
+    return _GLUED.sub(HARD, text)
 
 
 def wrapped(text: str, first: str = "", rest: str | None = None, width: int | None = None) -> list[str]:
     """Break a sentence at word borders. `first`, `rest`: what the first line and the others begin with."""
-    held = _GLUED.sub(HARD, text)
     room = min(width or SCREEN.get().width, _LONGEST)
-    lines = wrap(held, room, initial_indent=first, subsequent_indent=first if rest is None else rest,
+    lines = wrap(glued(text), room, initial_indent=first, subsequent_indent=first if rest is None else rest,
                  break_long_words=False, break_on_hyphens=False)  # fmt: skip
     return [line.replace(HARD, " ") for line in lines]

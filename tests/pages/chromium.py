@@ -43,12 +43,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
-    """`opened("plain", width=390)`: the page with its charts drawn. Complaints and requests fail the test."""
+    """`opened("plain", width=390)`: the page with its charts drawn, all sections open. Complaints and requests fail the
+    test."""
     wrong: list[str] = []
     contexts = []
 
-    def open_(name: str = "plain", width: int = 1280, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    def open_(name: str = "plain", width: int = 1280, height: int = 900, unfold: bool = True, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
@@ -60,6 +61,8 @@ def opened(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
             tab.locator(".chart.drawn").nth(tab.locator(".chart").count() - 1).wait_for(
                 state="attached", timeout=30_000
             )
+            if unfold:
+                tab.locator("#unfold").click()
         return tab
 
     yield open_
@@ -79,3 +82,14 @@ def until(tab: Any, expression: str, within_s: float = 15.0) -> None:
 def settle(tab: Any) -> None:
     """All charts are drawn as they were last told."""
     until(tab, "!document.documentElement.dataset.drawing")
+
+
+OVERLAPS = """() => [...document.querySelectorAll('.chart')].flatMap((chart) => {
+  const seen = (text) => text.textContent.trim() && text.getAttribute('opacity') !== '0';
+  const texts = [...chart.querySelectorAll('svg.marks text')].filter(seen);
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+  const both = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  return boxes.flatMap(([words, a], i) => boxes.slice(0, i).filter(([, b]) => both(a, b))
+    .map(([other]) => `${chart.id}: ${other} | ${words}`));
+})"""

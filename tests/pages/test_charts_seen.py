@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from chromium import Open, browser, missing, opened, settle, until
+from chromium import OVERLAPS, Open, browser, missing, opened, settle, until
 
 import reports
 from dyno.cli.main import main
@@ -94,6 +94,27 @@ def test_a_published_report_is_drawn(opened: Open, name: str) -> None:
     assert tab.locator("#table-cost").count() == (0 if name == "mi300x-vllm-fp8-procedure" else 1)
 
 
+@pytest.mark.parametrize("name", ["plain", *PUBLISHED])
+def test_no_label_overlaps_another_on_a_phone(opened: Open, name: str) -> None:
+    tab = opened(name, width=390)
+    assert tab.evaluate(OVERLAPS) == []
+    wide = "c => c.querySelector('svg.marks').getBoundingClientRect().width > c.getBoundingClientRect().width + 2"
+    assert tab.evaluate(f"[...document.querySelectorAll('.chart')].filter({wide}).length") == 0
+
+
+@pytest.mark.parametrize("name", ["plain", *PUBLISHED])
+def test_the_answer_fits_one_screen(opened: Open, name: str) -> None:
+    tab = opened(name, height=800, unfold=False)
+    bottom = tab.locator("#answer").evaluate("e => e.getBoundingClientRect().bottom")
+    assert bottom <= 800 and 1 <= tab.locator("#answer .words p").count() <= 3
+    assert tab.locator("#answer .chart.drawn").count() == 1 and tab.locator("#table-answer tbody tr").count() <= 6
+    assert tab.locator("details.section[open]").count() == 0
+    table = tab.locator("#table-answer .scroll")
+    assert table.evaluate("e => e.scrollWidth <= e.clientWidth"), "the verdict is in view"
+    phone = opened(name, width=390, height=844, unfold=False)
+    assert phone.locator("#answer .words p").first.evaluate("e => e.getBoundingClientRect().bottom") < 844
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_legend_hides_and_shows_its_series(opened: Open, width: int) -> None:
     tab = opened(width=width)
@@ -120,13 +141,27 @@ def test_a_chip_hides_a_series_in_all_charts(opened: Open) -> None:
 
 def test_the_switch_changes_figures_and_their_words(opened: Open) -> None:
     tab = opened()
-    assert "one accelerator" not in words(tab, "throughput-concurrency")
+    assert "per accelerator" not in words(tab, "throughput-concurrency")
     tab.locator("#per").select_option("accelerator")
     settle(tab)
-    assert "one accelerator" in words(tab, "throughput-concurrency")
+    assert "per accelerator" in words(tab, "throughput-concurrency")
     tab.locator("#per").select_option("machine")
     settle(tab)
     assert "estimate" in words(tab, "throughput-concurrency"), "a machine of which a part was measured"
+
+
+def test_one_switch_sets_the_statistic_of_latencies_everywhere(opened: Open) -> None:
+    tab = opened()
+    head = "#table-results-serve thead th:visible"
+    assert [t.split("\n")[0] for t in tab.locator(head).all_inner_texts() if "TTFT" in t] == ["p50 TTFT"]
+    for statistic in ("p99", "mean"):
+        tab.locator("#statistic").select_option(statistic)
+        settle(tab)
+        for table in ("#table-results-serve", "#table-answer"):
+            titles = tab.locator(f"{table} thead th:visible").all_inner_texts()
+            assert [t.split("\n")[0] for t in titles if "TTFT" in t] == [f"{statistic} TTFT"], table
+        assert f"TTFT, {statistic} (ms)" in words(tab, "ttft-concurrency")
+        assert f"{statistic} TTFT" in words(tab, "tradeoff-concurrency")
 
 
 def test_a_select_shows_another_statistic(opened: Open) -> None:

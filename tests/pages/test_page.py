@@ -35,6 +35,10 @@ def column(tab: Any, number: int, table: str = "#table-results-serve") -> list[s
     return cells
 
 
+def figure(text: str) -> float:
+    return float(text.split()[0].lstrip("≈").replace(",", ""))
+
+
 def marks(tab: Any, chart: str) -> int:
     count: int = tab.locator(f"#{chart} svg .mark-symbol.role-mark path").count()
     return count
@@ -64,11 +68,11 @@ def test_a_header_sorts_by_number_and_back(opened: Open) -> None:
     number = head.evaluate("th => th.cellIndex") + 1
     before = column(tab, number)
     head.locator("button").click()
-    values = [float(text.split()[0]) for text in column(tab, number) if text != "–"]
+    values = [figure(text) for text in column(tab, number) if text != "–"]
     assert values == sorted(values) and head.get_attribute("aria-sort") == "ascending"
     assert column(tab, number)[-1] == "–"
     head.locator("button").click()
-    values = [float(text.split()[0]) for text in column(tab, number) if text != "–"]
+    values = [figure(text) for text in column(tab, number) if text != "–"]
     assert values == sorted(values, reverse=True) and column(tab, number)[-1] == "–"
     head.locator("button").click()
     assert column(tab, number) == before and head.get_attribute("aria-sort") == "none"
@@ -86,13 +90,13 @@ def test_filters(opened: Open) -> None:
         tab.locator("#table-results-serve input").fill(query)
         assert shown(tab).count() == count, query
         told = tab.locator("#table-results-serve output").inner_text()
-        assert told == (f"shows {count} of 24" if count < 24 else "24 rows")
+        assert told == (f"{count} of 24 rows" if count < 24 else "24 rows")
 
 
 def test_a_filter_that_names_no_column_says_so(opened: Open) -> None:
     tab = opened()
     tab.locator("#table-results-serve input").fill("nonsense>5")
-    assert "no column “nonsense”" in tab.locator("#table-results-serve output").inner_text()
+    assert "no column named “nonsense”" in tab.locator("#table-results-serve output").inner_text()
     assert shown(tab).count() == 24
 
 
@@ -120,13 +124,13 @@ def test_throughput_is_told_for_one_machine(opened: Open) -> None:
     tab.locator("#per").select_option("machine")
     settle(tab)
     after = column(tab, number)[0]
-    assert after.startswith("≈") and float(after[1:]) == pytest.approx(2 * float(before.split()[0]), rel=1e-3)
+    assert after.startswith("≈") and figure(after) == pytest.approx(2 * figure(before), rel=1e-3)
     assert "/ machine" in tab.locator("#table-results-serve thead").inner_text()
     assert tab.locator(".estimate").is_visible()
     assert tab.locator("#throughput-concurrency svg.marks").inner_html() != axis
     tab.locator("#per").select_option("dollar")
     settle(tab)
-    assert float(column(tab, number)[0]) == pytest.approx(float(before.split()[0]) / 20, rel=1e-3)
+    assert figure(column(tab, number)[0]) == pytest.approx(figure(before) / 20, rel=1e-3)
     tab.locator("#per").select_option("measured")
     settle(tab)
     assert column(tab, number)[0] == before and tab.locator("#throughput-concurrency svg.marks").inner_html() == axis
@@ -150,6 +154,27 @@ def test_what_is_shown_is_copied(opened: Open, clipboard: bool) -> None:
     assert len(as_markdown.splitlines()) == 5 and as_markdown.splitlines()[1].startswith("| --- | ---: |")
     assert as_csv.splitlines()[0].startswith("series,concurrency,input tokens,") and "vLLM 0.11.0,64,512" in as_csv
     assert command.startswith("vllm serve")
+    full = repr(reports.report().entries[2].figures["output_throughput"].value)[:12]
+    assert full in as_csv and full not in as_markdown
+
+
+def test_a_figure_shows_all_its_digits_on_hover_and_copies_them(opened: Open) -> None:
+    tab = opened()
+    value = reports.report().entries[1].figures["output_throughput"].value
+    number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate("th => th.cellIndex")
+    cell = tab.locator("#table-results-serve tbody tr").nth(1).locator("> *").nth(number)
+    assert float(cell.get_attribute("title")) == pytest.approx(value, rel=1e-14)
+    assert figure(cell.inner_text()) == pytest.approx(value, rel=1e-3) and len(cell.inner_text().split()[0]) < 8
+    copied = cell.evaluate("""cell => {
+        getSelection().selectAllChildren(cell);
+        const event = new ClipboardEvent('copy', { clipboardData: new DataTransfer(), bubbles: true });
+        cell.dispatchEvent(event);
+        return event.clipboardData.getData('text/plain');
+    }""")
+    assert float(copied) == pytest.approx(value, rel=1e-14)
+    tab.locator("#per").select_option("accelerator")
+    settle(tab)
+    assert float(cell.get_attribute("title")) == pytest.approx(value / 4, rel=1e-14)
 
 
 def test_a_click_on_a_point_opens_its_facts(opened: Open) -> None:
@@ -164,8 +189,9 @@ def test_a_click_on_a_point_opens_its_facts(opened: Open) -> None:
 
 
 def test_a_name_in_a_table_opens_its_facts(opened: Open) -> None:
-    tab = opened("large")
+    tab = opened("large", unfold=False)
     assert not tab.locator("#t7").is_visible()
+    tab.locator("#results > summary").click()
     tab.locator('#table-results-serve a[href="#t7"]').click()
     assert tab.locator("#t7 dl").is_visible()
 
@@ -222,14 +248,31 @@ def test_paper_shows_every_row_and_no_button(opened: Open) -> None:
     tab.locator("#table-results-serve input").fill("sglang")
     tab.emulate_media(media="print")
     assert shown(tab).count() == 24
-    assert tab.locator(".tools:visible, .bar:visible, .copy:visible, nav:visible").count() == 0
+    assert tab.locator(".tools:visible, .bar:visible, .copy:visible").count() == 0
     tab.emulate_media(media="screen")
     assert shown(tab).count() == 8
     assert len(tab.pdf(format="A4")) > 50_000
 
 
+def test_paper_shows_what_is_folded(opened: Open) -> None:
+    tab = opened(unfold=False)
+    assert not tab.locator("#table-cost").is_visible() and not tab.locator("#ttft-concurrency").is_visible()
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.locator("details:not([open])").count() == 0 and tab.locator("#table-cost").is_visible()
+    assert tab.locator("#ttft-concurrency svg.marks").is_visible()
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert tab.locator("details.section[open]").count() == 0
+
+
+def test_a_link_to_a_section_opens_it(opened: Open) -> None:
+    tab = opened(unfold=False)
+    tab.locator('.meta a[href="#caveats"]').click()
+    assert tab.locator("#caveats li").first.is_visible() and not tab.locator("#results .grid").first.is_visible()
+
+
 def test_without_scripts_all_but_the_charts_is_there(opened: Open) -> None:
     tab = opened(java_script_enabled=False)
+    tab.locator("#results > summary").click()
     assert shown(tab).count() == 24
     assert tab.locator("noscript p").count() == 1 or "Scripts are off" in tab.content()
     assert tab.locator(".tools:visible, .bar:visible").count() == 0

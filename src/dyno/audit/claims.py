@@ -390,7 +390,7 @@ def claims(documents: Sequence[Document]) -> Iterator[Finding]:
 
 
 def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
-    """By the first rows in which its names are found."""
+    """Judge it by the first rows that match its names."""
     shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
     for names in pools:
         claims_here = [(c, evidence(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
@@ -422,7 +422,7 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
     slack = max(0.1 * number, 1.0 if percent else 0.1)
 
     def amounts(lead: float) -> list[float]:
-        """As a share of the lesser or of the greater side; 'two times' may mean twice or thrice as much."""
+        """Return the difference as a share of either side; 'two times' may mean twice or thrice as much."""
         return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
 
     pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in readings for p in r.pairs]

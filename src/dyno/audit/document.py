@@ -83,7 +83,7 @@ def _binary(head: bytes) -> bool:
 
 
 def _is_markdown(file: str, content: bytes) -> bool:
-    """By its name, or by headings or fences: else a '#' begins a comment, and all is a listing."""
+    """Detect Markdown by name, headings or fences: else a '#' begins a comment, and all is a listing."""
     if file.lower().endswith((".md", ".mdx", ".markdown")):
         return True
     head = content[:1_000_000]

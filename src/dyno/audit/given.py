@@ -65,7 +65,7 @@ def _given(word: str) -> Given:
 
 
 def _named(word: str) -> str:
-    """As rows call it; a flag that they don't know, as it is written."""
+    """Return the name of a setting in rows; an unknown flag stays as written."""
     if is_secret(word.lstrip("-").replace("-", "_")):
         raise UsageError(f"--set {word}=… looks like a secret, which would be stored with the figures.")
     if word in (*SETTINGS, _SERIES):

@@ -75,7 +75,7 @@ def cell(text: str) -> DocumentCell:
 
 
 def unwrapped(body: list[tuple[int, list[DocumentCell]]]) -> list[tuple[int, list[DocumentCell]]]:
-    """In a printed box, a line without a number goes on with the cells of the line above it."""
+    """In a printed box, a line without a number continues the cells of the line above it."""
     out: list[tuple[int, list[DocumentCell]]] = []
     for number, cells in body:
         wrapped = any(not c.text for c in cells) and not any(re.match(r"\W{0,2}\d", c.text) for c in cells[1:])

@@ -378,7 +378,7 @@ def bold(document: Document) -> Iterator[Finding]:
 
 
 def _columns(rows: list[Row]) -> dict[str, Figures]:
-    """By name, those with some bold and some plain cells in which one way is better."""
+    """Return columns by name: those with bold and plain cells, where higher or lower is better."""
     columns: dict[str, Figures] = defaultdict(list)
     for row in rows:
         for name, figure in row.figures.items():

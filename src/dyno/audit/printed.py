@@ -227,7 +227,7 @@ def _table(rows: Sequence[Normal]) -> Table:
 
 
 def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """By their columns' titles, which are the same for all rows of a kind."""
+    """Group rows by column titles, which all rows of a kind share."""
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {

@@ -98,7 +98,7 @@ class Walk:
         self._names: list[_Numbered] = []  # figures with a number behind them, since the last heading or fence
         self._before = TextLine(0, "")
         self._paragraph: list[TextLine] = []
-        self._joined: _Numbered | None = None  # a command that goes on in the next line
+        self._joined: _Numbered | None = None  # a command that continues on the next line
         self._spent = 0  # characters of commands
         self._offline: tuple[int, int, dict[str, Figure]] | None = None
 
@@ -347,7 +347,7 @@ class Walk:
         return True
 
     def _continue(self, number: int, text: str) -> bool:
-        """A command that ends with a backslash, or was broken inside a flag or a quote, goes on in the next line."""
+        """A command that ends with a backslash, or was broken inside a flag or a quote, continues on the next line."""
         assert self._joined is not None
         line, before = self._joined
         joined = None

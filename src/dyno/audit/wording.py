@@ -104,7 +104,7 @@ def _cells_with_numbers(document: Document) -> bool:
 
 
 def _is_followed(document: Document, passage: Passage) -> bool:
-    """By something listed: a table, a listing, items; or by something that no reader read, as lines are missing."""
+    """Whether something is listed: a table, a listing, items; or something unread, as missing lines show."""
     stop = min((h.line for h in document.headings if h.line > passage.line and h.level > 0), default=None)
 
     def below(line: int) -> bool:

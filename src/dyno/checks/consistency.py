@@ -166,7 +166,7 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 
 def in_flight(row: Row) -> Iterator[Finding]:
-    """By Little's law more requests were in flight than were allowed."""
+    """Check by Little's law whether more requests were in flight than allowed."""
     rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
     asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
     most = min((limit for limit in (asked, count) if limit), default=None)

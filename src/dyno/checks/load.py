@@ -40,7 +40,7 @@ def rate(e: Evidence) -> Iterator[Finding]:
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
-    """A run that goes on long after the last request was due served less than was offered."""
+    """A run that continues long after the last request was due served less than offered."""
     offered, rps, done = finite_rate(row), requests_per_s(row), row.get("completed")
     took, e2e = row.get("duration_s"), _end_to_end_s(row)
     if not (offered and rps and done and took and e2e) or done < MANY:
@@ -53,7 +53,7 @@ def rate_row(row: Row) -> Iterator[Finding]:
         text = f"{offered:,g} requests/s offered, {number(rps)} served, with at most {cap:,g} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
         yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
-    # Long answers alone make a run go on: but not for so long, nor with first tokens that wait so.
+    # Long answers also extend a run, but less, and without such waits for first tokens.
     elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
         because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
         yield _queue_grows(f"{offered:,g}", rps, because, row)

@@ -26,7 +26,7 @@ def accelerator_shared(rig: Rig) -> Iterator[Finding]:
     # One process on each may be the engine itself.
     unclear = [a for a in rig.accelerators if a.engine is None and len(a.processes) > 1]
     if unclear:
-        text = f"Several processes use one accelerator; dyno doesn't know which are the engine's: {_on(unclear)}."
+        text = f"Several processes use one accelerator; the engine's are unknown: {_on(unclear)}."
         yield note("rig.accelerator_shared", text, "Make sure that nothing else ran on it.")
 
 

@@ -160,7 +160,7 @@ def _dropped(a: list[Row], b: list[Row]) -> Iterator[Finding]:
         same += 1
     if same < 2 or same == min(map(len, counts)):
         return
-    # As far as both go they rise alike; then one goes on by the same step, and the other falls.
+    # As far as both go they rise alike; then one continues by the same step, and the other falls.
     for short, full, rows, others in ((counts[0], counts[1], a, b), (counts[1], counts[0], b, a)):
         rising = full[: same + 1] == sorted(set(full[: same + 1]))
         if short[same] < short[same - 1] and rising:

@@ -72,9 +72,9 @@ def add_import(p: argparse.ArgumentParser) -> None:
         "runs/imports. `dyno audit` and `dyno compare` also read the files directly."
     )
     p.epilog = _FORMATS + _IMPORTS
-    p.add_argument("files", nargs="+", metavar="FILE", help="a result file, report or log")
+    p.add_argument("files", nargs="+", metavar="FILE", help="result files, reports, logs or folders of them")
     settings.add_runs(p, "directory of dyno runs (default: runs)")
-    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="store in DIR instead of runs/imports")
+    p.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to store them in (default: runs/imports)")
     p.add_argument("--no-text", action="store_true", help="store figures, settings, commands and tables, but no prose")
     p.add_argument(
         "--set",

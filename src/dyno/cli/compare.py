@@ -25,8 +25,8 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _EXAMPLES
     sources = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
-    p.add_argument("a", metavar="A", help=f"{sources}: what B is held against")
-    p.add_argument("b", metavar="B")
+    p.add_argument("a", metavar="A", help=f"{sources}; the baseline")
+    p.add_argument("b", metavar="B", help="the same, to compare with A")
     p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ones")
     p.add_argument(
         "--gate", nargs="+", action="extend", default=[], metavar="GATE",
@@ -35,10 +35,10 @@ def add(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument("--strict", action="store_true", help="a gate that isn't surely held is broken too")
     p.add_argument("--anyway", action="store_true", help="compare what isn't comparable, and mark it")
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     how = p.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true")
-    how.add_argument("--markdown", action="store_true")
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--markdown", action="store_true", help="print Markdown")
     p.set_defaults(command=run)
 
 

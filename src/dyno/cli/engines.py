@@ -1,7 +1,8 @@
-"""`dyno engines`: what there is, installing and removing; start one in the foreground."""
+"""`dyno engines`: list, install, start and remove engines."""
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,42 +17,50 @@ from dyno.errors import EngineError, UsageError
 from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from dyno.conduct.fleet import Fleet
 
+_SLOTS, _CONTEXT = 16, 2048  # of dyno's own model, where nothing else is asked for: enough for the README's load
+_LIST = "List the engines that dyno can start: that come with it, that it installed, and those on PATH."
+
 
 def add(p: argparse.ArgumentParser) -> None:
-    verbs = p.add_subparsers(title="verbs", required=True, metavar="VERB")
-    start = verbs.add_parser("start", help="in the foreground, until Ctrl-C").add_subparsers(
-        title="engines", required=True, metavar="KIND"
-    )
-    fake = start.add_parser("fake", help=settings.KINDS["fake"])
-    fake.add_argument("--port", type=int, default=8000)
-    fake.add_argument("--first-ms", type=float, default=50.0, help="to the first token (default: 50)")
-    fake.add_argument("--gap-ms", type=float, default=10.0, help="between tokens (default: 10)")
-    fake.add_argument("--model", default="fake")
-    fake.add_argument("--max-model-len", type=int, default=131_072)
+    verbs = p.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_list(verbs)
+    _add_install(verbs)
+    _add_start(verbs)
+    _add_remove(verbs)
+
+
+def _add_start(verbs: Any) -> None:
+    words = "start an engine in the foreground; Ctrl-C stops it"
+    p = verbs.add_parser("start", help=words, description=f"{words.capitalize().replace('ctrl-c', 'Ctrl-C')}.")
+    start = p.add_subparsers(title="engines", required=True, metavar="KIND")
+    fake = start.add_parser("fake", help=settings.KINDS["fake"], description="Start an engine with known timings.")
+    settings.add_port(fake, "port to listen on", default=8000)
+    fake.add_argument("--first-ms", type=float, default=50.0, metavar="MS", help="time to the first token")
+    fake.add_argument("--gap-ms", type=float, default=10.0, metavar="MS", help="time between tokens")
+    fake.add_argument("--model", default="fake", help="model name to answer with")
+    fake.add_argument("--max-model-len", type=int, default=131_072, metavar="N", help="longest context, in tokens")
     fake.add_argument(
         "--fault",
         action="append",
         default=[],
         metavar="KIND[@N]",
-        help="strikes every Nth request; --fault help lists them",
+        help="break every Nth request this way; `--fault help` lists the kinds; repeatable",
     )
     fake.set_defaults(command=start_fake)
     for kind, about in settings.KINDS.items():
         if kind not in ("fake", "openai"):
-            p = start.add_parser(kind, help=about)
-            p.add_argument("--model", help="default: dyno's own small one" if kind == "llamacpp" else "name or folder")
-            p.add_argument("--served-model-name", metavar="NAME")
-            settings.add_port(p, "default: 8000; further copies take the next ones", default=8000)
+            p = start.add_parser(kind, help=about, description=f"Start {about.partition(':')[0]}. Ctrl-C stops it.")
+            own = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
+            p.add_argument("--model", help=own if kind == "llamacpp" else "name or folder (required)")
+            p.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: the engine's)")
+            settings.add_port(p, "port to listen on; further replicas use the next ones", default=8000)
             p.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
-            settings.add_engine(p.add_argument_group("setting"))
+            settings.add_engine(p.add_argument_group("engine settings"))
             p.set_defaults(command=start_engine, kind=kind)
-    _add_list(verbs)
-    _add_install(verbs)
-    _add_remove(verbs)
 
 
 def start_fake(options: argparse.Namespace) -> int:
@@ -69,7 +78,8 @@ def start_fake(options: argparse.Namespace) -> int:
         max_model_len=options.max_model_len,
         faults=parse_faults(options.fault),
     )
-    serve(spec, options.port, ready=lambda: _say_ready("fake", options.port, options.model))
+    url = f"http://127.0.0.1:{options.port}"
+    serve(spec, options.port, ready=lambda: _report_ready("The fake engine", [url], options.model, slots=None))
     return 0
 
 
@@ -79,10 +89,13 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.conduct.fleet import running
     from dyno.probe import rig
 
+    if options.kind == "llamacpp" and options.model is None:
+        options.max_num_seqs = options.max_num_seqs or _SLOTS
+        options.max_model_len = options.max_model_len or _CONTEXT
     plan = EnginePlan(settings.engine(options.kind, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
-        print("\n".join(plan.lines()))
+        settings.print_plan(plan.lines())
     if problems:
         raise UsageError(" ".join(problems))
     if options.dry_run:
@@ -94,9 +107,8 @@ def start_engine(options: argparse.Namespace) -> int:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
-            for url in fleet.urls:
-                print(f"{plan.kind.title}: {url}, model {plan.served_name}. Ctrl-C stops it.", file=sys.stderr)
-            sys.stderr.flush()
+            own = ["--random-input-len", "64", "--random-output-len", "32"] if options.model is None else []
+            _report_ready(plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, own)
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
@@ -113,41 +125,57 @@ def _lines(fleet: "Fleet") -> "Iterator[str]":
             yield f"{name.replace('_', ' '):<22} {value}"
 
 
-def _say_ready(what: str, port: int, model: str) -> None:
-    print(f"{what}: http://127.0.0.1:{port}, model {model}. Ctrl-C stops it.", file=sys.stderr, flush=True)
+def _report_ready(
+    engine: str, urls: "Sequence[str]", model: str, slots: int | None, lengths: "Sequence[str]" = ()
+) -> None:
+    """Print where it listens, and a command that measures it."""
+    level = min(_SLOTS, slots or _SLOTS) * len(urls)
+    words = ["dyno", "bench", "serve", "--base-url", *urls, "--max-concurrency", str(level), "--num-prompts", "200"]
+    print(f"{engine} listens at {', '.join(urls)}, model {model}. Ctrl-C stops it.", file=sys.stderr)
+    print(f"To measure it, in another terminal:\n  {shlex.join([*words, *lengths])}", file=sys.stderr, flush=True)
 
 
 def _add_list(verbs: Any) -> None:
-    p = verbs.add_parser("list", help="the engines known, those installed, and those on PATH")
-    p.add_argument("--json", action="store_true")
+    p = verbs.add_parser("list", help="list engines: with dyno, installed, on PATH", description=_LIST)
+    p.add_argument("--json", action="store_true", help="print JSON")
     p.set_defaults(command=show)
 
 
 def _add_install(verbs: Any) -> None:
     p = verbs.add_parser(
         "install",
-        help="into an environment of its own",
-        description="Makes a virtual environment for the engine under $DYNO_HOME/engines (by default in "
-        "$XDG_DATA_HOME/dyno or ~/.local/share/dyno), by pip. Its own configuration holds: "
-        "indexes, proxies, find-links. What is there already stays.",
+        help="install an engine into its own environment",
+        description="Create a virtual environment for the engine under $DYNO_HOME/engines (default: "
+        "~/.local/share/dyno/engines) with pip. pip's own configuration applies: indexes, proxies, find-links. "
+        "Installed engines stay.",
     )
-    p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers, llamacpp")
-    p.add_argument("--version", help="default: the newest that there is")
-    p.add_argument("--variant", choices=("cpu", "cuda", "rocm"), help="default: by what this machine has")
-    p.add_argument("--from", dest="source", metavar="WHEEL|URL|GIT", help="in place of the engine's package")
-    p.add_argument("--python", metavar="P", help="an interpreter's path or version; default: the one dyno runs on")
+    p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers or llamacpp")
+    p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
+    p.add_argument(
+        "--variant", choices=("cpu", "cuda", "rocm"), help="build to install (default: by this machine's accelerators)"
+    )
+    p.add_argument(
+        "--from",
+        dest="source",
+        metavar="WHEEL|URL|GIT",
+        help="install this instead of the engine's package (default: the package)",
+    )
+    p.add_argument("--python", metavar="P", help="path or version of the interpreter (default: the one that runs dyno)")
     flags.add_ignored(p, "--no-uv")  # pip is the only way now
     p.set_defaults(command=install)
 
 
 def _add_remove(verbs: Any) -> None:
-    p = verbs.add_parser("remove", help="an installed engine, with its environment")
-    p.add_argument("name", metavar="NAME", help="as `dyno engines list` shows it")
+    p = verbs.add_parser(
+        "remove", help="remove an installed engine", description="Remove an installed engine and its environment."
+    )
+    p.add_argument("name", metavar="NAME", help="its name in `dyno engines list`")
     p.set_defaults(command=remove)
 
 
 def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
+    from dyno.engines.install import RECIPES
     from dyno.engines.kinds import KINDS
 
     kinds: dict[str, dict[str, Any]] = {}
@@ -164,13 +192,20 @@ def show(options: argparse.Namespace) -> int:
         print(json.dumps({"home": str(environment.home()), "kinds": msgspec.to_builtins(kinds)}))
         return 0
     for name, has in kinds.items():
-        lines = [f"comes with dyno: {has['comes_with_dyno']}"] if has["comes_with_dyno"] else []
+        own = has["comes_with_dyno"]
+        lines = [f"comes with dyno{f', version {own}' if own != name else ''}"] if own else []
         for env in has["installed"]:
-            state = human_bytes(env.size_bytes) if env.whole else "broken: its Python or binary is gone; install anew"
-            lines.append(f"{env.name}  {env.created[:10]}, Python {env.python_version}, {state}")
+            state = (
+                human_bytes(env.size_bytes) if env.whole else "broken: its Python or program is gone; install it again"
+            )
+            lines.append(f"{env.name}, installed {env.created[:10]}, Python {env.python_version}, {state}")
         if has["on_path"]:
             lines.append(f"on PATH: {has['on_path']}")
-        for first, line in enumerate(lines or ["–"]):
+        packaged = any(not isinstance(recipe, str) for recipe in RECIPES.get(name, {}).values())
+        missing = (
+            f"not installed; `dyno engines install {name}`" if packaged else "not installed; run it in a container"
+        )
+        for first, line in enumerate(lines or [missing]):
             print(f"{'' if first else name:<13} {line}")
     return 0
 

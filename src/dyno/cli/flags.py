@@ -28,9 +28,8 @@ class _Checked(argparse._StoreAction):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if why := self.option.problem(values):
-            why = "can't be negative" if why == "must be at least 0" else why
             note = self.option.note if why.startswith("must be above") else ""
-            raise UsageError(f"{self.option_strings[0]} {why.format(value=values)}{note}.")
+            raise UsageError(f"{self.option_strings[0]} {why}{note}, but is {values:g}.")
         super().__call__(parser, namespace, values, option_string)
 
 

@@ -46,15 +46,22 @@ _GROUPS = {"bench": "measure an engine"}
 
 @shown()
 def main(argv: Sequence[str] | None = None) -> int:
+    settings = ""  # where the command's settings are: flags, or keys of a study
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         secrets.forget()
         secrets.learn(secrets.values(os.environ))
+        settings = getattr(options, "settings", "")
         command: Callable[[argparse.Namespace], int] = options.command
         return command(options)
     except DynoError as e:
+        text = str(e)
+        if settings:
+            from dyno.cli.vocabulary import WORDS
+
+            text = WORDS[settings](text)
         # Further lines stand back: a server's words can't look like dyno's own.
-        print("dyno: " + str(e).replace("\n", "\n  "), file=sys.stderr)
+        print("dyno: " + text.replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         print("\ndyno: interrupted.", file=sys.stderr)
@@ -67,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as e:  # wherever it wasn't foreseen
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer
-            print(f"dyno: No file has so long a name: {str(e.filename)[:60]}….", file=sys.stderr)
+            print(f"dyno: The file name is too long: {str(e.filename)[:60]}….", file=sys.stderr)
             return UsageError.exit_code
         print(f"dyno: {e}. {limit_advice(e) or ''}".rstrip(), file=sys.stderr)
         return 1

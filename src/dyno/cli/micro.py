@@ -88,13 +88,13 @@ def add(p: argparse.ArgumentParser) -> None:
     flags.number(g, float, Option("--delay", "S", "pause between tests (default: 0)", least=0), 0)
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
-    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's")
-    several("-b", "--batch-size", kind=numbers, default="2048")
-    several("-ub", "--ubatch-size", kind=numbers, default="512")
-    several("-ctk", "--cache-type-k", kind=words, default="f16")
-    several("-ctv", "--cache-type-v", kind=words, default="f16")
-    several("-fa", "--flash-attn", kind=flash, default="auto", help="on, off, auto")
-    several("-t", "--threads", kind=numbers, default="the engine's")
+    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's", help="layers on the accelerator")
+    several("-b", "--batch-size", kind=numbers, default="2048", help="logical batch size")
+    several("-ub", "--ubatch-size", kind=numbers, default="512", help="physical batch size")
+    several("-ctk", "--cache-type-k", kind=words, default="f16", help="data type of keys in the KV cache")
+    several("-ctv", "--cache-type-v", kind=words, default="f16", help="data type of values in the KV cache")
+    several("-fa", "--flash-attn", kind=flash, default="auto", help="flash attention: on, off, auto")
+    several("-t", "--threads", kind=numbers, default="the engine's", help="threads")
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
         help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
@@ -106,8 +106,8 @@ def add(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     settings.add_engine(p.add_argument_group("engine settings"))
     g = p.add_argument_group("result")
-    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="default: md")
-    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="print to stderr, too, in this format")
+    g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="format of the table")
+    g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="print to stderr, too, in this format (default: no)")
     g.add_argument("--progress", action="store_true", help="print each finished test to stderr")
     flags.add_ignored(g, "-v --verbose")  # the engine's log is always kept
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
@@ -118,7 +118,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.set_defaults(command=run, port=None, served_model_name=None)
 
 
-# ---- what stands after a flag ----
+# ---- values of flags ----
 
 
 def words(text: str) -> list[str]:

@@ -64,17 +64,29 @@ def add_throughput(p: argparse.ArgumentParser) -> None:
     p.description = "Load an engine, send it all prompts at once, and measure the time to the last token."
     _add_engine(p, _THROUGHPUT)
     g = p.add_argument_group("prompts")
-    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, help="default: random, or sharegpt with a file")
+    flags.add(
+        g,
+        WorkloadSpec,
+        "dataset",
+        choices=settings.DATASETS,
+        help="kind of prompts (default: random; with a file: sharegpt)",
+    )
     flags.add(g, WorkloadSpec, "path", also="--dataset")
-    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000; 32 for dyno's small model")
+    flags.add(
+        g,
+        WorkloadSpec,
+        "num_prompts",
+        default=None,
+        help="number of prompts (default: 1000; with dyno's small model: 32)",
+    )
     settings.add_lengths(g)
     flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
-    flags.number(g, int, Option("--custom-output-len", "N", "-1: the length in the file (default: 256)"))
+    flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file (default: 256)"))
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
     g = p.add_argument_group("procedure")
-    flags.add(g, WorkloadSpec, "num_warmups", help="prompts of a warm-up (default: 0)")
-    flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts (default: 1)")
-    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured passes before them (default: 0)")
+    flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
+    flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts")
+    flags.add(g, OfflineSpec, "warmup_iterations", help="unmeasured passes first (default: 0)")
     _add_rest(p, g)
     p.set_defaults(command=run, kind="throughput")
 
@@ -83,11 +95,11 @@ def add_latency(p: argparse.ArgumentParser) -> None:
     p.description = "Load an engine, run one batch of random prompts repeatedly, and measure how long each run takes."
     _add_engine(p, _LATENCY)
     g = p.add_argument_group("procedure")
-    flags.number(g, int, Option("--input-len", "N", "default: 32", least=1), 32)
-    flags.number(g, int, Option("--output-len", "N", "default: 128", least=1), 128)
+    flags.number(g, int, Option("--input-len", "N", "tokens of each prompt", least=1), 32)
+    flags.number(g, int, Option("--output-len", "N", "tokens to generate", least=1), 128)
     flags.add(g, OfflineSpec, "batch_size", default=8)
-    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first (default: 10)")
-    flags.add(g, OfflineSpec, "iterations", default=30, help="measured iterations (default: 30)")
+    flags.add(g, OfflineSpec, "warmup_iterations", default=10, help="unmeasured iterations first")
+    flags.add(g, OfflineSpec, "iterations", default=30)
     _add_rest(p, g)
     p.set_defaults(command=run, kind="latency")
 
@@ -97,30 +109,34 @@ def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
     p.allow_abbrev = False  # an engine's own flag may be how one of ours begins
     p.set_defaults(hands_on=True, port=None, ours=p._option_string_actions)
     g = p.add_argument_group("engine")
-    g.add_argument("--model", metavar="M", help="a name, a folder or a GGUF file (default: dyno's small model)")
     g.add_argument(
-        "--engine", metavar="KIND", help="llamacpp, vllm, transformers (default: llamacpp for GGUF files, else vllm)"
+        "--model", metavar="M", help="name, folder or GGUF file (default: a small model that comes with dyno)"
     )
-    g.add_argument("--backend", choices=tuple(_BACKENDS), help="vLLM's names: vllm, or hf for transformers")
-    flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs", least=1))
-    flags.add(g, TrialSpec, "tokenizer", help="default: that of the model")
+    g.add_argument(
+        "--engine", metavar="KIND", help="llamacpp, vllm or transformers (default: llamacpp for GGUF, else vllm)"
+    )
+    g.add_argument(
+        "--backend", choices=tuple(_BACKENDS), help="the engine in vLLM's words; hf: transformers (default: --engine)"
+    )
+    flags.number(g, int, Option("--hf-max-batch-size", "N", "same as --max-num-seqs (default: none)", least=1))
+    flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the model's)")
     g.add_argument("--served-model-name", metavar="NAME", help=argparse.SUPPRESS)
     settings.add_engine(p.add_argument_group("engine settings"))
     flags.add_refused(p, _REFUSED)
 
 
 def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--n", type=int, default=1, help="sequences per prompt; only 1 is supported")
+    g.add_argument("--n", type=int, default=1, help="sequences per prompt (only 1 is supported)")
     flags.add(g, WorkloadSpec, "seed")
     flags.add(g, OfflineSpec, "detokenize")
-    g.add_argument("--temperature", type=float, metavar="X", help="default: 1, as in vLLM; 0: greedy")
+    g.add_argument("--temperature", type=float, metavar="X", help="sampling temperature; 0: greedy (default: 1)")
     flags.add(g, OfflineSpec, "timeout_s")
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g = p.add_argument_group("result")
     g.add_argument(
-        "--output-json", type=Path, metavar="FILE", help="write the result with vLLM's keys, and the rest under `dyno`"
+        "--output-json", type=Path, metavar="FILE", help="write a JSON file with vLLM's keys (default: none)"
     )
-    g.add_argument("--json", action="store_true", help="print that JSON")
+    g.add_argument("--json", action="store_true", help="print the result as JSON")
     flags.add(g, TrialSpec, "label", "metadata")
     settings.add_runs(g)
     exit_codes.add(g)
@@ -155,8 +171,7 @@ def dry_run(trials: list[TrialSpec]) -> int:
     from dyno.probe import rig
 
     machine = rig.look()
-    for line in dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)):
-        print(line)
+    settings.print_plan(dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)))
     problems = dict.fromkeys(problem for trial in trials for problem in offline.problems(trial, machine))
     return settings.report_problems(problems)
 
@@ -241,7 +256,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {
-        # Where both are said, vLLM prefers the longer name.
+        # Where both are given, vLLM prefers the longer name.
         "random": o.random_output_len or o.output_len or (32 if small else 128),
         "custom": o.output_len or o.custom_output_len or 256,
     }

@@ -119,7 +119,7 @@ class ProgressLine(Watcher):
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
     def below(self, text: str) -> None:
-        """What goes on now, beside the clock."""
+        """The current phase, beside the clock."""
         self._below = text
 
     def _draw_clock(self) -> None:
@@ -209,7 +209,7 @@ class StudyView(StudyWatcher):
         self._left = {p.place.id: trial_s(p.trial) for p in trials}
         self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
         self._estimated = 0.0  # seconds, of the trials done in this sitting …
-        self._began = time.monotonic()  # … and since when it goes on
+        self._began = time.monotonic()  # … and when it began
         self._trial = ""
         self._phase = ""
         self._rates = Rates()

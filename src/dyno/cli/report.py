@@ -43,11 +43,19 @@ def add(p: argparse.ArgumentParser) -> None:
         "what", nargs="+", metavar="RUNS", help="a run, a study, STUDY:WORDS, a folder of them, a result file"
     )
     p.add_argument(
-        "-o", "--output", action="append", type=Path, default=[], metavar="FILE", help="default: report.html"
+        "-o",
+        "--output",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="file to write; repeatable (default: report.html)",
     )
     p.add_argument("--title", metavar="WORDS", help="title (default: the names of studies or files)")
     p.add_argument(
-        "--url", metavar="URL", help="address of the published page, or of its directory with a / at the end"
+        "--url",
+        metavar="URL",
+        help="address of the published page, or of its directory with a / at the end (default: none)",
     )
     p.add_argument(
         "--price",
@@ -56,8 +64,8 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="[NAME=]DOLLARS",
         help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour")
+    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
+    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
     p.add_argument(
         "--target",
         nargs="+",

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dyno.cli import exit_codes, flags, settings
+from dyno.cli.vocabulary import WORDS, in_flags, in_keys
 from dyno.errors import UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
@@ -31,25 +32,25 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
                    help="only trials whose name contains this, or matches it with * and ?; repeatable")  # fmt: skip
-    flags.number(p, int, Option("--limit", "N", "run at most N trials", least=1))
+    flags.number(p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1))
     p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
-    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs")
+    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs (default: detected)")
     p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
     p.add_argument("--extend", action="store_true", help="if the file has changed: continue in the same folder")
     p.add_argument("--new", action="store_true", help="if the file has changed: start a new folder")
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     p.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
     p.add_argument("--no-report", action="store_true", help="do not write a report page at the end")
     p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
     exit_codes.add(p)
-    p.set_defaults(command=run)
+    p.set_defaults(command=run, settings="keys")
 
 
 def add_demo(p: argparse.ArgumentParser) -> None:
-    settings.add_runs(p, "default: runs")
+    settings.add_runs(p)
     exit_codes.add(p)
-    p.set_defaults(command=demo, study="demo", set=[], only=[], limit=None, rig=None, any_rig=False, plain=False,
-                   keep_raw=False, no_report=False)  # fmt: skip
+    p.set_defaults(command=demo, settings="keys", study="demo", set=[], only=[], limit=None, rig=None, any_rig=False,
+                   plain=False, keep_raw=False, no_report=False)  # fmt: skip
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     machine = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
-        return preview(study, _wanted(study, name, options), machine, options.runs)
+        return preview(study, _wanted(study, name, options), machine, options.runs, in_keys)
     name = study_plan.choose_rig(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
@@ -135,7 +136,7 @@ def conduct(
 def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
     from dyno.report.study import lines
 
-    print("\n".join(lines(wanted, done)))
+    print(in_keys("\n".join(lines(wanted, done))))
 
 
 def _conclude(
@@ -149,7 +150,7 @@ def _conclude(
     file = sys.stderr if getattr(options, "json", False) else sys.stdout
     failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
     for p, failure in failed:
-        print(f"failed {p.place.label}: {failure.text}", file=file)
+        print(f"failed {p.place.label}: {WORDS[options.settings](failure.text)}", file=file)
     skipped = folder.skipped()
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
         print(f"skipped {p.place.label}: {skipped[p.place.id]}", file=file)
@@ -230,7 +231,9 @@ def _proxied(study: Study) -> Study:
 # ---- --dry-run ----
 
 
-def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) -> int:
+def preview(
+    study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path, words: Callable[[str], str] = in_flags
+) -> int:
     """Print the trials in their order, the commands, and how long it may take."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan
@@ -252,13 +255,12 @@ def preview(study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path) 
         start_s |= {p.place.id: own for p in mine}
         print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
         if plan:
-            print("\n".join(plan.lines()))
-            for note in dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency)):
-                print(f"# {note}")
+            notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
+            settings.print_plan([*plan.lines(), *(f"# {note}" for note in notes)], words)
         elif not setting.refused:
             print(f"# already running at {', '.join(mine[0].trial.target.urls)}")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
-    return settings.report_problems(study_plan.problems(plans))
+    return settings.report_problems(study_plan.problems(plans), words)
 
 
 def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:

@@ -57,7 +57,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
     def verb(name: str, does: str, command: Any) -> argparse.ArgumentParser:
         v: argparse.ArgumentParser = verbs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
-        # Said before or after the verb; unsaid here, it doesn't undo what was said before.
+        # Accepted before or after the verb: without it here, the earlier value stays.
         v.add_argument(
             "--runs",
             type=Path,
@@ -355,7 +355,7 @@ def pack(options: argparse.Namespace) -> int:
     archive: Path = options.output or Path(f"{name}.tar.zst")
     packed = packing.pack(paths, archive, words=not options.no_prompts)
     for left in packed.left_out:
-        why = "a key may be in it" if left.endswith((".spool", ".log")) else "it is no plain file"
+        why = "a key may be in it" if left.endswith((".spool", ".log")) else "it is not a plain file"
         print(f"Left out, since {why}: {left}", file=sys.stderr)
     print(f"{archive}: {packed.files} files, {human_bytes(archive.stat().st_size)}")
     return 0

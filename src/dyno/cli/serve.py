@@ -61,7 +61,12 @@ def add(p: argparse.ArgumentParser) -> None:
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
-    flags.add_list(load, LoadSpec, "max_concurrency", help="most requests in flight; 1,4,16 measures each in turn")
+    flags.add_list(
+        load,
+        LoadSpec,
+        "max_concurrency",
+        help="most requests in flight; 1,4,16 measures each in turn (default: no limit)",
+    )
     flags.add_list(
         load,
         LoadSpec,
@@ -83,59 +88,76 @@ def add(p: argparse.ArgumentParser) -> None:
 def _target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--engine", metavar="KIND",
-        help=f"start one of: {', '.join(settings.KINDS)} (openai: check the server at --base-url against the settings)",
+        help=f"start this engine: {', '.join(settings.KINDS)}; openai: check the running server against the settings "
+        "(default: measure a running server)",
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
-    g.add_argument("--backend", choices=BACKENDS, help="the server's protocol (default: that of the engine, or openai)")
+    g.add_argument("--backend", choices=BACKENDS, help="the server's API (default: the engine's, or openai)")
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
-        help="instead of --host and --port; several URLs: replicas, each request goes to the least busy; "
-        "unix:///PATH: a Unix socket",
+        help="address of the server, or unix:///PATH; several: copies, requests go to the least busy "
+        "(default: --host and --port)",
     )  # fmt: skip
-    g.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    settings.add_port(g, "default: 8000; a free port with --engine")
-    g.add_argument("--endpoint", metavar="PATH", help="default: that of the backend")
-    g.add_argument("--model", help="default: the first model that the server lists")
-    g.add_argument("--served-model-name", metavar="NAME", help="model name in requests, if it differs from --model")
-    flags.add(g, TrialSpec, "tokenizer", help="default: the server's /tokenize")
-    g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="sent with each request")
+    g.add_argument("--host", default="127.0.0.1", help="address of the server")
+    settings.add_port(g, "port of the server (default: 8000; of an engine that dyno starts: a free one)")
+    g.add_argument("--endpoint", metavar="PATH", help="path of the API (default: the backend's)")
+    g.add_argument("--model", help="model to ask for (default: the first that the server lists)")
+    g.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: --model)")
+    flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the server's /tokenize)")
+    g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="headers to send with each request")
     flags.add(g, Transport)
     flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s")
 
 
 def _workload_flags(g: argparse._ArgumentGroup) -> None:
-    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, default="random", help="default: random")
+    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, default="random")
     flags.add(g, WorkloadSpec, "path")
-    flags.add(g, WorkloadSpec, "num_prompts", default=None, help="default: 1000, or as many as --duration needs")
+    flags.add(
+        g,
+        WorkloadSpec,
+        "num_prompts",
+        default=None,
+        help="number of requests (default: 1000, or what --duration needs)",
+    )
     flags.add(g, WorkloadSpec, "num_warmups", "seed")
     settings.add_lengths(g, default=(1024, 128))
     flags.add(g, WorkloadSpec, "prefix_len")
-    flags.number(g, int, Option("--sharegpt-output-len", "N", least=1))
-    flags.number(g, int, Option("--custom-output-len", "N", "-1: the length in the file (default: 256)"), 256)
+    flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
+    flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
     for name in SAMPLING:
-        g.add_argument(f"--{name.replace('_', '-')}", type=int if name == "top_k" else float, metavar="X")
+        kind, text = int if name == "top_k" else float, f"{name} of each request (default: the server's)"
+        g.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=text)
     flags.add(g, TrialSpec, "ignore_eos")
-    g.add_argument("--logprobs", type=int, metavar="N")
-    g.add_argument("--extra-body", metavar="JSON", help="additional fields of each request body")
+    g.add_argument("--logprobs", type=int, metavar="N", help="log probabilities to ask for (default: none)")
+    g.add_argument("--extra-body", metavar="JSON", help="more fields for each request's body (default: none)")
 
 
 def _result_flags(g: argparse._ArgumentGroup) -> None:
-    g.add_argument("--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="default: ttft,tpot,itl")
-    g.add_argument("--metric-percentiles", default="99", metavar="LIST", help="default: 99")
-    g.add_argument("--goodput", nargs="+", metavar="KEY:MS", help="latency limits in milliseconds: ttft, tpot, e2el")
+    g.add_argument(
+        "--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="latencies to show percentiles of"
+    )
+    g.add_argument("--metric-percentiles", default="99", metavar="LIST", help="percentiles to show")
+    g.add_argument(
+        "--goodput",
+        nargs="+",
+        metavar="KEY:MS",
+        help="count requests within these latencies, such as ttft:500 tpot:30 (default: none)",
+    )
     g.add_argument(
         "--save-result",
         action="store_true",
         help="write a JSON file with vLLM's keys; for several loads or repeats, one file each",
     )
-    g.add_argument("--save-detailed", action="store_true", help="with lengths, times and text of each request")
-    g.add_argument("--append-result", action="store_true", help="add to an existing file, one JSON object per line")
-    g.add_argument("--result-dir", metavar="DIR", help="default: here")
-    g.add_argument("--result-filename", metavar="NAME")
+    g.add_argument("--save-detailed", action="store_true", help="include each request's lengths, times and text")
+    g.add_argument("--append-result", action="store_true", help="append one JSON object per line to the file")
+    g.add_argument("--result-dir", metavar="DIR", help="folder for the JSON file (default: the current one)")
+    g.add_argument(
+        "--result-filename", metavar="NAME", help="name of the JSON file (default: from model, load and date)"
+    )
     flags.add(g, TrialSpec, "metadata", "label")
     g.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     settings.add_runs(g)
@@ -270,9 +292,7 @@ def _dry_run(trial: TrialSpec) -> int:
     if trial.engine is None or trial.engine.kind == "openai":
         raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
-    print("\n".join(plan.lines()))
-    for note in plan.notes(trial.load.max_concurrency):
-        print(f"# {note}")
+    settings.print_plan([*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))])
     return settings.report_problems(plan.problems([longest(trial)]))
 
 

@@ -1,15 +1,16 @@
-"""What several commands ask for: an engine's setting, prompts, and how a running server is reached."""
+"""Flags that several commands share: an engine's setting, prompts, and the way to a running server."""
 
 import argparse
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
 from dyno.cli import flags
+from dyno.cli.vocabulary import in_flags
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
@@ -19,14 +20,14 @@ from dyno.option import Option
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
     "vllm": "vLLM",
     "tgi": "Text Generation Inference",
-    "llamacpp": "llama.cpp: a llama-server, or the one that comes with dyno",
+    "llamacpp": "llama.cpp: your llama-server, or the one that comes with dyno",
     "sglang": "SGLang",
     "transformers": "transformers serve",
-    "openai": "any server that runs",
-    "fake": "known times, and faults on demand",
+    "openai": "any running server",
+    "fake": "answers at given times, with faults on demand",
 }
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
-DRY_RUN = "print what would be run, and what is wrong with it"
+DRY_RUN = "print the commands and their problems, run nothing"
 
 
 # ---- an engine ----
@@ -35,10 +36,11 @@ DRY_RUN = "print what would be run, and what is wrong with it"
 def add_engine(g: argparse._ArgumentGroup) -> None:
     """Add an engine's flags, vLLM's where it has them. What an engine can't do is an error, never dropped."""
     flags.add(g, EngineSpec)
+    g.set_defaults(settings="flags")
 
 
 def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
-    words = "{value}: a port is a number from 1 to 65535"
+    words = "must be a port, 1 to 65535"
     flags.number(g, int, Option("--port", None, help, least=1, most=65535, words=words), default)
 
 
@@ -76,10 +78,16 @@ def _devices(words: list[str] | None) -> list[int] | None:
     return [int(n) for n in numbers]
 
 
-def report_problems(problems: Collection[str]) -> int:
-    """Print what is wrong with the commands of a --dry-run; return the exit code."""
+def print_plan(lines: Iterable[str], words: Callable[[str], str] = in_flags) -> None:
+    """Print commands as they are, and comments in the user's words for settings."""
+    for line in lines:
+        print(words(line) if line.startswith("#") else line)
+
+
+def report_problems(problems: Collection[str], words: Callable[[str], str] = in_flags) -> int:
+    """Print what is wrong with the commands of a --dry-run; return the exit code. `words`: for settings."""
     for problem in problems:
-        print(f"dyno: {problem}", file=sys.stderr)
+        print(f"dyno: {words(problem)}", file=sys.stderr)
     return UsageError.exit_code if problems else 0
 
 
@@ -89,16 +97,16 @@ def report_problems(problems: Collection[str]) -> int:
 def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
     """Add lengths. vLLM has several flags for one; each command has its own order of precedence."""
     helps = {
-        "--input-len": ("same as --random-input-len", None),
-        "--output-len": ("output length for any dataset", None),
-        "--random-input-len": ("default: 1024", default[0]),
-        "--random-output-len": ("default: 128", default[1]),
+        "--input-len": ("same as --random-input-len (default: none)", None),
+        "--output-len": ("tokens to generate, for any dataset (default: the dataset's)", None),
+        "--random-input-len": ("tokens of a random prompt (default: 1024)", default[0]),
+        "--random-output-len": ("tokens to generate for a random prompt (default: 128)", default[1]),
     }
     for flag, (help, value) in helps.items():
         flags.number(g, int, Option(flag, "N", help, least=1), value)
     g.add_argument(
         "--random-range-ratio", default="0.0", metavar="R",
-        help='lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
+        help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
     )  # fmt: skip
 
 
@@ -111,7 +119,7 @@ def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, ou
     return WorkloadSpec(**fields)
 
 
-def add_runs(g: argparse._ActionsContainer, help: str = "where run folders go (default: runs)") -> None:
+def add_runs(g: argparse._ActionsContainer, help: str = "folder of runs") -> None:
     g.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=help)
 
 

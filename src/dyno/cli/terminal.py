@@ -81,8 +81,10 @@ def _folded(text: str, width: int) -> str:
 
 
 def _hanging(line: str, width: int) -> str:
-    """Fold a line; what follows stands back by two."""
+    """Fold a line; what follows stands back by two. A command stays whole: it may be copied from here."""
     words = line.lstrip(" ")
+    if words.startswith("dyno "):
+        return line
     blanks = " " * (len(line) - len(words))
     return "\n".join(wrapped(words, blanks, blanks + "  ", width))
 

@@ -160,7 +160,7 @@ class EnginePlan:
             )
 
     def _free_bytes(self) -> float | None:
-        """Free memory of all devices that the copies may use; with the host's where weights may lie there too."""
+        """Free memory of all devices that the copies may use; with the host's where weights may be there too."""
         spec, spreads, host = self.spec, self.limits.spreads, self.rig.memory_free_bytes
         used = [a for a in self.rig.accelerators if a.index in self.devices]
         if not spreads:

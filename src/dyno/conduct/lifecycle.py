@@ -158,7 +158,7 @@ def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
 
 
 class SharedCores(NamedTuple):
-    """What an engine on the CPU leaves to the client."""
+    """CPU that an engine leaves to the client."""
 
     nice: int = 0
     engine_cores: list[int] = []  # empty: all
@@ -204,10 +204,10 @@ def log_facts(plan: EnginePlan, engine: Engine) -> LogFacts:
 
 
 def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
-    """Complete what the server says of itself, and raise EngineError where it isn't what the setting asks for."""
+    """Complete the server's facts, and raise EngineError where they differ from the setting."""
     implied = plan.kind.implied(plan.spec, plan.program)
     if plan.batch is not None:
-        implied.pop("slots", None)  # its server's: here the worker has said what it does
+        implied.pop("slots", None)  # the server's; the worker has reported its own
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})

@@ -279,7 +279,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
-    # In a study what was cut is run again as a whole, and what none has completed is no result.
+    # In a study what was cut is run again as a whole, and without a completed iteration there is no result.
     if manifest.place is None or (summary.completed and not interrupted):
         run.write_result(result)
     return Outcome(run, manifest, result, iterations, interrupted)

@@ -56,7 +56,7 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def unread(self) -> list[str]:
-        """What was named and couldn't be read, in words: results without it may be others."""
+        """Describe named sources that couldn't be read: results may differ without them."""
         out = []
         for s in self.sources:
             d = s.document
@@ -78,7 +78,7 @@ def read_words(words: Sequence[str], runs: Path) -> Sources:
 
 
 def own_findings(rows: Sequence[Row]) -> list[Finding]:
-    """Findings that results bring along, each with its place."""
+    """Findings stored with results, each with its location."""
     return [msgspec.structs.replace(f, locations=[row.location]) for row in rows for f in row.findings]
 
 
@@ -86,7 +86,7 @@ def own_findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def distinct(reading: Sources) -> Sources:
-    """What is named twice, by whatever words, was measured once."""
+    """Drop sources that are named twice."""
     seen: set[Path] = set()
     runs: set[tuple[object, ...]] = set()
     out = []
@@ -218,7 +218,7 @@ def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
 
 
 def _lost(reading: Sources) -> list[Finding]:
-    """What couldn't be read, as findings: a page is read without its warnings."""
+    """Return unreadable sources as findings: readers of a page don't see warnings."""
     advice = "The report excludes it. Measure it again, or delete its folder."
     damaged = [why for s in reading.sources for why in s.damaged]
     findings = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]

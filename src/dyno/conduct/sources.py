@@ -42,7 +42,7 @@ def spread(words: Iterable[str]) -> Iterator[str]:
     """Replace a folder that holds files and no runs by its files, without its about.toml."""
     for word in words:
         if any(len(part) > _LONGEST for part in word.split("/")):  # to ask for it would be an error
-            raise UsageError(f"There is no file, run or study of so long a name: {word[:60]}….")
+            raise UsageError(f"The name is too long for a file, run or study: {word[:60]}….")
         path = Path(word)
         shelf = _shelf(path)
         if shelf is None or shelf.runs or shelf.studies or shelf.imports:
@@ -117,7 +117,7 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
-    """As `dyno run --only`: those whose name in the file, or whose folder's, matches or holds the words."""
+    """Select trials as `dyno run --only` does: by name in the file, or by folder."""
     pattern = part if set(part) & set("*?") else f"*{part}*"
     labels = {p.place.id: p.place.label for p in StudyFolder(study).study().trials}
 
@@ -165,8 +165,8 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
             if failure is not None and (p := planned.get(folder.name.rpartition("-")[2])) is not None:
                 missing.append(row_without(p, str(folder), failure.text))
     if not rows and not missing:
-        why = unread[0].why if unread else f"{path} holds no trial."
-        raise StoreError(f"{why} {'`dyno runs show` tells more.' if kind == 'run' else ''}".strip())
+        why = unread[0].why if unread else f"{path} has no trial."
+        raise StoreError(f"{why} {'Run `dyno runs show` for details.' if kind == 'run' else ''}".strip())
     return Source(word, path, Document(str(path), f"dyno {kind}", rows, unread=unread), missing, readable, damaged)
 
 

@@ -58,7 +58,7 @@ class StudyWatcher(Watcher):
 
 
 class TrialEnd(NamedTuple):
-    """What became of a trial."""
+    """The outcome of a trial."""
 
     state: str  # done, failed, skipped
     text: str = ""
@@ -216,7 +216,7 @@ class Conductor:
         """Store why; the folder stays, with the log and the requests that failed."""
         run = self.folder.run(planned.place)
         make_folder(run.path)
-        run.summary_path.unlink(missing_ok=True)  # what none has completed is no result
+        run.summary_path.unlink(missing_ok=True)  # without a completed one there is no result
         if self._start is not None and not run.engine_path.exists():  # the engine didn't come up: keep its log
             for path in (self._start / "engine.json", *self._start.glob("engine*.log")):
                 if path.exists():

@@ -49,10 +49,10 @@ def missing(kind: EngineKind, spec: EngineSpec) -> str:
     which = f" {spec.version}" if spec.version else ""
     way = f"Install it with `dyno engines install {kind.name}{which and ' --version' + which}`"
     if kind.name == "tgi":
-        way = "Run it in a container (container.image, or --engine-image)"
+        way = "Run it in a container with `container.image`"
     return (
         f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
-        f"not on PATH. {way}, or name its location with python or binary (--engine-python, --engine-binary)."
+        f"not on PATH. {way}, or name its location with `python` or `binary`."
     )
 
 
@@ -72,7 +72,9 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
         return _from_environment(kind, env, dry)
     if spec.python:
         if not kind.module:
-            raise UsageError(f"{kind.title} is not a Python module. Name its program with binary instead of python.")
+            raise UsageError(
+                f"{kind.title} is not a Python module. Name its program with `binary` instead of `python`."
+            )
         python = shutil.which(spec.python)
         if python is None:
             raise UsageError(f"python = {spec.python!r}: no such interpreter.")
@@ -209,7 +211,7 @@ def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int,
     if python is None:
         raise UsageError(
             f"dyno can't find the Python interpreter of {program.argv[0]}. Give the one that has {kind.title} with "
-            "python (--engine-python)."
+            "`python`."
         )
     return [python, str(WORKER), *kind.worker(spec, program, port, batch)]
 

@@ -51,7 +51,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 class Side(msgspec.Struct, frozen=True):
     """The repeats of one setting."""
 
-    rows: list[str]  # where they lie
+    rows: list[str]  # their locations
     label: str
     completed: int | None
     failed: int | None

@@ -86,7 +86,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_fraction: Annotated[
         float | None,
         Option("--gpu-memory-utilization", "F", "share of accelerator memory to use (default: the engine's)", above=0,
-               most=1, words="is a share, above 0 and at most 1"),
+               most=1, words="must be a share, above 0 and at most 1"),
     ] = None  # fmt: skip
     prefix_caching: Annotated[
         bool | None,
@@ -134,7 +134,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[
         int | None,
         Option("", None, "port of the first replica (default: a free one)", least=1, most=65535,
-               words="is a number from 1 to 65535"),
+               words="must be a port, 1 to 65535"),
     ] = None  # fmt: skip
     ready_timeout_s: Annotated[
         float, Option("--engine-ready-timeout-sec", "S", "how long the engine may take to start", above=0, most=1e8)
@@ -156,7 +156,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a setting allows, as far as it is known before the engine runs. Of one replica."""
+    """Limits of a setting for one replica, as far as known before the engine runs."""
 
     context: int | None = None  # of one request
     slots: int | None = None  # requests worked on at once

@@ -1,6 +1,6 @@
 """An entry of a report: one result as pages and pictures show it, the repeats of a trial together.
 
-Whatever it was made of (a run, a study's trial, somebody's table), charts and tables ask only this.
+Charts and tables use only this, whatever the source: a run, a study's trial or another tool's table.
 """
 
 import msgspec
@@ -21,11 +21,11 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     by: Basis = ""  # whence the interval
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
     definition: str = ""  # key in facts/metric.py
-    deviation: float | None = None  # standard deviation, as somebody printed it with ±
+    deviation: float | None = None  # standard deviation, as printed with ±
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Each figure bears the whole price: a million output tokens cost so much, their prompts come free (METHOD.md)."""
+    """Each figure charges the full price to one kind of token (METHOD.md)."""
 
     currency: str
     hour: float  # of what was measured; 0: only the price of energy is known
@@ -59,7 +59,7 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a figure stands under the roofline."""
+    """A figure's position under the roofline."""
 
     what: str  # decode, prefill, whole
     intensity: float  # operations for each byte of memory
@@ -113,7 +113,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if number is None else number.value
 
     def statistic(self, statistic: str, stem: str) -> Number | None:
-        """Of a latency, by its name: some call the median p50."""
+        """Return a statistic of a latency by name: some call the median p50."""
         other = {"p50": "median", "median": "p50"}.get(statistic, statistic)
         return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
 

@@ -1,7 +1,7 @@
-"""What somebody measured, as it was read: rows of figures with the lines they stand on, and the words around them.
+"""Results as they were read: rows of figures with their lines, and the text around them.
 
 A row is one result, whoever wrote it: a printed block, an object of a JSON file, a line of a CSV file or of a table,
-and a run of dyno's own. Figures bear vLLM's result keys as names (facts/metric.py), each with
+and a run of dyno's own. Figures have vLLM's result keys as names (facts/metric.py), each with
 the definition of the tool that calculated it (facts/metric.py): the same word means different numbers.
 """
 
@@ -40,7 +40,7 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of single requests or iterations, in the file's order. Empty: unknown. Times in milliseconds."""
+    """Samples of requests or iterations, in the file's order. Empty: unknown. Times in milliseconds."""
 
     input_lens: list[int] = []
     output_lens: list[int] = []
@@ -71,7 +71,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     figures: dict[str, Figure]
     settings: dict[str, Setting] = {}  # by the names in facts/setting.py, else a flag as it was written (--swap-space)
     label: str = ""  # as its author calls it: a heading, a first column
-    series: str = ""  # what stands beside others in a comparison: an engine, a model, a machine; '' where unknown
+    series: str = ""  # what is compared: an engine, a model, a machine; '' where unknown
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
@@ -87,7 +87,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """As the run or dyno's own result file has it. None: it was not judged."""
+        """Return the verdict of the run or of dyno's result file. None: not judged."""
         return next((v for v in get_args(Verdict) if v == self.setting("verdict")), None)
 
     def get(self, name: str) -> float | None:
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if setting is None else setting.value
 
     def setting_location(self, name: str) -> str:
-        """Where a setting stands; the row, where the file doesn't have it."""
+        """Return the line of a setting; the row's where the file doesn't have it."""
         setting = self.settings.get(name)
         return place(self.file, setting.line) if setting is not None and setting.line else self.location
 
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Heading(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int
-    level: int  # 1 to 6; 0: a line in bold or a comment in a listing that stands as one
+    level: int  # 1 to 6; 0: a line in bold or a comment in a listing that serves as one
     text: str
     empty: bool = False  # nothing follows before the next one of its level or above
 
@@ -163,7 +163,7 @@ class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def lost(self) -> bool:
-        """It may hold results that nothing was said about."""
+        """A part that may contain unread results."""
         return self.part not in ("", "columns")
 
     def describe(self, file: str) -> str:

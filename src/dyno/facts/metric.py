@@ -49,9 +49,9 @@ _TABLE = (
     Metric("total_input_tokens", "count", sums=True, labels=("total input tokens",), titles=("total prompt tokens",)),
     Metric("total_output_tokens", "count", sums=True, labels=("total generated tokens", "total output tokens")),
     Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
-    Metric("peak_concurrency", "other", explained="requests in flight at most", labels=("peak concurrent requests",),
+    Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
            keys=("max_concurrent_requests",), titles=("peak concurrency",)),
-    Metric("concurrency_mean", "other", explained="requests in flight on average"),
+    Metric("concurrency_mean", "other", explained="mean requests in flight"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
     Metric("acceptance_rate", "other", "higher", explained="accepted ÷ drafted tokens",
            labels=("acceptance rate (%)",)),
@@ -88,7 +88,7 @@ _TABLE = (
 METRICS = {m.name: _filled(m) for m in _TABLE}
 SPEEDS = tuple(name for name, m in METRICS.items() if m.kind == "rate")
 COUNTS = tuple(name for name in METRICS if name not in SPEEDS)
-# The throughput by which results are ranked: the first that they tell.
+# The throughput by which results are ranked: the first that is reported.
 THROUGHPUTS = ("output_throughput", "total_token_throughput", "request_throughput")
 TOKEN_THROUGHPUTS = THROUGHPUTS[:2]
 
@@ -233,13 +233,13 @@ _MEANINGS: Final = (
 
 
 def one_meaning(keys: Iterable[str]) -> bool:
-    """Figures of these definitions may stand in one column."""
+    """Whether figures of these definitions may share a column."""
     wanted = set(keys)
     return len(wanted) <= 1 or any(wanted <= meaning for meaning in _MEANINGS)
 
 
 def meanings(keys: Iterable[str]) -> dict[str, int]:
-    """Of each definition's key, the number of its meaning."""
+    """Return the number of each definition's meaning, by key."""
     groups: list[list[str]] = []
     for key in dict.fromkeys(keys):
         for group in groups:

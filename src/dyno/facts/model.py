@@ -78,7 +78,7 @@ class ModelShape(msgspec.Struct, frozen=True):
 
     @property
     def _kv_values(self) -> int | None:
-        """Of one token and layer."""
+        """Return the bytes of one token and layer."""
         if self.latent is not None:
             return self.latent
         return None if self.kv_heads is None or self.head_dim is None else 2 * self.kv_heads * self.head_dim

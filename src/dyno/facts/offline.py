@@ -40,7 +40,7 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What an offline trial needs of the engine that is loaded for it."""
+    """Requirements of an offline trial on its engine."""
 
     kind: OfflineKind
     requests: int  # worked on at once
@@ -113,15 +113,15 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     request_throughput: Spread
     output_throughput: Spread
     total_token_throughput: Spread  # of prompts and outputs
-    # Of a request, mean over those of an iteration; None: the engine doesn't tell.
+    # Of a request, mean over those of an iteration; None: not reported.
     prefill_ms: Spread | None = None  # from taken up to the first token
     decode_ms: Spread | None = None  # from the first token to the last
     tpot_ms: Spread | None = None  # decode for each token but the first
-    # While that was going on: tokens by the time in which at least one request was at it.
+    # Tokens divided by the time in which at least one request was in that phase.
     prefill_speed: Spread | None = None
     decode_speed: Spread | None = None
     in_flight_mean: float | None = None  # requests worked on at once
     context_mean: float = 0.0  # tokens in a request's context while it decodes
     decoded_tokens: int = 0  # after the first of each request
     speculation: Speculation | None = None
-    speed: float | None = None  # the one figure of a list: output tokens/s; of a micro test its own, if it is told
+    speed: float | None = None  # the one figure of a list: output tokens/s; of a micro test its own, if known

@@ -1,4 +1,4 @@
-"""What an hour and a kilowatt-hour cost. Stated assumptions: where one comes from belongs to it."""
+"""Prices per hour and kilowatt-hour: stated assumptions, each with its source."""
 
 from sys import float_info
 from typing import Annotated
@@ -9,7 +9,7 @@ from dyno.option import Option
 
 
 def _price(help: str, above: float | None = 0, least: float | None = None) -> Option:
-    return Option("", None, help, above=above, least=least, most=float_info.max, words="is a price, a number above 0")
+    return Option("", None, help, above=above, least=least, most=float_info.max, words="must be a price above 0")
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

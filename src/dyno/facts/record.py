@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-# usage: the server said so. tokenizer: its text was tokenized here. chunks: one token a chunk was assumed.
+# usage: reported by the server. tokenizer: dyno tokenized the text. chunks: one token per chunk is assumed.
 TokensBy = Literal["usage", "tokenizer", "chunks"]
 
 
@@ -61,7 +61,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
     others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 
-    # Requests on connections on which the server said more than was asked: whose answers these are isn't known.
+    # Requests on connections on which the server sent more than requested: the owner of these answers is unknown.
     unasked: list[int] = []
 
     @property

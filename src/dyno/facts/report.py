@@ -21,7 +21,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What the answer is about: one metric under one workload. Shown as a small table and as a chart."""
+    """The subject of the answer: one metric under one workload, shown as a small table and a chart."""
 
     metric: str
     workload: str  # in words
@@ -43,7 +43,7 @@ class Words(msgspec.Struct, frozen=True):
 
 
 class Best(msgspec.Struct, frozen=True):
-    """Of one series and workload, the load with the highest throughput, of those that meet the target."""
+    """The load with the highest throughput within the target, for one series and workload."""
 
     series: str
     workload: str  # in words
@@ -60,7 +60,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 class CommandText(msgspec.Struct, frozen=True):
-    """What was run. Secrets are taken out where it was recorded."""
+    """The commands that ran, recorded without secrets."""
 
     what: str  # server, client, study, …: for whom
     text: str
@@ -68,7 +68,7 @@ class CommandText(msgspec.Struct, frozen=True):
 
 
 class AuthorsTable(msgspec.Struct, frozen=True):
-    """A table of somebody's report, to the letter."""
+    """A table of another report, copied literally."""
 
     file: str
     table: DocumentTable
@@ -82,9 +82,9 @@ class Report(msgspec.Struct, frozen=True):
     words: Words
     entries: list[Entry]
     findings: list[Finding]  # worst first; of many alike, one
-    about: str = ""  # what its maker says of it, as plain text
+    about: str = ""  # its author's description, as plain text
     sources: list[str] = []  # files, folders, pages
-    target: dict[str, float] = {}  # 'p99_ttft_ms' → at most so many milliseconds
+    target: dict[str, float] = {}  # 'p99_ttft_ms' → maximum in milliseconds
     target_words: list[str] = []  # which statistic was taken where none was asked for, and why
     best: list[Best] = []
     prices: list[str] = []  # assumptions, in words
@@ -104,7 +104,7 @@ PER = ("measured", "accelerator", "machine", "dollar")
 
 class Chart(msgspec.Struct, frozen=True):
     name: str  # 'throughput-concurrency': anchor in the page and name of the picture
-    group: str  # heading under which it stands: Throughput, Latency, Cost, …
+    group: str  # its heading: Throughput, Latency, Cost, …
     title: str
     about: str  # how to read it, in a sentence or two
     spec: dict[str, Any]

@@ -57,7 +57,7 @@ class Rig(msgspec.Struct, frozen=True):
 
 
 class Peaks(msgspec.Struct, frozen=True):
-    """What the accelerators that are used, or the processor, can do at most. Of all of them together."""
+    """Peaks of the used accelerators together, or of the CPU."""
 
     name: str  # 'NVIDIA H200', 'Neoverse-N1, 2 cores'
     count: int
@@ -71,7 +71,7 @@ class Peaks(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Of the peaks, that one figure amounts to. 0.64: 64 %."""
+    """Share of the peaks that a figure reaches. 0.64: 64 %."""
 
     what: str  # decode, prefill, whole
     bandwidth: float | None = None

@@ -78,7 +78,7 @@ SETTINGS = tuple(alias.name for alias in ALIASES)
 
 
 def _names(*fields: str) -> dict[str, str]:
-    """From each name that others write in one of the fields to the setting."""
+    """Return the setting for each name that other tools use."""
     return {word: a.name for a in ALIASES for field in fields for word in getattr(a, field).split(", ") if word}
 
 

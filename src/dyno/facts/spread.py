@@ -1,4 +1,4 @@
-"""How values of one figure lie."""
+"""The distribution of a figure's values."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from dyno.numbers import deviating
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Of times, in milliseconds."""
+    """Distribution of times, in milliseconds."""
 
     count: int
     mean: float
@@ -27,7 +27,7 @@ class Latency(msgspec.Struct, frozen=True):
     median: float | None
     std: float | None
     percentiles: dict[str, float | None]
-    bounds: dict[str, tuple[float, float]] = {}  # 'mean', 'median', '99': a figure that is None lies between these
+    bounds: dict[str, tuple[float, float]] = {}  # 'mean', 'median', '99': bounds of a figure that is None
 
     @property
     def empty(self) -> bool:
@@ -35,7 +35,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Of a figure over the iterations."""
+    """Distribution of a figure over iterations."""
 
     count: int
     mean: float

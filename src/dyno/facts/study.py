@@ -38,7 +38,7 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which trial of a study this is. Names are those of the file, settings what varies among its trials."""
+    """A trial's place in its study: names from the file, and the settings that vary among its trials."""
 
     study: str
     id: str  # of the resolved trial: the same id, the same measurement
@@ -57,7 +57,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """In words, without the repeat: 'vllm tensor_parallel=4, short, closed concurrency 128'."""
+        """Return a label without the repeat: 'vllm tensor_parallel=4, short, closed concurrency 128'."""
         parts = []
         for part in (*PARTS, "trial"):
             name = [getattr(self, part)] if part in PARTS else []

@@ -12,7 +12,7 @@ from dyno.facts.telemetry import TelemetrySummary
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """From the first response's end to the last request's sending: load is on, start and drain are not."""
+    """The steady window: from the first response's end to the last request's sending."""
 
     start_s: float
     end_s: float
@@ -52,7 +52,7 @@ class Unfrozen(msgspec.Struct, frozen=True):
 
 
 class ReplicaSummary(msgspec.Struct, frozen=True):
-    """What one copy of the server did."""
+    """Figures of one copy of the server."""
 
     index: int  # of its URL in the target's
     sent: int
@@ -83,7 +83,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Of answers on whose tokens the server and dyno don't agree."""
+    """Answers whose tokens the server and dyno count differently."""
 
     requests: int
     claimed: int  # output tokens, by the server
@@ -127,7 +127,7 @@ class Summary(msgspec.Struct, frozen=True):
     response_e2el: Latency
     queue: Distribution  # sent minus due, whatever the reason
     steady: Steady | None
-    wait: Wait | None  # None: too few requests to tell
+    wait: Wait | None  # None: too few requests
     # completed, of several chunks, every one of them seen
     at_once: Annotated[int, "requests whose chunks all arrived together"]
     client: ClientSummary

@@ -32,7 +32,7 @@ class TargetSpec(Transport, frozen=True):
 
 
 class TargetFacts(msgspec.Struct, frozen=True):
-    """What a server reports of itself, by its routes, and by its log where dyno started it. None: unknown."""
+    """Facts that a server reports by its routes, or by its log where dyno started it. None: unknown."""
 
     model: str  # as sent in each request
     models_listed: list[str] | None = None  # None: it has no list

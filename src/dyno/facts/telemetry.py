@@ -21,7 +21,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
 
 
 class SamplerSpec(msgspec.Struct, frozen=True):
-    """What to sample, handed to the sampler's process on its standard input."""
+    """Instructions for the sampler's process, sent to its standard input."""
 
     path: str  # of the file that it writes
     urls: list[str] = []
@@ -67,7 +67,7 @@ class AcceleratorTelemetry(msgspec.Struct, frozen=True):
 
 
 class HostTelemetry(msgspec.Struct, frozen=True):
-    """Of the machine on which dyno ran: whole, whatever a container may use of it."""
+    """Figures of dyno's whole machine, also from inside a container."""
 
     samples: int
     cpu_mean_cores: float | None = None  # busy
@@ -79,7 +79,7 @@ class HostTelemetry(msgspec.Struct, frozen=True):
 
 
 class EngineTelemetry(msgspec.Struct, frozen=True):
-    """By its own metrics. Gauges over the steady window where there is one, counters over the load."""
+    """Figures from the engine's metrics. Gauges over the steady window where there is one, counters over the load."""
 
     index: int  # of its URL in the target's
     samples: int

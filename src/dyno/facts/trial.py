@@ -50,6 +50,6 @@ class TrialSpec(msgspec.Struct, frozen=True):
 
 
 def micro_name(prompt: int, generated: int, depth: int) -> str:
-    """As llama-bench calls the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""
+    """Return llama-bench's name of the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""
     parts = [f"pp{prompt}"] * bool(prompt) + [f"tg{generated}"] * bool(generated)
     return "+".join(parts) + (f" @ d{depth}" if depth else "")

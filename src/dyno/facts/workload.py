@@ -19,7 +19,7 @@ CountedBy = Literal["tokenizer", "server", "approximate"]
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
 _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R)", least=0, below=1,
-                words="is from 0 to below 1")  # fmt: skip
+                words="must be from 0 to below 1")  # fmt: skip
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):

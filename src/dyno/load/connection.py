@@ -18,7 +18,7 @@ from dyno.load import http1
 from dyno.transport import ProxyRefused, granted
 
 READ_BYTES = 32_768
-UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop stands still meanwhile
+UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop waits meanwhile
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
 
 Recv = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]

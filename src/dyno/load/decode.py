@@ -19,7 +19,7 @@ from dyno.units import NS_PER_MS, NS_PER_S
 # had last looked and before that stamp. Within this time the two are one; beyond it the chunk is unseen.
 LATE_NS = NS_PER_MS
 NAME_MAX = 300  # of a name that a server gives
-DETAIL_MAX = 4_000  # of what a server said, before keys are taken out of it
+DETAIL_MAX = 4_000  # of a server's message, before keys are removed
 CLOCK_SLACK_NS = NS_PER_MS // 10  # between the kernel's wall clock and our reading of its offset
 # NTP bends the wall clock by at most 0.05 %; a larger change between two clock frames is a step.
 STEP_NS, STEP_SHARE = NS_PER_MS // 2, 0.001
@@ -125,7 +125,7 @@ def records(
             if spoiled_ns is not None:
                 for raw in open_.values():
                     raw.distrust(spoiled_ns)
-                # A late read after the step may still bring a stamp from before it.
+                # A late read after the step may still have a stamp from before it.
                 spoiled_ns = clock_ns if spoiled_ns == clock_ns else None
             offset, clock_ns = a, read_ns
         elif kind == SENT:
@@ -175,7 +175,7 @@ def _record(
         late = [0] * len(late)
     record.late_ns_sum, record.late_ns_max = sum(late), max(late, default=0)
     record.unstamped = len(exchange.unstamped)
-    if record.late_ns_max > LATE_NS:  # older spools don't say how long such bytes can have lain there
+    if record.late_ns_max > LATE_NS:  # older spools don't record how long such bytes waited
         for i, late_ns in enumerate(late):
             if late_ns > LATE_NS:
                 exchange.late.setdefault(i, 0)

@@ -1,4 +1,4 @@
-"""The spool: every read's bytes and times, on disk as the load goes on.
+"""The spool: every read's bytes and times, written to disk during the load.
 
 A frame is a header of 32 bytes and its payload. They collect in `Spool.parts` as `pack(…)` followed by the bytes, so
 that one join and one write serve some hundred reads.

@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
 
     routes: Sequence[Route]  # to copies of one server; each request goes to the one with the least in flight
     fronts: Sequence[bytes]  # what a request to each of them begins with
-    payloads: Iterable[bytes]  # how requests go on
+    payloads: Iterable[bytes]  # state of requests
     plan: Plan
     timeout_s: float = 6 * 3600  # of a request
     response_max: int = RESPONSE_MAX  # bytes
@@ -92,7 +92,7 @@ class Wire:
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
         self._outcome = "complete"
-        self._unasked: list[int] = []  # exchanges on connections on which the server said more than it was asked
+        self._unasked: list[int] = []  # exchanges on connections on which the server sent more than requested
         self._interrupted = False
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
@@ -135,7 +135,7 @@ class Wire:
                 if wait_ns <= 0:
                     events = poll(0)
                 elif wait_ns < NS_PER_MS:
-                    # epoll counts in milliseconds; a shorter wait is slept, and the stamps tell what came meanwhile.
+                    # epoll counts in milliseconds; a shorter wait is slept, and the stamps show what arrived meanwhile.
                     events = poll(0)
                     if not events:
                         time.sleep(min(wait_ns, 200_000) / NS_PER_S)
@@ -154,7 +154,7 @@ class Wire:
                         spool.note(TURN, 0, asleep, TIMES.pack(self._before.returned_ns, 0))
                     self._read(events)
                 if len(events) >= EVENTS_MAX or self._left_over:
-                    self._left_over = False  # not all was looked at: the next reads may find what lay there before
+                    self._left_over = False  # not all was looked at: the next reads may find bytes from before
                 else:
                     self._before = self._now
                 if spool.size > FLUSH_BYTES:
@@ -313,7 +313,7 @@ class Wire:
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
-        # Opened for this very request: the time that took is no fault of this client's.
+        # Opened for this request: the time that took is not the client's delay.
         connecting = 0 if stream.waited else sent - stream.idle_ns
         self._spool.note(SENT, exchange, sent, TIMES.pack(stream.due_ns, connecting), replica.mark)
         try:

@@ -64,7 +64,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
 
 
 def _own(result: Result, load: LoadSpec) -> list[str]:
-    """What dyno adds to vLLM's block."""
+    """Return the lines that dyno adds to vLLM's block."""
     s = result.served
     lines: list[str] = []
 
@@ -175,7 +175,7 @@ def _latency(d: Distribution, first_ms: float) -> list[str]:
 
 
 def vllm_lines(s: OfflineSummary) -> list[str]:
-    """As vLLM prints them, for scripts that look for them."""
+    """Return figures as vLLM prints them, for scripts."""
     if not s.completed:
         return []
     if s.kind == "throughput":
@@ -222,7 +222,7 @@ def telemetry_lines(result: Result) -> list[str]:
 
 
 def between(bounds: tuple[float, float] | None) -> str:
-    """Of a figure that a busy client doesn't know better."""
+    """Return bounds of a figure that a busy client couldn't measure exactly."""
     return UNKNOWN if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 

@@ -1,4 +1,4 @@
-"""What a report says in sentences: what was compared, the answer, how sure it is, and its caveats."""
+"""The sentences of a report: subject, answer, confidence and caveats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,9 @@ _CONTENDERS = 6  # rows of the answer's table: it fits one screen
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _REAL = ("better", "worse", "higher", "lower")
-_EQUAL = ("no difference seen", "can't tell")
+_PLAIN = {"no difference seen": "no difference detected", "can't tell": "inconclusive",
+          "not known how sure": "confidence unknown"}  # fmt: skip
+_EQUAL = ("no difference detected", "inconclusive")
 
 
 class Judged(NamedTuple):
@@ -57,7 +59,7 @@ class Judged(NamedTuple):
         if self.difference is None:
             return ""
         word = self.difference.word
-        return "real" if word in _REAL else "perhaps real" if word.startswith("perhaps") else word
+        return "real" if word in _REAL else "perhaps real" if word.startswith("perhaps") else _PLAIN.get(word, word)
 
     @property
     def leads(self) -> bool:
@@ -214,7 +216,7 @@ def _who(j: Judged, limits: Limits) -> str:
         return f"{within}{j.leader.series} and {j.other.series} are not comparable."
     if j.leads:
         return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
-    equal = "no difference is detected between" if j.word != "can't tell" else "the data can't separate"
+    equal = "no difference is detected between" if j.word != "inconclusive" else "the data can't separate"
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
     return f"{within}{equal if within else equal[0].upper() + equal[1:]} {sides}."
 
@@ -270,8 +272,7 @@ def _leaders(judged: Sequence[Judged]) -> str:
 def _sure(judged: Sequence[Judged]) -> str:
     words = Counter(j.word for j in judged)
     if len(judged) > 1:
-        texts = {"": "not comparable", "can't tell": "inconclusive", "not known how sure": "of unknown confidence"}
-        parts = [f"{n} {texts.get(word, word)}" for word, n in words.most_common()]
+        parts = [f"{n} {word or 'not comparable'}" for word, n in words.most_common()]
         if len(words) > 1:
             return f"Differences between first and second: {', '.join(parts)}."
     j = judged[0]
@@ -282,7 +283,7 @@ def _sure(judged: Sequence[Judged]) -> str:
     if d.low is None or d.high is None:
         return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
     sure = {"real": "The difference is real", "perhaps real": "The difference is perhaps real"}
-    sure["can't tell"] = "Inconclusive"
+    sure["inconclusive"] = "Inconclusive"
     if len(judged) > 1:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
     interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}"
@@ -416,7 +417,7 @@ def _costs(
             about = f"{words}: " if words and len(groups) > 1 else ""
             ranked = sorted(priced, key=lambda pair: pair[0])[:3]
             texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
-            yield f"{about}A million {what} costs {', '.join(texts)}{within}."
+            yield f"{about}A million {what} cost {', '.join(texts)}{within}."
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:

@@ -19,7 +19,7 @@ def csv(report: Report) -> str:
 
 
 def _columns(report: Report) -> list[str]:
-    """In a fixed order: what it is, how it went, then figures as they come."""
+    """Return columns in a fixed order: identity, outcome, then figures."""
     loads = dict.fromkeys(f"load.{name}" for e in report.entries for name in e.load.settings)
     settings = dict.fromkeys(f"setting.{name}" for e in report.entries for name in e.settings)
     names = (name for e in report.entries for name in e.figures if name not in _SUMS)

@@ -91,7 +91,7 @@ def _failures(rows: Sequence[Row]) -> tuple[list[Group], list[Finding]]:
 
 
 def about_failures(shown: Sequence[Entry]) -> list[Finding]:
-    """Of trials without any result: of all of them, nothing is left that could be sound."""
+    """Findings about trials without a result."""
     lost = [e for e in shown if e.failure]
     findings = [failed_trials(e.rows) for e in lost]
     return [msgspec.structs.replace(f, level="void") for f in findings] if len(lost) == len(shown) else findings
@@ -151,7 +151,7 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
 
 
 def _verdict(findings: Sequence[Finding]) -> Verdict:
-    """What is not comparable may be sound by itself: another one's failure doesn't matter here."""
+    """Return the verdict of a result alone: findings about comparability don't count."""
     return verdict(f for f in findings if not f.code.startswith("comparability."))
 
 
@@ -272,7 +272,7 @@ def _lost(row: Row) -> float | None:
 
 
 def _used(row: Row) -> float | None:
-    """Accelerators that bore it. 0: the machine has none; None: not known."""
+    """Return the number of accelerators used. 0: the machine has none; None: unknown."""
     if row.rig is not None and not row.rig.accelerators:
         return 0.0
     used = row.number("accelerators")
@@ -293,7 +293,7 @@ def _memory(telemetry: Sequence[TelemetrySummary], reported: float | None) -> Me
 
 
 def _roofline(results: Sequence[Result]) -> dict[str, object]:
-    """Of the first repeat that has one: the others differ from it by as much as their figures do."""
+    """Return the roofline of the first repeat that has one: others differ from it as their figures do."""
     roof = next((r.roofline for r in results if r.roofline is not None), None)
     if roof is None:
         return {}

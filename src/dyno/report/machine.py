@@ -10,7 +10,7 @@ from dyno.screen import HARD, wrapped
 
 
 def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
-    """What is known in columns, what isn't by name. `state_names`: all that might be known of the host's state."""
+    """Describe a machine: known facts in columns, unknown ones by name. `state_names`: all facts of a host's state."""
     out = _pairs(
         {
             "system": rig.system,

@@ -100,7 +100,7 @@ _BLOCK = re.compile(r"^(?:[#+=-]|\d+[.)])")
 
 
 def escaped(words: str) -> str:
-    """As one line of text in which nothing is markup. A bar is the table's business (table.py)."""
+    """Escape one line of text. table.py escapes bars."""
     text = one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKS.sub(lambda m: "\\" + m[0], text)
 

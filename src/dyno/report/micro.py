@@ -40,7 +40,7 @@ OWN = {
     "verdict": "TEXT", "findings": "TEXT", "run": "TEXT",
 }  # fmt: skip
 
-# llama.cpp's knobs that a grid may go over → llama-server's flag, and what it is where nothing is said.
+# llama.cpp's settings that a grid may vary → llama-server's flag, and the default.
 KNOBS: dict[str, tuple[str, Any]] = {
     "n_gpu_layers": ("--n-gpu-layers", -1),
     "n_batch": ("--batch-size", 2048),
@@ -140,7 +140,7 @@ def _share(trial: TrialSpec, result: Result) -> Share | None:
 
 
 def _peaks(result: Result) -> str | None:
-    """What the shares are of, in words."""
+    """Describe the peaks that shares refer to."""
     if result.roofline is None:
         return None
     peaks = result.roofline.peaks
@@ -164,7 +164,7 @@ def _backend(accelerators: Sequence[Accelerator]) -> str:
 
 
 def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
-    """As llama.cpp describes one: architecture, size, quantization."""
+    """Describe a model as llama.cpp does: architecture, size, quantization."""
     m, target = manifest.model, manifest.target
     if m is None:
         return Path(target.model_path or target.model).name, target.weights_bytes, None
@@ -180,7 +180,7 @@ def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
 
 
 def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
-    """As they were said, or as the command that was run has them."""
+    """Return settings as given, or from the command that ran."""
     ran = engine.launches[0].argv if engine is not None and engine.launches else []
     out = {}
     for name, (flag, default) in KNOBS.items():
@@ -193,7 +193,7 @@ def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
 
 
 def said_of(spec: EngineSpec, knob: str) -> str | None:
-    """What a setting says of a knob of llama.cpp's; None: nothing."""
+    """Return the value of a llama.cpp setting; None: not set."""
     if (said := valued(spec.args, KNOBS[knob][0])) is not None:
         return said
     if knob in ("type_k", "type_v") and spec.kv_cache_dtype:
@@ -251,7 +251,7 @@ class Markdown:
                 head, *others = wrapped(f"{verdict}: {names}", rest="  ")
                 yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(verdict)
                 yield from others
-                # Most rows have the same ones: each is told once, with the numbers of its first row.
+                # Most rows have the same ones: print each once, with the numbers of its first row.
                 first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
                 for finding, row in first.values():
                     yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
@@ -264,7 +264,7 @@ class Markdown:
         yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
 
     def _named(self, row: Row) -> str:
-        """By the test, and by as much else as tells it from the other rows."""
+        """Name a row by its test, and by what distinguishes it from other rows."""
         chosen = ["test"]
         others = sorted((n for n in self._columns if n not in (*_FIGURES, "test")), key=lambda n: n != "engine")
         for name in others:

@@ -11,7 +11,8 @@ from dyno.facts.report import DATA, Chart
 from dyno.report.look import WIDTH, theme
 
 VEGA_LITE = "6.4"
-CARD = 600, 315  # at twice the scale, what the services that show previews ask for
+CARD = 600, 315  # pixels of a link preview, drawn at twice the scale
+CARD_LEGEND = 290  # its legend has one column, as on a phone
 # Text and ground, on paper and on a dark slide.
 _INKS = {False: ("#1A1A1A", "#FFFFFF"), True: ("#E8E8E8", "#121212")}
 
@@ -64,8 +65,10 @@ def svg(chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping
 
 def card(chart: Chart, title: str, words: str) -> bytes:
     """A chart as the picture of a link preview, 1200 × 630 pixels."""
-    spec = complete(chart, width=CARD[0], dark=False) | {"height": CARD[1], "padding": 24}
+    spec = complete(chart, width=CARD_LEGEND, dark=False) | {"width": CARD[0], "height": CARD[1], "padding": 24}
     spec["autosize"] = {"type": "fit", "contains": "padding"}
-    text = {"text": wrap(title, 54)[:2], "subtitle": wrap(words, 88)[:3], "fontSize": 20, "subtitleFontSize": 13}
-    spec["title"] = {**text, "anchor": "start", "frame": "bounds", "offset": 16, "limit": CARD[0] - 48}
+    legend = {"orient": "right", "direction": "vertical", "layout": {"right": {"anchor": "middle"}}}
+    spec["config"]["legend"] |= legend
+    text = {"text": wrap(title, 54)[:2], "subtitle": wrap(words, 84)[:4], "fontSize": 20, "subtitleFontSize": 13}
+    spec["title"] = {**text, "anchor": "start", "frame": "bounds", "offset": 12, "limit": CARD[0] - 48}
     return vl_convert.vegalite_to_png(json.dumps(spec), vl_version=VEGA_LITE, scale=2)

@@ -57,7 +57,7 @@ _Parts = tuple[dict[str, Any], dict[str, Any]]  # vLLM's keys, dyno's own
 
 
 def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> _Parts:
-    """In seconds, as vLLM has them."""
+    """Return times in seconds, as vLLM does."""
     times_s = {warmup: [seconds(i.end_ns - i.start_ns) for i in iterations if i.warmup == warmup] for warmup in (0, 1)}
     if s.kind == "latency":
         percentiles = {p: ms / 1e3 for p, ms in s.latency.percentiles.items()}

@@ -23,7 +23,7 @@ _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n
 # Of a file's name, what is of one run alone: run2, seed7, a date; a bare number only after such a word.
 _RUNS = "run|rep|repeat|iter|iteration|trial|try|seed|r"
 _ONE_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
-_PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # as good as nothing said
+_PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # same as not given
 # Of a load: c8, bs64, 16qps.
 _LOAD_WORD = re.compile(
     r"(?:c|bs|b|n|p|in|out|isl|osl|qps|rps|conc|batch|rate)?(\d+(?:\.\d+)?)(?:qps|rps|in|out|k)?", re.I
@@ -101,7 +101,7 @@ def names(rows: Sequence[Row], loads: Loads) -> list[str]:
 
 
 def _mixed(rows: Sequence[Row], names: Sequence[str], loads: Loads) -> list[list[int]]:
-    """Of each name that several results under one load have, and not as repeats: all that have it."""
+    """Return the results that share a name under one load without being repeats."""
     by_load: dict[tuple[object, ...], list[Row]] = {}
     for row, name in zip(rows, names, strict=True):
         by_load.setdefault((name, *loads.key(row)), []).append(row)
@@ -110,8 +110,8 @@ def _mixed(rows: Sequence[Row], names: Sequence[str], loads: Loads) -> list[list
 
 
 def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
-    """By a number of the run, or by files that differ in nothing else. Repeats of dyno's own have been put together
-    before."""
+    """Return whether rows are repeats: by a run number, or by files that differ in nothing else. dyno's own repeats are
+    joined before."""
     if rows[0].form == "run":
         return False
     settings, stems, runs = set(), set(), set()
@@ -179,7 +179,7 @@ def _by_words(rows: Sequence[Row], texts: Sequence[str], loads: Loads) -> list[s
 
 
 def _by_line(rows: Sequence[Row]) -> list[str]:
-    """Of a table its first line, which its other rows share; else each one's own."""
+    """Return the location: for rows of a table, its first line."""
     if any(row.form == "run" for row in rows):
         return [f"({_file_name(row)})" for row in rows]
     first: dict[tuple[str, object], int] = {}
@@ -219,7 +219,7 @@ def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
 
 
 def _settings(row: Row) -> dict[str, Scalar]:
-    """Of the engine and the machine."""
+    """Return settings of the engine and the machine."""
     settings = {name: value for name in ENGINE if (value := row.setting(name)) is not None}
     if "model" in settings:
         settings["model"] = named(str(settings["model"])).name
@@ -238,7 +238,7 @@ def _besides(row: Row) -> dict[str, Scalar]:
 
 
 def _naming(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """Keys that differ. A missing value is no difference, except that no quantization given means none."""
+    """Return keys that differ. A missing value doesn't count, except that no quantization means none."""
     return [
         key
         for key in _differing(facts)

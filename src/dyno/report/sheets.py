@@ -37,7 +37,7 @@ def _sheets(each: Iterable[tuple[str, Facts, Entry]]) -> list[Sheet]:
 
 
 def _machine(rig: Rig) -> Facts:
-    """What stays the same from trial to trial; free memory and the load average are of a moment."""
+    """Return facts that stay the same between trials: not free memory or load average."""
     facts = [
         ("system", rig.system),
         ("kernel", f"{rig.kernel} ({rig.machine})"),

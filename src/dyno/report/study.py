@@ -30,7 +30,7 @@ class _Row(msgspec.Struct):
 
 
 def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
-    """Of the trials that have a result; the others decide with them which columns there are."""
+    """Return rows of trials with a result; the others also decide the columns."""
     kinds = dict.fromkeys(p.trial.kind for p in planned if p.place.id in results)
     for i, kind in enumerate(kinds):
         if i:
@@ -67,7 +67,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
 
 
 def _setting(title: str, texts: Sequence[str]) -> Column:
-    """Return the column of what tells the trials apart."""
+    """Return the column of the settings that vary among the trials."""
     word = title.rpartition(".")[2]
     numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
     return Column(_SHORT.get(word, word), kind="number" if numeric else "text", keep=True)
@@ -84,7 +84,7 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
     for p in done:
         row = rows.setdefault(tuple(_whole(p, title) for title in titles), _Row(_cells(p, titles), [], []))
         row.results.append(results[p.place.id])
-    for i in range(len(titles)):  # a path by its last part, where that is enough to tell it from others
+    for i in range(len(titles)):  # a path by its last part, where that is unique
         shown = {key[i]: row.cells[i] for key, row in rows.items()}
         if len(set(shown.values())) < len(shown):
             for key, row in rows.items():
@@ -227,7 +227,7 @@ _OFFLINE: dict[str, _Columns] = {
 
 
 def columns(planned: Sequence[PlannedTrial]) -> list[str]:
-    """What tells these trials apart: names, then settings. Of one trial alone, its engine."""
+    """Return what distinguishes these trials: names, then settings; for a single trial, its engine."""
     titles = [name for name in _NAMES if len({getattr(p.place, name) for p in planned}) > 1]
     keys = dict.fromkeys(key for p in planned for key in p.place.settings)
     titles += [key for key in keys if len({_whole(p, key) for p in planned}) > 1]

@@ -8,14 +8,13 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import zip_longest
-from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dyno.facts.entry import Number
 from dyno.numbers import count, interval, many, number, plus_minus
-from dyno.screen import SCREEN, Style, styled, verdict_style, wrapped
+from dyno.screen import SCREEN, Style, glued, styled, verdict_style, wrapped
 from dyno.visible import visible
 
 # How a column is shown. number: a count or a setting of the load. figure: a measured value. trials: links to them.
@@ -124,7 +123,7 @@ class _Fit:
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         indices = range(len(columns))
         self.widths = [max((len(row[i]) for row in rows), default=0) for i in indices]
-        words = [max((len(word) for row in rows for word in row[i].split(" ")), default=0) for i in indices]
+        words = [max((len(word) for row in rows for word in glued(row[i]).split(" ")), default=0) for i in indices]
         self._least = [
             self.widths[i] if columns[i].right else min(self.widths[i], max(words[i], _NARROW)) for i in indices
         ]
@@ -166,10 +165,7 @@ class _Side(NamedTuple):
 
 def _row(sides: Sequence[_Side]) -> list[str]:
     """Lay out a row, in several lines where a text is folded."""
-    folded = [
-        [side.text] if len(side.text) <= side.width else wrap(side.text, side.width, break_on_hyphens=False)
-        for side in sides
-    ]
+    folded = [[side.text] if len(side.text) <= side.width else wrapped(side.text, width=side.width) for side in sides]
     lines = zip_longest(*folded, fillvalue="")
     return [_GAP.join(side.line(text) for side, text in zip(sides, line, strict=True)).rstrip() for line in lines]
 
@@ -211,7 +207,7 @@ def guarded(words: str) -> str:
 
 
 def figure_text(figure: Number) -> str:
-    exact = figure.low is None and not figure.definition and not figure.half  # a count, if it is whole
+    exact = figure.low is None and not figure.definition and not figure.half and figure.value == round(figure.value)
     return count(figure.value) if exact else number(figure.value, figure.half)
 
 

@@ -107,13 +107,13 @@ def _who(entries: Sequence[Entry]) -> list[_Drawn]:
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
-    """In LOAD's order."""
+    """Return keys in LOAD's order."""
     names = dict.fromkeys(name for e in entries for name in e.load.settings)
     return [*(n for n in LOAD if n in names), *(n for n in names if n not in LOAD)]
 
 
 def varying(report: Report) -> dict[RowKind, list[str]]:
-    """Of each kind, the settings of the load in which its entries differ."""
+    """Return the load settings in which entries of each kind differ."""
     return {kind: _varying([e for e in report.entries if e.kind == kind]) for kind in KINDS}
 
 
@@ -188,7 +188,7 @@ def _percentiles(entry: Entry, stem: str) -> list[float]:
 def _by_meaning(
     title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], Number | None], per: bool = False
 ) -> list[_Drawn]:
-    """Figures of two definitions stand in two columns, each named for the tools that mean it so."""
+    """Give each definition its own column, named for its tools."""
     numbers = [pick(e) for e in entries]
     index = meanings(n.definition for n in numbers if n is not None)
     groups = [{key for key, number in index.items() if number == i} for i in sorted(set(index.values()))]
@@ -295,7 +295,7 @@ def figure_unit(name: str) -> str:
 
 
 def best(report: Report) -> Table | None:
-    """Of each series and workload, the highest throughput that meets the target."""
+    """The highest throughput within the target, for each series and workload."""
     if not report.best:
         return None
     entries = {e.id: e for e in report.entries}

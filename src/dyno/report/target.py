@@ -26,7 +26,7 @@ _WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_m
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
 
-Limits = dict[str, float]  # 'p99_ttft_ms' → at most so many milliseconds
+Limits = dict[str, float]  # 'p99_ttft_ms' → maximum in milliseconds
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ def _one_name(statistic: str) -> str:
 
 
 def latency(entry: Entry, name: str) -> float | None:
-    """By the name that a target has for it."""
+    """Return a figure by its name in a target."""
     statistic, _, stem = name.removesuffix("_ms").rpartition("_")
     number = entry.statistic(statistic, stem)
     return None if number is None else number.value
@@ -122,7 +122,7 @@ def limit_words(limits: Limits) -> str:
 
 
 def level(entry: Entry) -> str:
-    """In words: 'concurrency 8'."""
+    """Describe the load: 'concurrency 8'."""
     return entry.load.level_words
 
 
@@ -136,7 +136,7 @@ class _Candidate(NamedTuple):
 
 
 def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
-    """Of each series and workload the load with the most output. No limits: at any latency."""
+    """Return the load with the most output for each series and workload. No limits: at any latency."""
     groups: dict[tuple[str, str, Load], list[_Candidate]] = {}
     for entry in entries:
         if entry.kind not in SMALL:
@@ -153,7 +153,7 @@ def best(entries: Iterable[Entry], limits: Limits) -> list[Best]:
 
 
 def why_not(entry: Entry, limits: Limits) -> str:
-    """In a word, why it can't be the best: '' where it has a result that counts, and keeps the limits."""
+    """Return why it can't be the best, in a word: '' where it counts and is within the limits."""
     return _candidate(entry, limits).why
 
 
@@ -177,7 +177,7 @@ def _candidate(entry: Entry, limits: Limits) -> _Candidate:
 
 
 def failed_share(entry: Entry) -> float:
-    """Of the requests that were sent; by what was asked for where failures are unknown."""
+    """Return the share of sent requests that failed; where failures are unknown, of requested ones."""
     done, failed = entry.completed, entry.failed
     asked = entry.load.number(COUNTED)
     if failed is None and done is not None and asked is not None:
@@ -187,7 +187,7 @@ def failed_share(entry: Entry) -> float:
 
 
 def _fastest(entries: Sequence[Entry]) -> Entry | None:
-    """By output tokens; by all tokens where some have no other speed."""
+    """Return the fastest by output tokens; by all tokens where some have no other speed."""
     speeds = [[entry.value(name) for entry in entries] for name in TOKEN_THROUGHPUTS]
     shared = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
     known = [(speed, entry) for speed, entry in zip(shared, entries, strict=False) if speed is not None]
@@ -250,7 +250,7 @@ class Contest(msgspec.Struct):
         return sorted(self.entries, key=self.value, reverse=not self.lower)
 
     def lead(self) -> float:
-        """As a share of the second."""
+        """Return the difference as a share of the second."""
         first, other = (self.value(e) for e in self.ranked[:2])
         return abs(first - other) / other if other else float(first != other)
 
@@ -279,7 +279,7 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
 
 
 def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
-    """More, under a load that others lack, is no lead."""
+    """Return the entry with clearly more throughput under a load that others lack: it doesn't lead."""
     most = max(entries, key=contest.value)
     more = not contest.lower and contest.value(most) > contest.value(contest.ranked[0]) * (1 + ALIKE)
     return most if more else None

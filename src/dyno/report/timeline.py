@@ -23,7 +23,7 @@ _FEWEST = 5
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """Of one run."""
+    """Timeline of one run."""
 
     row: Row  # with its samples
     bars: list[Bar] = []

@@ -1,7 +1,7 @@
 """The meaning of a column's title or a key (a figure with its scale, or a setting), and of the cells below it.
 
 A wrong reading raises a false alarm, a missing one only loses a column: so an uncertain title means nothing. A latency
-has a unit, in the title or in its cells, and a throughput says of what: 'Latency', 'Throughput' and 'Score' are not
+has a unit, in the title or in its cells, and a throughput states of what: 'Latency', 'Throughput' and 'Score' are not
 figures. Tokens/s that may count prompts ('tok/s', 'Throughput (tok/s)') are `speed`, never `output_throughput`; those
 of prompts alone or of decoding alone ('Prefill tok/s', 'Gen t/s') are a `speed` with its test, pp or tg.
 A latency without a statistic is taken as the mean. `acceptance_rate` is a share of 1.

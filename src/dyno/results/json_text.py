@@ -1,10 +1,10 @@
-"""The values of a file that is JSON: one of them, one a line, or one behind the other; and what of it is broken.
+"""Read the values of a JSON file: one value, one per line, or one after the other; and report what is broken.
 
 A value knows its line, and is decoded when it is asked for. msgspec's Raw is a view of the bytes: its place in them
 tells the line, and a list of a million generated texts that is never used is never built.
 
-What is sound is read. Python writes NaN and Infinity, which JSON has not: they become null and "inf", which is what
-vLLM calls a rate without a limit, where SGLang writes Infinity. A value that breaks off is closed where it was whole.
+Intact values are read. Python writes NaN and Infinity, which JSON doesn't have: they become null and "inf", vLLM's word
+for an unlimited rate (SGLang writes Infinity). A value that is cut off is closed after its last complete part.
 """
 
 import math

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-LONGEST = 32_768  # characters of a line that are looked at; progress bars and dumps may go on for megabytes
+LONGEST = 32_768  # characters of a line that are looked at; progress bars and dumps may have megabytes
 _PART = 1 << 20  # bytes that are made text at once
 _EMPTY = 3  # lines in a row that say that something is over
 _PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")

@@ -42,7 +42,7 @@ _SCALARS = {inspect.BoolType: "BOOLEAN", inspect.IntType: "BIGINT", inspect.Floa
 _TEXTS = (inspect.StrType, inspect.LiteralType)
 _DISTRIBUTION = ""  # of such a field several columns are made
 
-# Of a trial: column → (SQL type, where it lies in the files, its meaning). The rest is every field of the workload, the
+# A trial's columns: name → (SQL type, location in the files, meaning). The rest is every field of the workload, the
 # load, the engine's setting and the summary, by its own name.
 _Column = tuple[str, str, str]
 _NAMED: dict[str, _Column] = {
@@ -463,7 +463,7 @@ def _sql_type(kind: inspect.Type) -> str:
 
 @functools.cache
 def _parts(result: type) -> list[list[tuple[str, str, str]]]:
-    """Of each part its leaves: column, SQL type, and where it is in the files."""
+    """Yield the leaves of each part: column, SQL type, and location in the files."""
     rest = [(f"{f.name}_", f"summary.{f.name}", _plain(f.type)) for f in _fields(result) if f.name != "summary"]
     parts = [*_PARTS, *((p, where, kind.cls) for p, where, kind in rest if isinstance(kind, inspect.StructType))]
     return [list(_leaves(kind, prefix, where)) for prefix, where, kind in parts]
@@ -506,8 +506,8 @@ def _lines(paths: list[Path], columns: dict[str, str], largest: int, cut: bool =
 
 
 def _longest_line(path: Path) -> int:
-    """Roughly: not above what a small file has, and of a large one without reading it. From one line's end, the next
-    that lies as far as the longest so far could reach is looked for from behind."""
+    """Estimate the longest line without reading a large file: from one line's end, jump ahead by the longest so far and
+    search backwards for a line's end."""
     size = path.stat().st_size
     longest = min(size, _OBJECT)
     if size <= _OBJECT:

@@ -79,18 +79,18 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
     """Convert a value to its key's type. A wrong one is a mistake at the path."""
     name, (hint, option) = str(path[-1]), declared(hint)
     if _too_large(value):
-        document.mistake(path, "holds a whole number beyond 64 bits.")
+        document.mistake(path, "contains a whole number beyond 64 bits.")
         return None
     try:
         value = msgspec.convert(_as_text(hint, value), type=hint)
     except msgspec.ValidationError as e:
         inside = str(e).partition(" - at `$.")[2].strip("`")
         shown = repr(secrets.public(value, name))
-        document.mistake(path, f"should be {_words(hint)}, and is {shown}" + (f" (at {inside})" if inside else "."))
+        document.mistake(path, f"must be {_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.")
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and (why := option.problem(value)):
-        document.mistake(path, f"{why}, and is {value if math.isnan(value) else count(value)}.")
-        return None if value > option.most else value
+        document.mistake(path, f"{why}, but is {value if math.isnan(value) else count(value)}.")
+        return None
     return value
 
 
@@ -120,6 +120,7 @@ def _words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     if get_origin(hint) is list:
-        return f"a list of {_words(get_args(hint)[0]).removeprefix('a ')}s"
-    simple = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        inner = get_args(hint)[0]
+        return "a list of text in quotes" if inner is str else f"a list of {_words(inner).removeprefix('a ')}s"
+    simple = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
     return simple.get(hint, "a table")

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,21 +21,22 @@ _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 
 class TomlDocument:
-    def __init__(self, text: str, name: str, so: str = ", and nothing was started") -> None:
-        """`so`: what follows from a mistake, for the message."""
-        self.text, self.name, self._so = text, name, so
+    def __init__(self, text: str, name: str, after: str = " Nothing was started.") -> None:
+        """`after`: what follows from a mistake, for the message."""
+        self.text, self.name, self._after = text, name, after
         if deep := _DOTTED.search(text):
             line = 1 + text.count("\n", 0, deep.start())
-            raise UsageError(f"{name}, line {line}: a name of more than fifty parts. No table of it needs that.")
+            raise UsageError(f"{name}:{line}: this name has more than fifty parts. Shorten it.")
         try:
             self.tree: dict[str, Any] = tomllib.loads(text)
             secrets.learn(secrets.within(self.tree))  # a mistake quotes the file
         except RecursionError:
-            raise UsageError(f"{name} is nested too deep: no table of it needs that.") from None
+            raise UsageError(f"{name} is nested too deeply.") from None
         except ValueError as e:  # also of a number with thousands of digits
-            raise UsageError(f"{name} is no TOML: {e}.") from None
+            raise UsageError(_syntax_error(name, text, str(e))) from None
         self._lines = _lines(text)
-        self._mistakes: dict[tuple[int, str], None] = {}
+        self._mistakes: dict[tuple[int, str], Path] = {}
+        self._unknown: set[Path] = set()
 
     def line(self, path: Path) -> int:
         """The line of the path, or of the nearest table around it."""
@@ -47,16 +49,23 @@ class TomlDocument:
         where = ".".join(f"#{p + 1}" if isinstance(p, int) else p for p in path)
         text = text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
         entry = (self.line(path), f"{where}: {text}" if where else text)
-        self._mistakes[entry] = None  # once: the same cell is met in many trials
+        self._mistakes[entry] = path  # once: the same cell is met in many trials
         if len(self._mistakes) >= _MISTAKES:
             self.check()
 
-    def unknown(self, path: Path, known: list[str], what: str = "setting") -> None:
-        word = str(path[-1])
-        word = word.lower().replace("-", "_")
-        near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word in name]
-        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known) or 'none'}."
-        self.mistake(path, f"there is no such {what}. {hint}")
+    def missing(self, path: Path, text: str, keys: Collection[str], tables: Collection[Path]) -> None:
+        """Collect that one of these keys is missing, unless one of them is wrong, or may be an unknown key there."""
+        wrong = (p for p in self._mistakes.values() if p[:-1] in tables)
+        if not any(p[-1] in keys or p in self._unknown for p in wrong):
+            self.mistake(path, text)
+
+    def unknown_key(self, path: Path, known: list[str]) -> None:
+        self._unknown.add(path)
+        self.mistake(path, f"unknown key. {_hint(str(path[-1]), known)}")
+
+    def unknown(self, path: Path, word: Any, known: list[str], noun: str) -> None:
+        """Collect that the value at the path names nothing."""
+        self.mistake(path, f"there is no {noun} {word!r}. {_hint(str(word), known)}")
 
     @property
     def mistaken(self) -> bool:
@@ -65,9 +74,28 @@ class TomlDocument:
     def check(self) -> None:
         if not self._mistakes:
             return
-        sentences = [f"  line {line}: {text}" for line, text in sorted(self._mistakes)]
-        count = f"{len(sentences)} mistakes" if len(sentences) > 1 else "a mistake"
-        raise UsageError("\n".join([f"{self.name} has {count}{self._so}:", *sentences]))
+        sentences = [f"{self.name}:{line}: {text}" for line, text in sorted(self._mistakes)]
+        if len(sentences) == 1:
+            raise UsageError(sentences[0] + self._after)
+        raise UsageError("\n".join([f"{self.name} has {len(sentences)} mistakes.{self._after}", *sentences]))
+
+
+def _hint(word: str, known: list[str]) -> str:
+    word = word.lower().replace("-", "_")
+    near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word and word in name]
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known) or 'none'}."
+
+
+_ADVICE = {"Invalid value": "Text needs quotes", "Expected '=' after": "Write KEY = VALUE", "Unclosed": "Close it"}
+
+
+def _syntax_error(name: str, text: str, message: str) -> str:
+    """Put tomllib's message into the form of the others: the file and the line first."""
+    what, _, place = message.rstrip(")").partition(" (at ")
+    line, column = place.removeprefix("line ").partition(", column ")[::2]
+    where = f"{name}:{line if line.isdigit() else text.count(chr(10)) + 1}"
+    advice = next((f" {words}." for start, words in _ADVICE.items() if what.startswith(start)), "")
+    return f"{where}: not valid TOML: {what}{f' at column {column}' if column else ''}.{advice}"
 
 
 def _lines(text: str) -> dict[Path, int]:

@@ -19,7 +19,7 @@ from dyno.facts.price import Price
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields
-from dyno.study.cells import CELLS, converted, hints
+from dyno.study.cells import CELLS, choices, converted, hints
 from dyno.study.document import Path, TomlDocument
 from dyno.study.grid import GridCell, Room, Section, expand, used
 from dyno.study.trials import Known, Trials
@@ -64,7 +64,7 @@ class StudyTables:
     def named(self, name: str) -> dict[str, Any]:
         table = self.doc.tree.get(name, {})
         if not isinstance(table, dict) or not all(isinstance(v, dict) for v in table.values()):
-            self.doc.mistake((name,), f"is a table of tables: write [{name}.NAME].")
+            self.doc.mistake((name,), f"must be a table of tables: write [{name}.NAME].")
             return {}
         return table
 
@@ -77,12 +77,12 @@ class StudyTables:
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):
-            self.doc.mistake(path, "is a table.")
+            self.doc.mistake(path, "must be a table.")
             return struct()
         known, values = hints(struct), {}
         for key, value in table.items():
             if key not in known:
-                self.doc.unknown((*path, key), list(known))
+                self.doc.unknown_key((*path, key), list(known))
             elif (own := converted(self.doc, (*path, key), known[key], value)) is not None:
                 values[key] = own
         return struct(**values)
@@ -113,13 +113,13 @@ class StudyTables:
         chain = [name]
         while like := engines[chain[-1]].get("like"):
             if not isinstance(like, str) or like not in engines:
-                self.doc.unknown(("engines", chain[-1], "like", str(like)), list(engines), "engine")
+                self.doc.unknown(("engines", chain[-1], "like"), like, list(engines), "engine")
                 break
             if like in chain:
-                self.doc.mistake(("engines", name, "like"), f"goes round in a circle: {' → '.join([*chain, like])}.")
+                self.doc.mistake(("engines", name, "like"), f"is circular: {' → '.join([*chain, like])}.")
                 break
             if len(chain) == _LIKE:
-                self.doc.mistake(("engines", name, "like"), f"leads through more than {_LIKE} engines.")
+                self.doc.mistake(("engines", name, "like"), f"is a chain of more than {_LIKE} engines.")
                 break
             chain.append(like)
         table: dict[str, Any] = {}
@@ -135,27 +135,34 @@ class StudyTables:
         self, part: str, path: Path, table: Any, paths: dict[str, Path] | None = None, also: list[str] | None = None
     ) -> Section:
         if not isinstance(table, dict):
-            self.doc.mistake(path, "is a table.")
-            return Section(part, {}, {}, [])
-        cells = {}
+            self.doc.mistake(path, "must be a table.")
+            return Section(part, {}, {}, [], path)
+        cells, where = {}, {key: (paths or {}).get(key, (*path, key)) for key in table}
         for key, value in table.items():
             if key in CELLS[part]:
                 cells[key] = value
+                self._check(where[key], CELLS[part][key], value)
             elif key != "zip":
-                self.doc.unknown((*path, key), list(dict.fromkeys([*CELLS[part], *(also or []), "zip"])))
-        where = {key: (paths or {}).get(key, (*path, key)) for key in cells}
-        return Section(part, cells, where, self._zipped(path, table.get("zip", []), cells))
+                self.doc.unknown_key(where[key], list(dict.fromkeys([*CELLS[part], *(also or []), "zip"])))
+        return Section(part, cells, where, self._zipped(path, table.get("zip", []), cells), path)
+
+    def _check(self, path: Path, hint: Any, value: Any) -> None:
+        """Check values here, since no trial may come of them; those with variables are checked when these are known."""
+        several = choices(hint, value)
+        for one in [value] if several is None else several:
+            if not any(used(one)):
+                converted(self.doc, path, hint, one)
 
     def _zipped(self, path: Path, value: Any, cells: dict[str, Any]) -> list[list[str]]:
         nested = isinstance(value, list) and value and all(isinstance(g, list) for g in value)
         groups = value if nested else [value] if value else []
         if not all(isinstance(g, list) and all(isinstance(k, str) for k in g) for g in groups):
-            self.doc.mistake((*path, "zip"), "is a list of this table's keys, or a list of such lists.")
+            self.doc.mistake((*path, "zip"), "must be a list of this table's keys, or a list of such lists.")
             return []
         for group in groups:
             for key in group:
                 if key not in cells:
-                    self.doc.mistake((*path, "zip"), f"{key!r} is no key of this table.")
+                    self.doc.mistake((*path, "zip"), f"{key!r} is not a key of this table.")
         return groups
 
     def _rules(self, table: dict[str, Any], path: Path, known: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -165,7 +172,7 @@ class StudyTables:
                 asked = converted(self.doc, (*path, key), list[str], table[key]) or []
                 for name in asked:
                     if name not in names:
-                        self.doc.unknown((*path, key, name), names, key.removesuffix("s"))
+                        self.doc.unknown((*path, key), name, names, key.removesuffix("s"))
                 rules[key] = [name for name in asked if name in names]
         return rules
 
@@ -178,11 +185,13 @@ class _Reader:
         tree = self.doc.tree
         for key in tree:
             if key not in _TOP and key not in _TABLES:
-                self.doc.unknown((key,), [*_TOP, *_TABLES], "key")
+                self.doc.unknown_key((key,), [*_TOP, *_TABLES])
         top = {k: converted(self.doc, (k,), hint, tree[k]) for k, hint in _TOP.items() if k in tree}
         name = str(top.get("name") or stem)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            self.doc.mistake(("name",), f"{name[:120]!r} names a folder: up to 100 letters, digits, '.', '_' and '-'.")
+            self.doc.mistake(
+                ("name",), f"{name[:120]!r} can't be a folder's name. Use up to 100 letters, digits, '.', '_' and '-'."
+            )
         seed, repeats = top.get("seed") or 0, top.get("repeats") or 1
         self.room = Room(self.doc, repeats)
         self.variables = self._variables(given)
@@ -195,13 +204,9 @@ class _Reader:
                 planned = placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
         if not trials and not self.doc.mistaken:
-            missing = [name for name in ("engines", "workloads", "loads") if not tree.get(name)]
-            why = (
-                f"it has no {', no '.join(missing)}"
-                if missing
-                else "the rules for engines and workloads, or exclude, leave none"
-            )
-            self.doc.mistake((), f"There is no trial: {why}.")
+            missing = [f"[{name}.NAME]" for name in ("engines", "workloads", "loads") if not tree.get(name)]
+            why = f"add {', '.join(missing)}" if missing else "rules of engines and workloads, or exclude, leave none"
+            self.doc.mistake((), f"The study has no trials: {why}.")
         self.doc.check()
         return Study(
             name=name,
@@ -218,12 +223,12 @@ class _Reader:
     def _variables(self, given: Mapping[str, str]) -> dict[str, Any]:
         variables = self.doc.tree.get("variables", {})
         if not isinstance(variables, dict):
-            self.doc.mistake(("variables",), "is a table: write [variables], and NAME = VALUE below it.")
+            self.doc.mistake(("variables",), "must be a table: write [variables], and NAME = VALUE below it.")
             return {}
         for name, text in given.items():
             if name not in variables:
                 known = ", ".join(variables) or "none"
-                raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. There are: {known}.")
+                raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. Known: {known}.")
             value = _value(text)
             # What is text in the file stays text: version=0.10 is no number.
             is_text = isinstance(variables[name], str) and not isinstance(value, list)
@@ -237,7 +242,7 @@ class _Reader:
         for name, value in out.items():
             for other in used(value):
                 if other not in out:
-                    self.doc.unknown(("variables", name, other), list(out), "variable")
+                    self.doc.unknown(("variables", name), other, list(out), "variable")
         return out
 
     def _grid(self) -> Iterator[tuple[Place, TrialSpec, str | None]]:
@@ -253,7 +258,7 @@ class _Reader:
             for i, rule in enumerate(self._choosers("include")):
                 yield from self._included(i, rule, rig)
         for i in sorted({*range(len(excluding))} - matched) if not self.doc.mistaken else []:
-            self.doc.mistake(("exclude", i), "excludes nothing: no trial is like this.")
+            self.doc.mistake(("exclude", i), "matches no trial.")
 
     def _trios(self, rig: str | None) -> Iterator[Trio]:
         parts = self.parts
@@ -291,12 +296,12 @@ class _Reader:
         """Read the rules of [[include]] or [[exclude]]. `engine = 'vllm'` is short for its name."""
         rules = self.doc.tree.get(name, [])
         if not isinstance(rules, list) or not all(isinstance(r, dict) for r in rules):
-            self.doc.mistake((name,), f"is a list of tables: write [[{name}]].")
+            self.doc.mistake((name,), f"must be a list of tables: write [[{name}]].")
             return []
         tables = self.parts.tables
         for i, rule in enumerate(rules):
             for part in rule.keys() - tables.keys():
-                self.doc.unknown((name, i, part), [*tables], "part of a trial")
+                self.doc.unknown_key((name, i, part), [*tables])
         return [
             {part: self._chooser((name, i, part), part, rule[part]) for part in rule if part in tables}
             for i, rule in enumerate(rules)
@@ -309,12 +314,12 @@ class _Reader:
                 names = value if isinstance(value, list) else [value]
                 for one in names:
                     if not isinstance(one, str) or one not in tables:
-                        self.doc.unknown((*path, str(one)), list(tables), part)
+                        self.doc.unknown(path, one, list(tables), part)
                 chosen[key] = [one for one in names if isinstance(one, str) and one in tables]
             elif key in CELLS[part]:
                 chosen[key] = value
             else:
-                self.doc.unknown((*path, key), ["name", *CELLS[part]])
+                self.doc.unknown_key((*path, key), ["name", *CELLS[part]])
         return chosen
 
     def _included(self, index: int, rule: Rule, rig: str | None) -> Iterator[tuple[Place, TrialSpec, str | None]]:
@@ -335,7 +340,7 @@ def _merged(section: Section, over: Section) -> Section:
     """Merge two sections. The second takes precedence and replaces an axis, too."""
     cells, paths = {**section.cells, **over.cells}, {**section.paths, **over.paths}
     zipped = [g for g in section.zipped if not {*g} & {*over.cells}] + over.zipped
-    return Section(section.part, cells, paths, zipped)
+    return section._replace(cells=cells, paths=paths, zipped=zipped)
 
 
 def _matches(rule: Rule, names: Trio, cell: GridCell) -> bool:

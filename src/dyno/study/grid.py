@@ -25,6 +25,7 @@ class Section(NamedTuple):
     cells: dict[str, Any]
     paths: dict[str, Path]
     zipped: list[list[str]]
+    table: Path = ()  # its own place in the file; keys that it takes over have others
 
 
 class GridCell(NamedTuple):
@@ -45,7 +46,7 @@ class Room:
         """Count trials, also those that are excluded later."""
         self._trials += count * self._repeats
         if self._trials > _MANY:
-            self._doc.mistake((), f"The grid has more than {_MANY:,} trials. Which list, or repeats, is too long?")
+            self._doc.mistake((), f"The grid has more than {_MANY:,} trials. Shorten a list, or lower repeats.")
             self._doc.check()
 
     def filled(self, value: Any, variables: Mapping[str, Any]) -> Any:
@@ -64,8 +65,8 @@ class Room:
         self._filled += len(text)
         if self._filled > _FILLED_MOST:
             self._doc.mistake(
-                ("variables",), f"stand for more than {_FILLED_MOST >> 20} million characters in all trials. Does one "
-                "name others that name others? Shorten them.",
+                ("variables",), f"expand to more than {_FILLED_MOST >> 20} million characters in all trials. Shorten "
+                "them.",
             )  # fmt: skip
             self._doc.check()
         return text
@@ -77,24 +78,27 @@ def expand(
     """Yield a cell for each point of the grid that these sections span."""
     axes: dict[str, int] = {}  # its name → how many choices
     on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
+    wrong: set[tuple[str, str]] = set()  # part, key: reported, and left out
     for section in sections:
         for key, value in section.cells.items():
             for name in dict.fromkeys(used(value)):
                 if name not in variables:
-                    known = f"There are: {', '.join(variables)}." if variables else "There are none."
-                    document.mistake(section.paths[key], f"there is no variable {name}. {known}")
-                    return
-                if isinstance(variables[name], list):
-                    _add(document, axes, f"${{{name}}}", len(variables[name]), section.paths[key])
+                    document.unknown(section.paths[key], name, list(variables), "variable")
+                    wrong.add((section.part, key))
+                elif isinstance(variables[name], list) and not _add(
+                    document, axes, f"${{{name}}}", len(variables[name]), section.paths[key]
+                ):
+                    wrong.add((section.part, key))
+            if (section.part, key) in wrong:
+                continue
             hint = CELLS[section.part].get(key)
             several = choices(hint, _plain(value, variables))
             if several is not None:
                 group = next((g for g in section.zipped if key in g), [key])
                 axis = f"{section.part}." + "+".join(group)
                 on_axis[section.part, key] = axis
-                _add(document, axes, axis, len(several), section.paths[key])
-    if 0 in axes.values():
-        return  # an empty list is reported
+                if not _add(document, axes, axis, len(several), section.paths[key]):
+                    wrong.add((section.part, key))
     room.trials(math.prod(axes.values()))
     for indices in itertools.product(*(range(n) for n in axes.values())):
         point = dict(zip(axes, indices, strict=True))
@@ -104,6 +108,8 @@ def expand(
         for section in sections:
             cells = out[section.part] = {}
             for key, value in section.cells.items():
+                if (section.part, key) in wrong:
+                    continue
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
                 cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
@@ -115,13 +121,14 @@ def expand(
         yield GridCell(out, varying)
 
 
-def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> None:
+def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> bool:
+    """Add an axis. False: its list is empty."""
     if not count:
-        axes[axis] = 0
-        document.mistake(path, "is an empty list: there would be no trial.")
+        document.mistake(path, "is an empty list. Give at least one value, or remove it.")
     elif axes.setdefault(axis, count) != count:
-        document.mistake(path, f"has {count} values, and what it is zipped with has {axes[axis]}. They walk together.")
+        document.mistake(path, f"has {count} values, but the list it is zipped with has {axes[axis]}.")
         axes[axis] = min(axes[axis], count)
+    return count > 0
 
 
 def used(value: Any) -> Iterator[str]:

@@ -17,7 +17,7 @@ ABOUT = "about.toml"
 _PATTERNS = ("accelerator", "series")
 _HINTS = {**dict.fromkeys(_PATTERNS, str), **hints(Price)}
 _MOST = 1e6
-_HOW = "Write a number (--price 2.99), several by name (--price H100=2.99 MI300X=4.50), or a machine's (machine=12)."
+_HOW = "Write dollars per accelerator-hour (2.99 or H100=2.99), or per machine-hour (machine=12)."
 _EXAMPLE = '[[price]] with accelerator = "H100" and accelerator_hour = 2.99 below it'
 
 
@@ -31,26 +31,26 @@ def text_of(path: FilePath) -> str:
     except OSError as e:
         raise UsageError(f"{path} can't be read: {e.strerror or e}.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text.") from None
+        raise UsageError(f"{path} is not a text file.") from None
 
 
 def prices(text: str, name: str) -> list[PriceRule]:
     """Read a file's prices. The first that matches a result is used."""
-    doc = TomlDocument(text, name, so="")
+    doc = TomlDocument(text, name, after="")
     for key in doc.tree:
         if key != "price":
-            doc.unknown((key,), ["price"], "key")
+            doc.unknown_key((key,), ["price"])
     rules = doc.tree.get("price", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        doc.mistake(("price",), f"is a list of tables: write {_EXAMPLE}.")
+        doc.mistake(("price",), f"must be a list of tables: write {_EXAMPLE}.")
         rules = []
     read_rules = [_rule(doc, i, rule) for i, rule in enumerate(rules)]
     for i, rule in enumerate(read_rules[:-1]):
         if rule.general:
-            doc.mistake(("price", i), "fits everything, and none of those below it would ever hold. Put it last.")
+            doc.mistake(("price", i), "matches every result, so the rules below it are never used. Put it last.")
             break
     if not read_rules:
-        doc.mistake((), f"There is no price in it. Write {_EXAMPLE}.")
+        doc.mistake((), f"The file has no price. Write {_EXAMPLE}.")
     doc.check()
     return read_rules
 
@@ -60,14 +60,14 @@ def _rule(doc: TomlDocument, index: int, table: dict[str, Any]) -> PriceRule:
     for key, value in table.items():
         path = ("price", index, key)
         if key not in _HINTS:
-            doc.unknown(path, list(_HINTS))
+            doc.unknown_key(path, list(_HINTS))
         elif (own := converted(doc, path, _HINTS[key], value)) is not None:
             values[key] = own
     for key in _PATTERNS:
         if key in values and not values[key].strip():
-            doc.mistake(("price", index, key), "is empty. Leave it out where the price is of all.")
+            doc.mistake(("price", index, key), "is empty. Remove it if the price is for all results.")
     if not {"accelerator_hour", "machine_hour", "energy_kwh"} & table.keys():
-        doc.mistake(("price", index), "has no price: give accelerator_hour, machine_hour or energy_kwh.")
+        doc.mistake(("price", index), "the price is missing. Give accelerator_hour, machine_hour or energy_kwh.")
     patterns = {key: values.pop(key).strip() for key in _PATTERNS if key in values}
     return PriceRule(Price(**values), origin=f"{doc.name}:{doc.line(('price', index))}", **patterns)
 
@@ -80,19 +80,18 @@ def price_rules(words: Sequence[str], energy: float | None, file: FilePath | Non
 def prices_from(words: Sequence[str], energy: float | None = None) -> list[PriceRule]:
     """Read prices of an hour: 2.99, H100=2.99, machine=12. `energy`: of a kilowatt-hour, for all."""
     if energy is not None and not 0 <= energy < _MOST:
-        raise UsageError(f"--energy-price {energy:g} is no price of a kilowatt-hour. Write one such as 0.12.")
+        raise UsageError(f"--energy-price {energy:g} is not a price. Write the price of a kilowatt-hour, such as 0.12.")
     named: dict[str, float] = {}
     for word in words:
         name, equals, text = word.rpartition("=")
         value = _amount(text)
         if value is None or (equals and not name.strip()):
-            raise UsageError(f"--price {word!r} is no price of an accelerator-hour or of a machine-hour. {_HOW}")
+            raise UsageError(f"--price {word!r} is not a price. {_HOW}")
         name = name.strip()
         key = next((k for k in named if k.lower() == name.lower()), name)
         if key in named:
-            raise UsageError(
-                f"--price tells two prices {f'of {key}' if key else 'for all'}: {named[key]:g}, {value:g}."
-            )
+            which = f"for {key}" if key else "for all accelerators"
+            raise UsageError(f"--price gives two prices {which}: {named[key]:g}, {value:g}. Give one.")
         named[key] = value
     machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
     everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
@@ -128,12 +127,12 @@ def about(path: FilePath) -> About:
     file = path / ABOUT if path.is_dir() else path
     if path.is_dir() and not file.exists():
         return About()
-    doc = TomlDocument(text_of(file), str(file), so="")
+    doc = TomlDocument(text_of(file), str(file), after="")
     known = hints(About)
     values = {}
     for key, value in doc.tree.items():
         if key not in known:
-            doc.unknown((key,), list(known), "key")
+            doc.unknown_key((key,), list(known))
         else:
             values[key] = converted(doc, (key,), known[key], value) or ""
     doc.check()

@@ -23,6 +23,8 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
+_LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp"), ("ramp_start_rps", "ramp_end_rps")
+_COUNTS = ("num_prompts", "requests_per_stream", "duration_s")
 
 
 class Known(NamedTuple):
@@ -50,14 +52,12 @@ class Trials:
                 if (value := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
             }
         engine, target = self._engine(values["engine"], sections["engine"])
-        if engine is None or target is None:
-            return None
         load, offline = self._load(values["load"], sections["load"])
         workload = self._workload(values, sections, load, offline)
-        if workload is None:
-            return None
         t = values["trial"]
         self._check_figures(t, sections["trial"])
+        if engine is None or target is None or workload is None:
+            return None  # after all of it was checked
         sampling = t.pop("sampling", _SAMPLING)
         fields = self.known.fields[target.backend]
         if fields is not None:
@@ -66,7 +66,7 @@ class Trials:
                 where = (
                     sections["trial"].paths.get("sampling") or sections["trial"].paths.get("extra_body") or ("trial",)
                 )
-                self.doc.mistake(where, f"the backend {target.backend} has no {', '.join(unknown)}.")
+                self.doc.mistake(where, f"the backend {target.backend} doesn't take {', '.join(unknown)}.")
             sampling = {k: v for k, v in sampling.items() if k in fields}
         return TrialSpec(
             target=target,
@@ -84,13 +84,13 @@ class Trials:
 
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
         if not all(0 < p < 100 for p in t.get("percentiles", [])):
-            self.doc.mistake(section.paths["percentiles"], f"lie between 0 and 100, and are {t['percentiles']}.")
+            self.doc.mistake(section.paths["percentiles"], f"must be between 0 and 100, but are {t['percentiles']}.")
         for name, limit in t.get("goodput_ms", {}).items():
             where = (*section.paths["goodput_ms"], name)
             if name not in GOODPUT:
-                self.doc.unknown(where, list(GOODPUT), "latency")
+                self.doc.unknown_key(where, list(GOODPUT))
             elif limit < 0:
-                self.doc.mistake(where, f"a latency limit can't be negative, and is {limit:g}.")
+                self.doc.mistake(where, f"must be at least 0, but is {limit:g}.")
 
     def _relative(self, key: str, value: Any) -> Any:
         """Resolve a path that begins with a dot from the study's folder."""
@@ -102,26 +102,31 @@ class Trials:
         return value
 
     def _engine(self, cells: dict[str, Any], section: Section) -> tuple[EngineSpec | None, TargetSpec | None]:
-        where = _beside(section, ("engines",))
+        where = section.table
         kind = cells.get("kind")
         if kind is None:
-            self.doc.mistake(where, f"has no kind. It is one of {', '.join(self.known.backends)}.")
+            kinds = ", ".join(self.known.backends)
+            self.doc.missing(where, f"kind is missing. Give one of {kinds}.", ["kind"], _tables(section))
             return None, None
         if kind not in self.known.backends:
-            self.doc.unknown((*section.paths["kind"], kind), list(self.known.backends), "kind of engine")
+            self.doc.unknown(section.paths["kind"], kind, list(self.known.backends), "engine kind")
             return None, None
         urls = cells.pop("base_url", [])
         urls = [urls] if isinstance(urls, str) else urls
         cells.pop("api_key_env", None)
         backend = cells.pop("backend", self.known.backends[kind])
         if backend not in self.known.paths:
-            self.doc.unknown((*section.paths["backend"], backend), list(self.known.paths), "backend")
+            self.doc.unknown(section.paths["backend"], backend, list(self.known.paths), "backend")
             return None, None
         if kind in self.known.attached and not urls:
-            self.doc.mistake(where, f"is of the kind {kind}, a server that runs: give its base_url.")
+            self.doc.missing(
+                where, f"base_url is missing: kind = {kind!r} is a running server.", ["base_url"], _tables(section)
+            )
             return None, None
         if urls and kind not in self.known.attached:
-            self.doc.mistake(section.paths["base_url"], f"dyno starts {kind} itself; a running one is kind = 'openai'.")
+            self.doc.mistake(
+                section.paths["base_url"], f"dyno starts {kind} itself. For a running server write kind = 'openai'."
+            )
             return None, None
         for url in urls:
             try:
@@ -135,11 +140,11 @@ class Trials:
             self.doc.mistake(section.paths["endpoint"], str(e))
         for key in ("model", "served_name"):
             if CONTROL.search(cells.get(key) or ""):
-                self.doc.mistake(section.paths[key], "holds a control character, such as a line end.")
+                self.doc.mistake(section.paths[key], "contains a control character, such as a line end.")
         transport = {key: cells.pop(key) for key in TRANSPORT if key in cells}
         for key in ("insecure", "cacert", "cert", "cert_key"):
             if key in transport and not urls:
-                self.doc.mistake(section.paths[key], "is for a server that runs: give its base_url.")
+                self.doc.mistake(section.paths[key], "is for a running server only: give its base_url.")
         base, *more = urls or [""]
         target = TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more, **transport)
         return EngineSpec(**cells), target
@@ -149,29 +154,28 @@ class Trials:
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
             which = "an offline load (kind = 'throughput', 'latency', 'micro')" if kind == "serve" else "kind = 'serve'"
-            self.doc.mistake(section.paths[key], f"belongs to {which}, and this one is {kind!r}.")
+            self.doc.mistake(section.paths[key], f"is for {which}, but this load is {kind!r}.")
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if not serving.keys() & {"max_concurrency", "request_rate_rps", "ramp"}:
-            self.doc.mistake(
-                _beside(section, ("loads",)), "says nothing of when to send: give max_concurrency, request_rate_rps "
-                "(inf: all at once) or ramp.",
-            )  # fmt: skip
+        if not serving.keys() & set(_LEVELS):
+            text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once) or ramp."
+            self.doc.missing(section.table, text, _LEVELS, _tables(section))
         if "burstiness" in serving and serving.get("request_rate_rps") is None and "ramp" not in serving:
-            self.doc.mistake(section.paths["burstiness"], "is about the gaps of a rate: give request_rate_rps.")
+            self.doc.mistake(section.paths["burstiness"], "needs request_rate_rps.")
         if {"num_prompts", "requests_per_stream"} <= cells.keys():
             self.doc.mistake(
-                section.paths["requests_per_stream"], "says how many, and so does num_prompts: one of them."
+                section.paths["requests_per_stream"], "can't be combined with num_prompts. Give one of them."
             )
         for key in ("request_rate_rps", "burstiness"):
             if serving.get(key) == math.inf:
                 serving[key] = None
         load = LoadSpec(**serving)
         if load.ramp and (load.ramp_start_rps is None or load.ramp_end_rps is None):
-            self.doc.mistake(section.paths["ramp"], "needs ramp_start_rps and ramp_end_rps.")
+            self.doc.missing(section.paths["ramp"], "needs ramp_start_rps and ramp_end_rps.", _RAMP, _tables(section))
         if load.duration_s and load.closed_loop and load.max_concurrency is None:
-            self.doc.mistake(section.paths["duration_s"], "needs max_concurrency, a rate or a ramp.")
+            where = section.paths["duration_s"]
+            self.doc.missing(where, "needs max_concurrency, request_rate_rps or ramp.", _LEVELS, _tables(section))
         return load, None
 
     def _workload(
@@ -184,7 +188,7 @@ class Trials:
         cells, how, section = values["workload"], values["load"], sections["workload"]
         dataset = cells.setdefault("dataset", "random")
         if dataset not in self.known.datasets:
-            self.doc.unknown((*section.paths["dataset"], dataset), self.known.datasets, "dataset")
+            self.doc.unknown(section.paths["dataset"], dataset, self.known.datasets, "dataset")
             return None
         self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
         streams = load.max_concurrency
@@ -192,27 +196,28 @@ class Trials:
         if offline and offline.kind == "latency":
             if count is not None:
                 self.doc.mistake(
-                    sections["load"].paths["num_prompts"], "how many requests a latency load has is its batch_size."
+                    sections["load"].paths["num_prompts"], "is not for a latency load: its batch_size says how many."
                 )
             count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
         if count is None and (each := how.get("requests_per_stream")):
             if streams is None:
-                where = sections["load"].paths["requests_per_stream"]
-                self.doc.mistake(where, "needs max_concurrency: it counts requests for each of its streams.")
+                load_section = sections["load"]
+                where = load_section.paths["requests_per_stream"]
+                self.doc.missing(where, "needs max_concurrency.", ["max_concurrency"], _tables(load_section))
             count = max(1, round(each * (streams or 1)))
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load)
         if count is not None and count > MOST_PROMPTS:
-            self.doc.mistake(_beside(section, ("workloads",)), f"would be of {count:,} requests.")
+            self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
         if count is None and load.duration_s:
             count = max(_DURATION_PROMPTS, 20 * (streams or 1))
         if count is None and offline:
             count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
         if count is None:
-            self.doc.mistake(
-                _beside(section, ("workloads",)), "doesn't say how many requests: give num_prompts here or in the "
-                "load, or the load's requests_per_stream or duration_s.",
+            self.doc.missing(
+                section.table, "num_prompts is missing. Give it here or in the load, or give the load "
+                "requests_per_stream or duration_s.", _COUNTS, _tables(section) | _tables(sections["load"]),
             )  # fmt: skip
             return None
         warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
@@ -221,16 +226,20 @@ class Trials:
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
         if dataset in ("sharegpt", "custom") and "path" not in section.cells:
-            self.doc.mistake(_beside(section, ("workloads",)), f"has no path, and {dataset} is read from a file.")
+            self.doc.missing(
+                section.table, f"path is missing: {dataset} is read from a file.", ["path"], _tables(section)
+            )
         for key in ("input_len", "output_len") if dataset == "random" else ():
             if key not in section.cells:
-                self.doc.mistake(_beside(section, ("workloads",)), f"has no {key}, which random prompts need.")
+                self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))
             elif key in cells and cells[key] < 1 and not micro:
-                self.doc.mistake(section.paths[key], "must be at least 1 (0: in a micro benchmark alone).")
+                self.doc.mistake(
+                    section.paths[key], "must be at least 1, but is 0 (allowed in a micro benchmark only)."
+                )
         if micro and cells.get("prefix_len"):
-            self.doc.mistake(section.paths["prefix_len"], "in a micro test, what is there before is the load's depth.")
+            self.doc.mistake(section.paths["prefix_len"], "is not for a micro test: give the load a depth.")
 
 
-def _beside(section: Section, default: Path) -> Path:
-    """The table in which a key is missing."""
-    return next((path[:-1] for path in section.paths.values()), default)
+def _tables(section: Section) -> set[Path]:
+    """The tables that its keys come from."""
+    return {path[:-1] for path in section.paths.values()} | {section.table}

@@ -150,7 +150,7 @@ class EngineKind:
         slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
         if length:
             return Limits(length, slots, f"max_model_len = {length}")
-        return Limits(None if model is None else model.context, slots, "the model's own length")
+        return Limits(None if model is None else model.context, slots, "the model's context length")
 
     def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         """Return the limits of its worker, where they differ from its server's."""
@@ -194,7 +194,7 @@ class EngineKind:
         shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
             f"{self.title} {version or '(newest)'} doesn't support {name} = {shown}{known}. Remove it, change "
-            "it, or put the engine's own flag into args."
+            "it, or put the engine's own flag into `args`."
         )
 
     def unsaid_quantization(self, spec: EngineSpec, version: str | None) -> bool:

@@ -174,7 +174,7 @@ class LlamaCpp(EngineKind):
         if total is None and spec.max_model_len:
             length, source = spec.max_model_len, f"max_model_len = {spec.max_model_len}"
             return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
-        source = f"--ctx-size {total}" if total else "the model's own length"
+        source = f"--ctx-size {total}" if total else "the model's context length"
         total = total or (model.context if model else None)
         # A unified cache lets each slot use all of it, in builds that know a sequence's own limit.
         unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or not before(version, "6925"))

@@ -60,7 +60,7 @@ class Transformers(EngineKind):
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         # It takes longer prompts than the model was made for, and answers nonsense.
         context = None if model is None else model.context
-        return Limits(context, None if _batches(spec) else 1, "the model's own length")
+        return Limits(context, None if _batches(spec) else 1, "the model's context length")
 
     def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         return msgspec.structs.replace(self.limits(spec, model, version), slots=spec.max_num_seqs)

@@ -8,7 +8,7 @@ import msgspec
 
 from dyno.facts.workload import Request
 
-# What decoding an event may raise: it is no JSON, not of the form expected, not text, or nested without end.
+# What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 

@@ -42,7 +42,7 @@ class GenerateStream:
     )  # fmt: skip
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
-        # ignore_eos has no name here: in every version the router tells its shards to end at the end token. Answers
+        # ignore_eos has no name here: in every version the router makes its shards stop at the end token. Answers
         # that came out short are a finding (tokens.output_short).
         parameters = {
             "max_new_tokens": request.output_tokens,

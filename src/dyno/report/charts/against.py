@@ -33,7 +33,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class LineChart(msgspec.Struct, frozen=True):
-    """What distinguishes one such chart from the others."""
+    """The parameters of one such chart."""
 
     name: str  # {}: the axis
     group: str
@@ -80,7 +80,7 @@ class PerSwitch:
 
     @property
     def factor(self) -> str:
-        """What a figure is multiplied by. An unknown factor is not a number, and nothing is drawn."""
+        """The factor of a figure. An unknown factor is NaN, and nothing is drawn."""
         known = "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
         return f"({known}per == 'dollar' ? 1 / datum.hour : 1)" if self.modes else "1"
 
@@ -184,7 +184,7 @@ def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], firs
 
 
 def load_axis(axis: str, rows: Sequence[Row]) -> alt.X:
-    """Ticks stand at the loads that were measured."""
+    """Place ticks at the measured loads."""
     levels = sorted({row["x"] for row in rows})
     kind = "log" if vega.wide(levels, 16) else "linear"
     if levels[0] <= 0 and vega.wide([v for v in levels if v > 0], 16):
@@ -284,7 +284,7 @@ def no_result(
 
 
 def lift(rows: Sequence[Row], *keys: str) -> None:
-    """Count failed trials in the same place, which stand one above the other."""
+    """Count failed trials in the same place, which are stacked."""
     seen: dict[tuple[Any, ...], int] = {}
     for row in (row for row in rows if "why" in row):
         place = tuple(row.get(k) for k in keys)

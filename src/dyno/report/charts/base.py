@@ -117,7 +117,7 @@ class Drawing(msgspec.Struct):
 
 
 def _legend(symbol: str, left: str) -> alt.Legend:
-    """As many columns as there is room for: a phone has one. `left`: pixels left of the plot."""
+    """Return as many columns as fit: a phone has one. `left`: pixels left of the plot."""
     columns = f"max(1, floor((room - {left}) / 210))"
     return vega.legend(symbol, columns, f"(room - {left}) / {columns} - 34", symbolStrokeWidth=2.5)
 

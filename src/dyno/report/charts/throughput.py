@@ -143,7 +143,7 @@ def _tradeoff(
 
 
 def front(where: Mapping[str, Any]) -> list[Any]:
-    """From the left: each point that has more throughput than all before it."""
+    """Return each point, from the left, with more throughput than all before it."""
     sort = [alt.SortField("x", order="ascending"), alt.SortField("y", order="descending")]
     best = [
         when("datum.verdict != 'void' && isValid(datum.y)"),

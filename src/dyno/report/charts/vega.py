@@ -81,7 +81,7 @@ def from_least(kind: Any, padding: int) -> alt.Scale:
 
 
 def amount(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: Any = alt.Y) -> Any:
-    """From zero, or logarithmic."""
+    """Return a scale from zero, or a logarithmic one."""
     scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=True, nice=True)
     axis = alt.Axis(title=title, format=PLAIN, tickCount=5 if log else alt.Undefined)
     # Without stack=None, Vega-Lite would order bars by an expression of the series' names.
@@ -136,7 +136,7 @@ def toggle(series: Iterable[str]) -> Any:
 
 
 def zoom(*encodings: Any) -> Any:
-    """By wheel with a key pressed, so that the page scrolls; by drag with a mouse, so that a finger scrolls."""
+    """Zoom by wheel with a key pressed, so that the page scrolls; pan with a mouse, so that a finger scrolls."""
     select = alt.IntervalSelectionConfig(
         type="interval",
         encodings=list(encodings) or alt.Undefined,

@@ -173,7 +173,7 @@ _ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026", "\u2028".encod
 
 
 def embedded(value: Any) -> Markup:
-    """As JSON inside a script element, which these characters could end."""
+    """Return JSON for a script element: escape characters that could end it."""
     data = msgspec.json.encode(_whole(value))
     for character, escape in _ESCAPES.items():
         data = data.replace(character, escape)

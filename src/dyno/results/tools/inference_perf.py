@@ -1,4 +1,4 @@
-"""What inference-perf writes of each stage and of all: seconds."""
+"""Results of inference-perf, per stage and in total: seconds."""
 
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""What LLMPerf writes as *_summary.json: flat keys, in seconds. Its inter-token latency has the first token in it."""
+"""LLMPerf's *_summary.json: flat keys, in seconds. Its inter-token latency includes the first token."""
 
 import re
 from collections.abc import Iterator

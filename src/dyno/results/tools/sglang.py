@@ -1,4 +1,4 @@
-"""What SGLang's bench_serving writes: a JSON object a line, appended with each run."""
+"""Results of SGLang's bench_serving: one JSON object per line, appended with each run."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What vLLM's benchmarks write: of a server, of throughput and of latency offline. dyno writes the same keys.
+"""Results of vLLM's benchmarks: serve, throughput and latency. dyno writes the same keys.
 
 InferenceX's agg_*.json are vLLM's results too: latencies in seconds, and throughput by accelerator.
 """
