@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -125,6 +126,10 @@ def _help(p: Parser, action: argparse.Action) -> str:
     if action.option_strings and plain and action.default not in ("", 0, argparse.SUPPRESS) and "default" not in text:
         text += f" (default: {action.default})"
     return text.strip()
+
+
+def codes() -> str:
+    return table(["exit code", "meaning"], [[str(number), prose(words)] for number, words in sorted(MEANINGS.items())])
 
 
 # ---- keys of study files ----
@@ -257,6 +262,7 @@ def file(path: str) -> str:
 
 PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
+    "exit-codes": codes,
     "study-keys": study_keys,
     "findings": findings,
     "findings-with-advice": findings_with_advice,

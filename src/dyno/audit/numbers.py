@@ -11,6 +11,7 @@ from typing import NamedTuple
 from dyno.facts.finding import Finding, doubt
 from dyno.facts.imported import Document, DocumentTable, Figure, Passage, Row
 from dyno.facts.metric import THROUGHPUTS, better, words
+from dyno.numbers import count
 
 # ---- sums in words and listings ----
 
@@ -310,8 +311,8 @@ def _in_column(
             continue
         unit = "%" if mark == "%" else "×"
         text = (
-            f"From {numbers[i].value:,g} to {numbers[j].value:,g} is {actual:+,.1f}{unit}, but the table reports "
-            f"{numbers[k].value:+,g}{unit}; {right} of {len(rows)} rows are right."
+            f"From {count(numbers[i].value)} to {count(numbers[j].value)} is {actual:+,.1f}{unit}, but the table "
+            f"reports {numbers[k].value:+,g}{unit}; {right} of {len(rows)} rows are right."
         )
         yield doubt("consistency.percent", text, locations=[f"{file}:{line}"])
 
@@ -438,6 +439,6 @@ def _highlighted(row: Row) -> bool:
 
 def _wrong_words(name: str, column: Figures, wrong: list[Figure]) -> str:
     best = _best(name, column)
-    bolds = ", ".join(f"{f.value:g}" for f in wrong)
+    bolds = ", ".join(count(f.value) for f in wrong)
     also = ", also bold" if best.bold else ""
-    return f"{words(name)} has {bolds} in bold, but {best.value:g} is {better(name)}{also}"
+    return f"{words(name)} has {bolds} in bold, but {count(best.value)} is {better(name)}{also}"
