@@ -36,7 +36,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     energy_per_million_output: float | None = None  # electricity alone, besides
     source: str = ""  # where the price is from, in words
     # The price is one of whole machines, of which a part was used, or of accelerators: then the rest of the machine is
-    # somebody else's.
+    # of another tool.
     basis: str = "accelerators"  # or machine
 
 
