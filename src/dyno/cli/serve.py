@@ -191,19 +191,19 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(block(outcome.result, trial, shown))
     if saves:
-        _save(file, outcome, options)
+        print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
         print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
     if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
         again = flags.command(options, "--repeats", "5")
-        print(f"Single run: run-to-run variation is unknown. Repeat it:\n  {again}", file=sys.stderr)
+        print(f"Repeat it to measure run-to-run variation:\n  {again}", file=sys.stderr)
     return code
 
 
-def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> None:
-    """`ending`: tells the file of one trial from those of others."""
+def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> Path:
+    """Write the result file and return its path. `ending`: makes its name differ from those of other trials."""
     from dyno.report import result_json
 
     name = Path(options.result_filename or result_json.filename(outcome.manifest.trial, file["model_id"], file["date"]))
@@ -212,7 +212,7 @@ def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace,
         result_json.save(path, file, options.append_result)
     except StoreError as e:
         raise StoreError(f"{e} The run itself is kept in {outcome.run.path}.") from None
-    print(f"Result: {path}", file=sys.stderr)
+    return path
 
 
 # ---- several loads, or one several times: a study without a file ----
@@ -272,10 +272,13 @@ def _show(
     runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]
     outcomes = [(place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs]
     files = [result_file(outcome, options.save_detailed) for _, outcome in outcomes]
+    saved: dict[Path, None] = {}
     for (place, outcome), file in zip(outcomes, files, strict=True):
         if options.save_result or options.append_result:
             varying = f"-{outcome.manifest.trial.load.slug}" if options.result_filename and place.settings else ""
-            _save(file, outcome, options, varying + (f"-r{place.repeat}" if place.repeats > 1 else ""))
+            saved[_save(file, outcome, options, varying + (f"-r{place.repeat}" if place.repeats > 1 else ""))] = None
+    for path in saved:
+        print(f"Result: {path}", file=sys.stderr)
     if options.json:
         print(json.dumps(files))
     else:

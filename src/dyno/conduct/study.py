@@ -197,8 +197,7 @@ class Conductor:
                 queue.popleft()
                 self.watcher.ended(planned, TrialEnd("done", outcome=outcome))
                 continue
-            completed = outcome.result.completed if outcome else 0
-            why = why or dead or f"the load ended early, with {completed} completed requests."
+            why = why or dead or _ended_early(outcome)
             if self._again(planned):
                 self._first_failure[planned.place.id] = why
                 self.watcher.again(planned, why)
@@ -323,6 +322,16 @@ class Conductor:
                 if why := _saturation(levels, self.study.stop):
                     return why
         return None
+
+
+def _ended_early(outcome: Outcome | None) -> str:
+    """Say how far a trial without a result got, with the server's first words about a failure."""
+    if outcome is None or outcome.result.summary is None:
+        return "the load ended early."
+    s = outcome.result.summary
+    failures = ", ".join(f"{count} {kind}" for kind, count in s.failures.items())
+    words = next((f" The server's words: {text[:200]}" for text in s.failure_examples.values()), "")
+    return f"the load ended early: {s.completed} of {s.sent} requests were completed ({failures}).{words}"
 
 
 def _program(planned: PlannedTrial) -> str:

@@ -83,7 +83,7 @@ def conclude(
     if main is not None:
         answer, standing = _answer(main, judged, limits), _standing(main, judge)
     elif unanswered:
-        answer = unanswered[:1]
+        answer = [unanswered[0], *(answer[:1] if standing is not None else [])]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
@@ -382,6 +382,10 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
         if limits and why["slow"] == len(family):
             yield f"{about}no result meets {limit_words(limits)}."
             continue
+        able = {e.series for e in family if not why_not(e, limits)}
+        if limits and len(able) == 1 and set(why) == {"slow"}:
+            yield f"{about}only {able.pop()} meets {limit_words(limits)}."
+            continue
         reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
         counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
         yield f"{about}no answer: the usable results share no load{counted}."
@@ -467,7 +471,7 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
         out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
     out += _unsound(verdicts, total)
     serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
-    out += [f"{f.text} ({_places(f, entries)}{f.code})" for f in serious[:_MOST]]
+    out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
         out.append(f"{many(len(serious) - _MOST, 'more doubt')} in the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
@@ -478,11 +482,6 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
-
-
-def _places(f: Finding, entries: Sequence[Entry]) -> str:
-    n = sum(not set(f.locations).isdisjoint(e.locations) for e in entries)
-    return f"{many(n, 'result')}, " if n > 1 else ""
 
 
 def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:
