@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -125,6 +126,10 @@ def _help(p: Parser, action: argparse.Action) -> str:
     if action.option_strings and plain and action.default not in ("", 0, argparse.SUPPRESS) and "default" not in text:
         text += f" (default: {action.default})"
     return text.strip()
+
+
+def codes() -> str:
+    return table(["exit code", "meaning"], [[str(number), prose(words)] for number, words in sorted(MEANINGS.items())])
 
 
 # ---- keys of study files ----
@@ -255,8 +260,18 @@ def file(path: str) -> str:
     return f'```{language} title="{Path(path).name}"\n{(ROOT / path).read_text().rstrip()}\n```'
 
 
+def golden(what: str) -> str:
+    """The first command of a golden file and the first lines that it prints: `compare/gates.txt 20`."""
+    path, _, count = what.partition(" ")
+    lines = (ROOT / "tests/golden/cli" / path).read_text().splitlines()
+    printed = list(itertools.takewhile(lambda line: not line.startswith("--- "), lines))
+    shown = [line.rstrip() for line in printed[: int(count)]]
+    return "\n".join(["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"])
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
+    "exit-codes": codes,
     "study-keys": study_keys,
     "findings": findings,
     "findings-with-advice": findings_with_advice,
@@ -266,4 +281,5 @@ PARTS: dict[str, Callable[..., str]] = {
     "setting-names": setting_names,
     "sql": sql_columns,
     "file": file,
+    "golden": golden,
 }

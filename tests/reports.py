@@ -10,7 +10,7 @@ from dyno.facts.finding import Finding, Verdict, verdict, worst_first
 from dyno.facts.imported import DocumentCell, DocumentTable
 from dyno.facts.load import Load
 from dyno.facts.metric import DEFINITIONS
-from dyno.facts.report import AuthorsTable, Best, Chart, CommandText, Report, Sheet, Words
+from dyno.facts.report import AuthorsTable, Best, Chart, CommandText, Contender, Report, Sheet, Standing, Words
 
 ENGINES = {"vLLM 0.11.0": 1.0, "SGLang 0.5.2": 1.08, "TGI 3.3.4": 0.74}
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"]
@@ -83,7 +83,11 @@ def report(streams: tuple[int, ...] = (1, 16, 64, 256), engines: tuple[str, ...]
         found += [SHORT] if load == streams[0] else []
         none = name == engines[-1] and load == streams[-1] and lengths[0] != 512
         entries.append((broken(number, name, load, lengths)) if none else entry(number, name, load, lengths, found))
-    return of(entries)
+    made = of(entries)
+    at = [e for e in entries if e.axes["concurrency"] == streams[len(streams) // 2] and e.axes["context"] == 512]
+    rows = [Contender(e.id, *((0.08, 0.05, 0.11, "real") if i else ())) for i, e in enumerate(at)]
+    standing = Standing("output_throughput", entries[0].load.workload.words, rows)
+    return msgspec.structs.replace(made, words=msgspec.structs.replace(made.words, standing=standing))
 
 
 def of(entries: list[Entry], **fields: Any) -> Report:

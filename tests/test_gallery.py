@@ -116,7 +116,7 @@ def test_reading_returns_warnings_and_prints_nothing(capsys: pytest.CaptureFixtu
     assert len(sources.failed) == 1 and "no-such-run" in sources.failed[0]
     request = ReportRequest([word], price_rules(["A100=1"], None, None), limits(["ttft:500"]), "Mine", "dyno report …")
     report, warnings = make_report(sources, request)
-    assert warnings == ["--price A100: no result is of that name, and the price is unused."]
+    assert warnings == ["--price A100: no result has this name, so the price is unused."]
     assert (report.title, report.again, list(report.target)) == ("Mine", "dyno report …", ["p99_ttft_ms"])
     assert all(e.rows for e in report.entries)
     assert capsys.readouterr() == ("", "")

@@ -132,7 +132,7 @@ def test_compare(dyno: Dyno, name: str) -> None:
 def test_compare_gates(dyno: Dyno) -> None:
     gates = ["'p99_ttft_ms<5%'", "'p99_ttft_ms<200' 'failed<=0'", "'output_throughput>-5%' --strict", "'nothing<5%'"]
     commands = [f"compare two:quick two:slow --gate {g}" for g in gates]
-    commands += ["compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms"]
+    commands += ["compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms", "compare two:quick two:slow --details"]
     check("compare/gates.txt", dyno.transcript(commands))
 
 
@@ -245,7 +245,11 @@ MISTAKES = {
         "", "nothing", "benhc serve", "bench", "bench srve", "runs shw", "--nothing", "runs list --nothing",
         f"bench serve {URL} --num-promts 3", f"bench serve {URL} --max_concurency=3", "report", "compare two",
         "engines", "engines start nothing", "engines install nothing", "engines remove nothing", "doctor --streams 0",
-        "doctor --streams many", "demo extra",
+        "doctor --streams many", "demo extra", "help nothing", "--max-concurrency 3 bench serve",
+        "bench serve --profile", "doctor --engine vllm", "bench serve --backend vlm", "bench serve --num-prompts",
+        "completion csh",
+        "engines start fake --port 0", "engines start vllm", "run demo --only nothing", "run demo --new --extend",
+        "bench serve --trust-remote-code --no-stream --duration 5", "bench serve --max-num-seqs 3",
     ],
     "runs": [
         "runs show nothing", "runs show runs", "runs show w-c", "runs show micro", "runs list nothing", "runs show",

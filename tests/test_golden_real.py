@@ -1,4 +1,4 @@
-"""What a user sees of commands that start processes or use sockets, held against golden files: see goldens.py.
+"""What a user sees of commands that start processes or use sockets, compared with golden files: see goldens.py.
 
 Numbers that are measured are replaced; the words around them, and the names in the files written, are not.
 """
@@ -42,8 +42,9 @@ def test_mistakes(dyno: Dyno) -> None:
 
 def measured(text: str) -> str:
     """Without numbers and what follows from them: findings, and lines that a busy or a quiet machine has alone."""
-    text = re.sub(r"\n(Verdict:|% BW, % FLOPS)(.|\n)*?(?=\n--- )", "\n(findings)", text)
-    text = re.sub(r"(?m)^(note|doubt|Host: |Engine: |Steady window|  \w.* throughput|  Streams open).*\n", "", text)
+    text = re.sub(r"\n(Verdict:|Hardware utilization \(%)(.|\n)*?(?=\n--- )", "\n(findings)", text)
+    text = re.sub(r"(?m)^(?:note|doubt) .*\n(?: +\S.*\n)*", "", text)
+    text = re.sub(r"(?m)^(Host: |Engine: |Steady window|  \w.* throughput|  Streams open).*\n", "", text)
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}\b", r"TIME-\1-ID", text)
     text = re.sub(r"\b(sound|doubtful)\b", "VERDICT", text)
     text = re.sub(r"(?m)^(  Peaks:|Not sampled:).*", r"\1 MACHINE", text)

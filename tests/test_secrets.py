@@ -174,7 +174,7 @@ def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["Authorization: Bearer abc", "X Key", "", "Ä"])
 def test_a_header_whose_name_is_half_a_key_is_refused_and_not_repeated(name: str) -> None:
-    with pytest.raises(UsageError, match=r"^A header's name is one word") as caught:
+    with pytest.raises(UsageError, match=r"^A header's name must be one word") as caught:
         check_headers({name: "="})
     assert "abc" not in str(caught.value)
 
@@ -275,7 +275,7 @@ def test_a_secret_in_a_body_reaches_neither_file_of_the_study(body: str, words: 
     "body", ['extra_body = { passwords = ["hunter22", "x"] }', "extra_body = { auth = { a = 1 } }"]
 )
 def test_a_file_whose_secrets_cannot_be_taken_out_is_not_kept(body: str, tmp_path: Path) -> None:
-    assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not kept")
+    assert planned(STUDY + body, tmp_path)[1].startswith("# The file is not stored")
 
 
 def test_a_trial_that_varies_a_secret_shows_none_and_a_renewed_key_is_the_same_trial(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_whole_spool_gives_a_record_for_each_exchange(whole: tuple[Path, bytes
     records = decoded(whole[0])
     assert [(r.index, r.error) for r in records] == [(1, None), (0, None), (2, "cut"), (3, "interrupted")]
     assert all(r.text == " tok" * 3 and r.output_tokens == 3 and r.reads == 4 for r in records[:2])
-    assert "the server closed" in records[2].error_detail and "dyno itself" in records[3].error_detail
+    assert "the server closed" in records[2].error_detail and "dyno was stopped" in records[3].error_detail
     # Times are from the load's start, which is the first clock reading. A read's is the kernel's stamp, less the
     # difference of the clocks.
     first = records[1]

@@ -46,11 +46,11 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
     [
         (["ttft"], "write NAME:MILLISECONDS"),
         (["ttft:fast"], "write NAME:MILLISECONDS"),
-        (["tfft:5"], "there is no 'tfft'. Known: ttft, tpot"),
-        (["ttft:-1"], "milliseconds above 0"),
-        (["ttft:nan"], "milliseconds above 0"),
-        (["ttft:inf"], "milliseconds above 0"),
-        (["ttft:1", "ttft:2"], "two limits of ttft"),
+        (["tfft:5"], "unknown latency 'tfft'. Known: ttft, tpot"),
+        (["ttft:-1"], "above 0 milliseconds"),
+        (["ttft:nan"], "above 0 milliseconds"),
+        (["ttft:inf"], "above 0 milliseconds"),
+        (["ttft:1", "ttft:2"], "ttft has two limits"),
     ],
 )
 def test_a_wrong_target_gets_a_sentence(words: list[str], told: str) -> None:
@@ -61,14 +61,14 @@ def test_a_wrong_target_gets_a_sentence(words: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("statistics", "expected", "why"),
     [
-        ([{"p99", "mean"}, {"p99"}], "p99", "all results that tell this latency have it"),
+        ([{"p99", "mean"}, {"p99"}], "p99", "all results with this latency have it"),
         ([{"p90", "p95", "mean"}, {"p95", "p90", "p99"}], "p95", "the highest percentile that all results have"),
         ([{"p50", "mean"}, {"median", "mean"}], "median", "the highest percentile that all results have"),
         ([{"mean"}, {"mean", "p99"}], "mean", "the results share no percentile"),
         ([{"mean"}, {"p99"}, {"p99"}], "p99", "2 of 3 results have it, and none is in all of them"),
-        ([{"max"}], "max", "the results tell nothing else"),
+        ([{"max"}], "max", "the results have nothing else"),
         ([set(), {"p90"}], "p90", "the highest percentile that all results have"),
-        ([], "p99", "no result tells one"),
+        ([], "p99", "no result has one"),
     ],
 )  # fmt: skip
 def test_the_statistic_is_the_strictest_that_all_results_have(
@@ -132,11 +132,11 @@ def test_void_results_and_those_with_failures_are_never_the_best() -> None:
 def test_who_does_not_tell_the_latency_does_not_meet_it_and_that_is_said() -> None:
     silent = entry("t2", 8, 90.0, figures={"p99_ttft_ms": None})
     (found,) = best([entry("t1", 1, 10.0), silent], {"p99_ttft_ms": 500.0})
-    assert (found.entry, found.why) == ("t1", "No p99 TTFT told at concurrency 8.")
+    assert (found.entry, found.why) == ("t1", "No p99 TTFT at concurrency 8.")
     (found,) = best(
         [entry("t1", 1, 10.0), entry("t2", 8, 90.0, figures={"p99_ttft_ms": float("nan")})], {"p99_ttft_ms": 5.0}
     )
-    assert found.entry is None and "no p99 TTFT told at concurrency 8" in found.why
+    assert found.entry is None and "no p99 TTFT at concurrency 8" in found.why
 
 
 def test_total_throughput_counts_where_no_other_is_told() -> None:

@@ -1,15 +1,15 @@
 """All errors, as one tree. Each message says what happened, where, and what to do next.
 
 DynoError                exit 1   it failed
-├── UsageError           exit 2   the command asks for something that can't be done
-├── WorkloadError        exit 2   prompts or tokenizer: not there, unreadable, too few
-├── TargetError          exit 1   the server can't be reached or doesn't answer as it must
-├── EngineError          exit 1   an engine that dyno started didn't come up or died
+├── UsageError           exit 2   wrong usage
+├── WorkloadError        exit 2   prompts or tokenizer: missing, unreadable, too few
+├── TargetError          exit 1   the server can't be reached, or answers wrongly
+├── EngineError          exit 1   an engine didn't start, or died
 ├── StoreError           exit 1   a run or result can't be written or read
-│   └── NotSummedUp      exit 1   a trial is measured, and its answers are such that dyno can't sum them up
+│   └── NotSummedUp      exit 1   a trial is measured, but can't be summarized
 ├── ImportFailed         exit 1   another tool's file can't be opened
-├── StudyStopped         exit 1   a study that doesn't go on: a trial failed, or an engine is of another version
-└── Interrupted          exit 130 Ctrl-C after the load: all is measured, and not yet summed up
+├── StudyStopped         exit 1   a study stopped: a trial failed, or an engine's version changed
+└── Interrupted          exit 130 Ctrl-C after the load: measured, but not summarized
 
 A failed request is not an error: it is a record (facts/record.py).
 """
@@ -23,7 +23,7 @@ class DynoError(Exception):
     exit_code = 1
 
     def __init__(self, text: str) -> None:
-        """Into a message goes what servers, engines and files say: no secret stays in it, wherever it ends."""
+        """Remove secrets: a message quotes servers, engines and files."""
         super().__init__(secrets.clean(secrets.without_looks(text)))
 
 
@@ -64,12 +64,12 @@ class Interrupted(DynoError):
 
 
 _ADVICE = {
-    errno.EMFILE: "dyno may open no more files: raise the limit (`ulimit -n`), or lower the concurrency.",
-    errno.ENFILE: "This system may open no more files: close other programs, or raise fs.file-max.",
-    errno.ENOBUFS: "This system has no more memory for sockets: lower the concurrency, or raise net.ipv4.tcp_mem.",
-    errno.ENOMEM: "This system has no more memory: free some, raise the limit (`ulimit -v`), or lower the concurrency.",
-    errno.EADDRNOTAVAIL: "This machine has no more local ports for connections: lower the rate, widen "
-    "net.ipv4.ip_local_port_range, or use a server that keeps connections open.",
+    errno.EMFILE: "dyno has too many open files. Raise the limit (`ulimit -n`), or lower the concurrency.",
+    errno.ENFILE: "This system has too many open files. Close other programs, or raise fs.file-max.",
+    errno.ENOBUFS: "This system has no memory left for sockets. Lower the concurrency, or raise net.ipv4.tcp_mem.",
+    errno.ENOMEM: "This system is out of memory. Free some, raise the limit (`ulimit -v`), or lower the concurrency.",
+    errno.EADDRNOTAVAIL: "This machine has no local ports left. Lower the rate, widen net.ipv4.ip_local_port_range, "
+    "or use a server that keeps connections open.",
 }
 
 

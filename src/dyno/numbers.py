@@ -45,6 +45,11 @@ def count(value: float | None) -> str:
     return number(value) if "e" in text else text
 
 
+def trimmed(value: float | None) -> str:
+    """Return four significant digits at most: a value whose source printed nobody knows how many."""
+    return _trimmed(number(value))
+
+
 def many(value: float, what: str) -> str:
     """1 result, 2,000 results."""
     return f"{count(value)} {what}{'' if value == 1 else 's'}"

@@ -16,7 +16,7 @@ from dyno.facts.imported import Document, Passage, Row
 from dyno.facts.metric import STEMS, better, leads, words
 from dyno.facts.setting import ENGINE, ENGINES
 from dyno.measure.points import input_each, load_of, output_each
-from dyno.numbers import change
+from dyno.numbers import change, trimmed
 
 MARGIN = 0.01  # single runs differ by that much
 SAMPLES = 100  # fewer requests have no useful p99
@@ -326,7 +326,7 @@ class Pair(NamedTuple):
         a, b = self.one.figures[figure].value, self.other.figures[figure].value
         load = load_of(self.one).words
         where = f" at {load}" if load else ""
-        return f"{words(figure)} {a:.6g} / {b:.6g}{where}"
+        return f"{words(figure)} {trimmed(a)} / {trimmed(b)}{where}"
 
 
 class ClaimEvidence(NamedTuple):

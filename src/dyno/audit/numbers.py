@@ -11,6 +11,7 @@ from typing import NamedTuple
 from dyno.facts.finding import Finding, doubt
 from dyno.facts.imported import Document, DocumentTable, Figure, Passage, Row
 from dyno.facts.metric import THROUGHPUTS, better, words
+from dyno.numbers import count
 
 # ---- sums in words and listings ----
 
@@ -215,11 +216,9 @@ def extrapolated(document: Document) -> Iterator[Finding]:
                 if measured is None or factor == "60":
                     continue
                 name, line = measured
-                yield doubt(
-                    "comparability.extrapolated",
-                    f"A measured {words(name)} of {number} is multiplied by {factor}; {factor} together were not run.",
-                    locations=[f"{document.file}:{passage.line}", f"{document.file}:{line}"],
-                )
+                text = f"{number} {words(name)} is multiplied by {factor}, but {factor} copies were never run together."
+                lines = [f"{document.file}:{passage.line}", f"{document.file}:{line}"]
+                yield doubt("comparability.extrapolated", text, locations=lines)
                 break
 
 
@@ -251,8 +250,8 @@ def _extrapolated_cells(document: Document) -> Iterator[Finding]:
     ]
     if cells:
         _, number, factor = cells[0]
-        more = f", in {len(cells)} cells like this" if len(cells) > 1 else ""
-        text = f"A figure of {number} in a table is multiplied by {factor}{more}; {factor} together were not run."
+        more = f" ({len(cells)} cells)" if len(cells) > 1 else ""
+        text = f"{number} in a table is multiplied by {factor}, but {factor} copies were never run together{more}."
         yield doubt("comparability.extrapolated", text, locations=[f"{document.file}:{line}" for line, _, _ in cells])
 
 
@@ -312,8 +311,8 @@ def _in_column(
             continue
         unit = "%" if mark == "%" else "×"
         text = (
-            f"From {numbers[i].value:,g} to {numbers[j].value:,g} is {actual:+,.1f}{unit}, but the table reports "
-            f"{numbers[k].value:+,g}{unit}; {right} of {len(rows)} rows are right."
+            f"From {count(numbers[i].value)} to {count(numbers[j].value)} is {actual:+,.1f}{unit}, but the table "
+            f"reports {numbers[k].value:+,g}{unit}; {right} of {len(rows)} rows are right."
         )
         yield doubt("consistency.percent", text, locations=[f"{file}:{line}"])
 
@@ -440,6 +439,6 @@ def _highlighted(row: Row) -> bool:
 
 def _wrong_words(name: str, column: Figures, wrong: list[Figure]) -> str:
     best = _best(name, column)
-    bolds = ", ".join(f"{f.value:g}" for f in wrong)
+    bolds = ", ".join(count(f.value) for f in wrong)
     also = ", also bold" if best.bold else ""
-    return f"{words(name)} has {bolds} in bold, but {best.value:g} is {better(name)}{also}"
+    return f"{words(name)} has {bolds} in bold, but {count(best.value)} is {better(name)}{also}"

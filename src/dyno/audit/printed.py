@@ -1,18 +1,18 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dyno.audit.audit import Audit
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row
+from dyno.facts.imported import Figure, Row
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
 from dyno.measure.points import input_each, load_of, output_each, requests_per_s, sent, subject
-from dyno.numbers import count, deviating, many, money, number
+from dyno.numbers import count, many, money, number, plus_minus, trimmed
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
@@ -55,12 +55,12 @@ class Normal(msgspec.Struct, frozen=True):
 def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     """`prices`: they take precedence over the row's own."""
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
-    count = row.number("accelerators") or row.number("tensor_parallel")
+    devices = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
     named = str(row.setting("accelerator") or "")
     chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
     # Where the number of accelerators is unknown, the price of one is used.
-    paid = cost(chosen, rates(row.get), count or 1)
+    paid = cost(chosen, rates(row.get), devices or 1)
     per_million = None
     if paid is not None and best is not None:
         per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
@@ -81,11 +81,11 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         requests_per_s=per_s,
         output_per_s=out,
         total_per_s=total,
-        accelerators=count,
-        per_accelerator=best / count if best is not None and count else None,
+        accelerators=devices,
+        per_accelerator=best / devices if best is not None and devices else None,
         per_accelerator_of=tokens if best is not None else "",
-        per_node=best / count * NODE if best is not None and count else None,
-        per_node_estimated=count != NODE,
+        per_node=best / devices * NODE if best is not None and devices else None,
+        per_node_estimated=devices != NODE,
         latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
         speed=_speed(row),
         price_per_hour=paid.hour or None if paid is not None else None,
@@ -97,7 +97,8 @@ def _speed(row: Row) -> str:
     for name in ("speed", "score"):
         if (figure := row.figures.get(name)) is not None:
             error = figure.deviation if figure.deviation is not None else row.get("stderr")
-            return deviating(figure.value, error)
+            shown = number(figure.value, figure.half)
+            return f"{shown} {plus_minus(error, figure.value)}" if error is not None else shown
     return ""
 
 
@@ -106,10 +107,10 @@ def _speed(row: Row) -> str:
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
     parts = ["\n".join(_head(audit, rows)), *map(_finding, audit.findings)]
-    for title, table in _tables(rows):
+    for title, table in _tables(audit, rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
-        parts.append(f"The first {ROWS} of {len(rows)} results; --json has all.")
+        parts.append(f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all.")
     parts += [_legend(rows), _unread(audit)]
     return "\n\n".join(p for p in parts if p)
 
@@ -120,7 +121,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     for f in audit.findings:
         where = f" ({_located(f.locations, '`')})" if f.locations else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
-    for title, table in _tables(rows):
+    for title, table in _tables(audit, rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table)]))
     parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
     return "\n\n".join(p for p in parts if p)
@@ -207,27 +208,34 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
+def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
     """One per kind and tool: figures of different definitions don't share a column."""
+    read = {row.location: row for d in audit.documents for row in d.rows}
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
     for (kind, tool), group in groups.items():
-        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group)
+        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group, read)
 
 
-def _table(rows: Sequence[Normal]) -> Table:
+def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:
     """Only columns that aren't empty."""
-    nodes = _parts_of_nodes(rows)
-    lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
+    nodes, places = _parts_of_nodes(rows), _places(rows)
+    cells = [_cells(row, nodes, read[row.location].figures) for row in rows]
+    lines = [{"line": place, **row} for place, row in zip(places, cells, strict=True)]
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
     right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
     keep = [i for i, title in enumerate(titles) if title in ("line", "name", "load", "completed")]
     return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
 
 
-def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """Group rows by column titles, which all rows of a kind share."""
+def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, str]:
+    """By their columns' titles, which all rows of a kind share. Reported figures get no more digits than they have."""
+
+    def reported(name: str, value: float | None) -> str:
+        figure = figures.get(name)
+        return _number(value, figure.half if figure is not None and figure.value == value else 0.0)
+
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {
@@ -236,14 +244,14 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
         "completed": _done(r),
         "in": _number(r.input_each),
         "out": _number(r.output_each),
-        "req/s": _number(r.requests_per_s),
-        "out tok/s": _number(r.output_per_s),
-        "total tok/s": _number(r.total_per_s),
+        "req/s": reported("request_throughput", r.requests_per_s),
+        "out tok/s": reported("output_throughput", r.output_per_s),
+        "total tok/s": reported("total_token_throughput", r.total_per_s),
         "score" if r.kind == "quality" else "tok/s": r.speed,
-        "devices": "" if r.accelerators is None else count(r.accelerators),
+        "devices": _number(r.accelerators),
         "tok/s/device": _number(r.per_accelerator),
         "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
-        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0]) for n in latencies},
+        **{words(n).removeprefix("mean "): reported(n, r.latencies.get(n, (None,))[0]) for n in latencies},
         "$/M tok": "" if r.cost_per_million is None else money(r.cost_per_million),
     }
 
@@ -264,11 +272,11 @@ def _places(rows: Sequence[Normal]) -> list[str]:
 def _done(r: Normal) -> str:
     if r.completed is None:
         return ""
-    return f"{r.completed:,.0f}" + (f"/{r.sent:,.0f}" if r.sent is not None and r.sent != r.completed else "")
+    return count(r.completed) + (f"/{count(r.sent)}" if r.sent is not None and r.sent != r.completed else "")
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else number(value)
+def _number(value: float | None, half: float = 0.0) -> str:
+    return "" if value is None else number(value, half) if half else trimmed(value)
 
 
 def _short(words: str, width: int) -> str:
@@ -285,7 +293,7 @@ def _legend(rows: Sequence[Normal]) -> str:
     if not definitions:
         return ""
     lines = ["Latencies are means in milliseconds, unless a percentile is named. Definitions:"]
-    lines += [f"  {key}: {DEFINITIONS[key]}" for key in definitions]
+    lines += [line for key in definitions for line in wrapped(f"{key}: {DEFINITIONS[key]}", "  ", "    ")]
     if any(r.per_accelerator is not None for r in rows):
         tokens = " or ".join(sorted({r.per_accelerator_of for r in rows if r.per_accelerator is not None}))
         lines.append(f"  tok/s/device: {tokens} tokens/s per accelerator")

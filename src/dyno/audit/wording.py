@@ -157,7 +157,7 @@ def command_differs(d: Document) -> Iterator[Finding]:
         }  # fmt: skip
         others = [n for n in levels if n is not None and n != asked.value]
         if others:
-            actual = ", ".join(f"{n:g}" for n in levels if n)
+            actual = ", ".join(f"{n:,g}" for n in levels if n)
             yield note(
                 "consistency.command",
                 f"The command has concurrency {asked.value}, the results after it {actual}.",

@@ -77,7 +77,7 @@ def _limit(e: Evidence) -> tuple[str, str]:
             "hold.",
         )
     return (
-        f"it was paused (its loop ran {client.loop_late_p99_ms:.0f} ms late, p99)",
+        f"it was paused (its loop ran {number(client.loop_late_p99_ms)} ms late, p99)",
         "Look for the cause: Ctrl-Z, a debugger, a sleeping machine, a container's CPU limit.",
     )
 

@@ -27,7 +27,7 @@ from dyno.measure.points import (
     subject,
     together,
 )
-from dyno.numbers import change, number, percent
+from dyno.numbers import change, count, number, percent, setting
 
 WORK, FAR = 0.1, 0.25  # difference in tokens per request
 SERVED = 0.05  # difference of success rates
@@ -115,9 +115,9 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             extra = sorted(v for v in by_series[more] if v > most)
             first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
             if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
-                more_loads = f"{name.replace('_', ' ')} {', '.join(f'{v:,g}' for v in extra[:6])}"
+                more_loads = f"{name.replace('_', ' ')} {', '.join(map(count, extra[:6]))}"
                 names = distinct(_series_name(*more), _series_name(*few))
-                text = f"{names[0]} has results at {more_loads}; {names[1]} stops at {most:,g}."
+                text = f"{names[0]} has results at {more_loads}; {names[1]} stops at {count(most)}."
                 yield note("comparability.loads_differ", text)
 
 
@@ -147,7 +147,8 @@ def parts_of_a_node(rows: Sequence[Row]) -> Iterator[Finding]:
         by_count = {n: r for r in group if (n := r.number("accelerators"))}
         if len(by_count) > 1:
             low, high = min(by_count), max(by_count)
-            text = f"{subject(by_count[high])!r} has {high:g} accelerators and {subject(by_count[low])!r} {low:g}."
+            names = [subject(by_count[n]) for n in (low, high)]
+            text = f"{names[1]!r} has {count(high)} accelerators and {names[0]!r} {count(low)}."
             lines = locations([by_count[low], by_count[high]])
             yield note("comparability.parts_of_a_node", text, locations=lines)
             return
@@ -228,7 +229,7 @@ def load(two: Two) -> Iterator[Objection]:
 def requests(two: Two) -> Iterator[Finding]:
     a, b = two.means(requests_of)
     if a and b and a != b:
-        yield doubt("comparability.requests", f"A has {a:,g} requests, B {b:,g}.")
+        yield doubt("comparability.requests", f"A has {count(a)} requests, B {count(b)}.")
 
 
 def prompts(two: Two) -> Iterator[Finding]:
@@ -265,7 +266,8 @@ def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Ite
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
     excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
-    text = f"A has {number(a)} {which} tokens per request, B {number(b)} ({change(b / a - 1)})."
+    each = [count(x) if x == round(x) else number(x) for x in (a, b)]
+    text = f"A has {each[0]} {which} tokens per request, B {each[1]} ({change(b / a - 1)})."
     if excluded:
         text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
@@ -331,14 +333,14 @@ def accelerators(two: Two) -> Iterator[Finding]:
         return
     one, other = two.means(lambda row: row.get("output_throughput") or row.get("speed"))
     each = f" Per accelerator: {number(one / a)} and {number(other / b)} tokens/s." if one and other else ""
-    yield doubt("comparability.accelerators", f"A used {a:g} accelerators, B {b:g}.{each}")
+    yield doubt("comparability.accelerators", f"A used {count(a)} accelerators, B {count(b)}.{each}")
 
 
 def single_runs(two: Two) -> Iterator[Finding]:
     if len(two.a) == len(two.b) == 1 and two.rows[0].kind != "quality":
         text = (
             "There is one run on each side. The intervals cover variation between requests, plus an allowance of "
-            f"{100 * ALLOWED:g} % for run-to-run variation, which may be too little."
+            f"{percent(ALLOWED)} for run-to-run variation, which may be too little."
         )
         yield note("comparability.single_runs", text)
 
@@ -351,7 +353,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
     """Return the settings that differ, without those that follow from another difference."""
-    sure = a.form == b.form == "run"
+    sure = a.complete and b.complete
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.setting(name), b.setting(name)
@@ -380,6 +382,6 @@ def _last(path: Scalar | None) -> str:
 
 def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
     def value(v: Scalar | None) -> str:
-        return "unknown" if v is None else f"{v:,g}" if isinstance(v, float) else str(v)
+        return "unknown" if v is None else setting(v)
 
     return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)

@@ -198,7 +198,7 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
     if long_s > 1.5 * took.value:
         same = each == round(each)  # all answers have that length
         text = (
-            f"At a median TPOT of {number(middle)} ms an answer of {each:,.0f} tokens takes {long_s:,.0f} s, "
+            f"At a median TPOT of {number(middle)} ms an answer of {each:,.0f} tokens takes {number(long_s)} s, "
             f"but the run took {number(took.value)} s."
         )
         level: Level = "void" if same and long_s > 2 * took.value else "doubt"
@@ -237,7 +237,8 @@ def peak(row: Row) -> Iterator[Finding]:
     highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
     # dyno's is of a whole second, and some runs are shorter.
     if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
-        text = f"The peak output throughput ({highest.value:,.0f} tok/s) is below the mean ({mean.value:,.0f} tok/s)."
+        peak = number(highest.value)
+        text = f"The peak output throughput ({peak} tok/s) is below the mean ({number(mean.value)} tok/s)."
         lines = locations([row], "peak_output_throughput", "output_throughput")
         yield note("consistency.peak_below_mean", text, locations=lines)
 

@@ -10,7 +10,7 @@ from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
 from dyno.measure.points import finite_rate, load_of, locations, output_each, requests_per_s, subject, sweeps
-from dyno.numbers import change, number
+from dyno.numbers import change, count, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
@@ -50,13 +50,13 @@ def rate_row(row: Row) -> Iterator[Finding]:
     if rps >= SERVED * offered or took < 1.25 * sending:
         return
     if cap := row.number("concurrency"):
-        text = f"{offered:,g} requests/s offered, {number(rps)} served, with at most {cap:,g} in flight."
+        text = f"{count(offered)} requests/s offered, {number(rps)} served, with at most {count(cap)} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
         yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
     # Long answers also extend a run, but less, and without such waits for first tokens.
     elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
         because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
-        yield _queue_grows(f"{offered:,g}", rps, because, row)
+        yield _queue_grows(count(offered), rps, because, row)
 
 
 def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None) -> Finding:
@@ -87,7 +87,7 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
             others = [r for o, r, _ in rates if o != offered]
             known = any(f.level == "doubt" for f in rate_row(row))
             if most < SERVED * offered and max(others) > 0.8 * most and not known:
-                yield _queue_grows(f"{offered:,g}", rps, f"No rate gave more than {number(most)}.", row)
+                yield _queue_grows(count(offered), rps, f"No rate gave more than {number(most)}.", row)
 
 
 def streams(e: Evidence) -> Iterator[Finding]:
@@ -137,8 +137,10 @@ def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     else:
         busiest, limit, copies = e.summary.client.streams_peak, e.target.slots, len(e.trial.target.urls)
     if busiest and limit and busiest > limit * copies:
-        each = f" ({copies:,g} × {limit:,g})" if copies > 1 else ""
-        text = f"{busiest:,g} requests were in flight, but the engine processes {limit * copies:,g} at once{each}."
+        each = f" ({count(copies)} × {count(limit)})" if copies > 1 else ""
+        text = (
+            f"{count(busiest)} requests were in flight, but the engine processes {count(limit * copies)} at once{each}."
+        )
         yield doubt("load.slots", text, locations=lines)
 
 
@@ -207,14 +209,14 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     )  # fmt: skip
     if limit is not None and low[0] == "concurrency":
         at_slots = low[1] <= limit < high[1]
-    raised = f"{low[0].replace('_', ' ')} {low[1]:g} → {high[1]:g}"
+    raised = f"{low[0].replace('_', ' ')} {count(low[1])} → {count(high[1])}"
     text = (
         f"{subject(after)}, {raised}: {words(name)} {change(has / had - 1)} ({number(had)} → {number(has)}), "
         f"{words(late)} × {number(wait / waited, digits=2)} ({number(waited)} → {number(wait)} ms)."
     )
     lines = locations([before, after], name, late)
     if at_slots:
-        shown = f"max-num-seqs is {limit:,g}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
+        shown = f"max-num-seqs is {count(limit)}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
         text = f"{text} The engine probably processes no more at once ({shown})."
         advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)

@@ -9,7 +9,7 @@ from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.telemetry import LIMITS, AcceleratorTelemetry
-from dyno.numbers import human_bytes, number, percent
+from dyno.numbers import count, human_bytes, number, percent
 
 FEW = 10  # samples: fewer say nothing about a share
 THROTTLED, AT_THE_LIMIT = 0.05, 0.5  # of the samples
@@ -38,7 +38,7 @@ def power_capped(rig: Rig) -> Iterator[Finding]:
     capped: dict[str, list[str]] = {}
     for a in _in_use(rig):
         if a.power_cap_w and a.power_cap_default_w and a.power_cap_w < 0.99 * a.power_cap_default_w:
-            capped.setdefault(f"{a.power_cap_w:g} W of {a.power_cap_default_w:g} W", []).append(str(a.index))
+            capped.setdefault(f"{count(a.power_cap_w)} W of {count(a.power_cap_default_w)} W", []).append(str(a.index))
     if capped:
         listed = "; ".join(f"{how} on {', '.join(which)}" for how, which in capped.items())
         yield note("rig.power_capped", f"The power cap of accelerators is below its default: {listed}.")
@@ -84,8 +84,8 @@ def memory_short(rig: Rig) -> Iterator[Finding]:
         return
     free = "" if rig.memory_free_bytes is None else f" and {human_bytes(rig.memory_free_bytes)} of memory is free"
     text = (
-        f"{human_bytes(swapped)} of swap is in use{free}. Processes waited for memory in {pressure:.0f} % of the ten "
-        "seconds before the load."
+        f"{human_bytes(swapped)} of swap is in use{free}. Processes waited for memory in {percent(pressure / 100)} "
+        "of the ten seconds before the load."
     )
     yield Finding("rig.memory_short", "doubt" if pressure >= PRESSURE_PERCENT else "note", text)
 
@@ -100,7 +100,7 @@ def throttled(e: Circumstances) -> Iterator[Finding]:
         reasons = {r: share for r, share in a.throttled.items() if r not in LIMITS and share >= THROTTLED}
         if reasons:
             listed = ", ".join(f"{r} in {percent(share)}" for r, share in reasons.items())
-            hot = "" if a.temperature_max_c is None else f", up to {a.temperature_max_c:.0f} °C"
+            hot = "" if a.temperature_max_c is None else f", up to {count(a.temperature_max_c)} °C"
             held.append(f"on {a.index} {listed} of the samples{hot}")
     if held:
         yield doubt("telemetry.throttled", f"Accelerators reduced their clocks under the load: {'; '.join(held)}.")
@@ -112,7 +112,7 @@ def power_limited(e: Circumstances) -> Iterator[Finding]:
     for a in _engine_accelerators(e):
         share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)
         if share >= AT_THE_LIMIT:
-            mean = "" if a.power_mean_w is None else f", {a.power_mean_w:.0f} W on average"
+            mean = "" if a.power_mean_w is None else f", {number(a.power_mean_w)} W on average"
             capped[a.index] = f"{a.index} in {percent(share)} of the samples{mean}"
     if capped:
         text = f"The power limit reduced the clocks of accelerator {'; '.join(capped.values())}."
@@ -125,7 +125,7 @@ def energy(e: Evidence) -> Iterator[Finding]:
         counted, summed = a.energy_j, a.energy_by_power_j
         # Power is an average over the second before: a short load gets an earlier one.
         if counted and summed and e.summary.duration_s >= 10 and abs(summed / counted - 1) > 0.05:
-            odd.append(f"{a.index} {counted:,.0f} and {summed:,.0f} J")
+            odd.append(f"{a.index} {number(counted)} and {number(summed)} J")
     if odd:
         text = f"Energy by counter and by power over time differ by over 5 %: accelerator {'; '.join(odd)}."
         yield note("telemetry.energy_differs", text)

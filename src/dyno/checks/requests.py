@@ -8,7 +8,7 @@ from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, void
 from dyno.facts.imported import Row
 from dyno.measure.points import locations, sent
-from dyno.numbers import percent
+from dyno.numbers import number, percent
 
 EMPTY = 0.01  # share of the answers that changes the figures
 
@@ -121,10 +121,10 @@ def zeros_in_mean(row: Row) -> Iterator[Finding]:
     with_zeros = sum(real) / len(s.ttfts_ms)
     if abs(with_zeros / reported.value - 1) < 0.005 and zeros > 0.002 * len(s.ttfts_ms):
         shown = row.get("median_ttft_ms")
-        also = f", and the median {median(real):,.0f} instead of {shown:,.0f}" if shown is not None else ""
+        also = f", and the median {number(median(real))} instead of {number(shown)}" if shown is not None else ""
         text = (
             f"{zeros:,} of {len(s.ttfts_ms):,} requests count with a TTFT of 0 ms. Without them the mean is "
-            f"{mean(real):,.0f} ms instead of {reported.value:,.0f}{also}."
+            f"{number(mean(real))} ms instead of {number(reported.value)}{also}."
         )
         level: Level = "void" if zeros > 0.01 * len(s.ttfts_ms) else "doubt"
         lines = locations([row], "mean_ttft_ms", "median_ttft_ms")

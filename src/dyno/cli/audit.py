@@ -60,7 +60,7 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="PRICE",
         help="price per accelerator-hour: 2.99, or by name H100=2.99; per machine: machine=12; repeatable",
     )
-    p.add_argument("--prices", type=Path, metavar="FILE", help="price file, see studies/README.md (default: none)")
+    p.add_argument("--prices", type=Path, metavar="FILE", help="price file, see docs/reports.md (default: none)")
     settings.add_runs(p, "directory of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=audit)

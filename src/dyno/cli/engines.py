@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from dyno.conduct.fleet import Fleet
 
 _SLOTS, _CONTEXT = 16, 2048  # of dyno's own model, where nothing else is asked for: enough for the README's load
+_LOAD = "--num-prompts 200"
+_SHORT_LOAD = "--num-prompts 64 --random-input-len 64 --random-output-len 32"  # seconds on a processor
 _LIST = "List the engines that dyno can start: that come with it, that it installed, and those on PATH."
 
 
@@ -79,7 +80,7 @@ def start_fake(options: argparse.Namespace) -> int:
         faults=parse_faults(options.fault),
     )
     url = f"http://127.0.0.1:{options.port}"
-    serve(spec, options.port, ready=lambda: _report_ready("The fake engine", [url], options.model, slots=None))
+    serve(spec, options.port, ready=lambda: _report_ready("The fake engine", [url], options.model))
     return 0
 
 
@@ -107,8 +108,8 @@ def start_engine(options: argparse.Namespace) -> int:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
-            own = ["--random-input-len", "64", "--random-output-len", "32"] if options.model is None else []
-            _report_ready(plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, own)
+            load = _SHORT_LOAD if options.model is None else _LOAD
+            _report_ready(plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, load)
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
@@ -125,14 +126,12 @@ def _lines(fleet: "Fleet") -> "Iterator[str]":
             yield f"{name.replace('_', ' '):<22} {value}"
 
 
-def _report_ready(
-    engine: str, urls: "Sequence[str]", model: str, slots: int | None, lengths: "Sequence[str]" = ()
-) -> None:
+def _report_ready(engine: str, urls: "Sequence[str]", model: str, slots: int | None = None, load: str = _LOAD) -> None:
     """Print where it listens, and a command that measures it."""
     level = min(_SLOTS, slots or _SLOTS) * len(urls)
-    words = ["dyno", "bench", "serve", "--base-url", *urls, "--max-concurrency", str(level), "--num-prompts", "200"]
+    command = f"dyno bench serve --base-url {' '.join(urls)} --max-concurrency {level} {load}"
     print(f"{engine} listens at {', '.join(urls)}, model {model}. Ctrl-C stops it.", file=sys.stderr)
-    print(f"To measure it, in another terminal:\n  {shlex.join([*words, *lengths])}", file=sys.stderr, flush=True)
+    print(f"To measure it, in another terminal:\n  {command}", file=sys.stderr, flush=True)
 
 
 def _add_list(verbs: Any) -> None:

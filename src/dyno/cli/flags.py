@@ -182,7 +182,7 @@ def sized(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 500M, 20G.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size. Write bytes, or 500M, 20G.")
     return size
 
 
@@ -190,7 +190,7 @@ def metrics(text: str) -> list[str]:
     asked = [m.strip() for m in text.split(",") if m.strip()]
     for name in asked:
         if name not in METRICS:
-            raise UsageError(f"--percentile-metrics: there is no {name!r}. Known: {', '.join(METRICS)}.")
+            raise UsageError(f"--percentile-metrics: no latency named {name!r}. Known: {', '.join(METRICS)}.")
     return [m for m in METRICS if m in asked]
 
 
@@ -198,9 +198,11 @@ def percentiles(text: str) -> list[float]:
     try:
         values = [float(p) for p in text.split(",")]
     except ValueError:
-        raise UsageError(f"--metric-percentiles {text!r}: write numbers with commas, such as 50,90,99.") from None
+        raise UsageError(
+            f"--metric-percentiles {text!r} is not a list of numbers. Write them with commas, such as 50,90,99."
+        ) from None
     if not all(0 < p < 100 for p in values):
-        raise UsageError(f"--metric-percentiles {text}: a percentile lies between 0 and 100.")
+        raise UsageError(f"--metric-percentiles must be between 0 and 100, but are {text}.")
     return sorted(set(values))
 
 
@@ -211,11 +213,11 @@ def goodput(pairs: list[str]) -> dict[str, float]:
         try:
             limit = float(value)
         except ValueError:
-            raise UsageError(f"--goodput {pair!r}: write NAME:MILLISECONDS, such as ttft:500.") from None
+            raise UsageError(f"--goodput {pair!r} is not a limit. Write NAME:MILLISECONDS, such as ttft:500.") from None
         if name not in GOODPUT:
-            raise UsageError(f"--goodput {pair!r}: there is no {name!r}. Known: {', '.join(GOODPUT)}.")
+            raise UsageError(f"--goodput {pair!r}: no latency named {name!r}. Known: {', '.join(GOODPUT)}.")
         if limit < 0:
-            raise UsageError(f"--goodput {pair!r}: a latency limit can't be negative.")
+            raise UsageError(f"--goodput {pair!r}: a limit must be at least 0 ms.")
         targets[name] = limit
     return targets
 
@@ -226,7 +228,7 @@ def pairs(texts: list[str], flag: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             # The text itself may be a key: it isn't repeated here.
-            raise UsageError(f"{flag} takes KEY=VALUE; one of the words given has no '='.")
+            raise UsageError(f"{flag} takes KEY=VALUE, but one of its values has no '='.")
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -237,7 +239,7 @@ def json_object(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as e:
-        raise UsageError(f"--extra-body is no JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
+        raise UsageError(f"--extra-body is not valid JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
     if not isinstance(value, dict):
         raise UsageError("--extra-body must be a JSON object, such as '{\"min_tokens\": 1}'.")
     return value
@@ -249,10 +251,10 @@ def range_ratio(text: str) -> tuple[float, float]:
         ratios = (float(value["input"]), float(value["output"])) if isinstance(value, dict) else (float(value),) * 2
     except (ValueError, KeyError, TypeError):
         raise UsageError(
-            f'--random-range-ratio {text!r}: write a number from 0 to below 1, or {{"input": R, "output": R}}.'
+            f'--random-range-ratio {text!r} is not a number. Write 0 to below 1, or {{"input": R, "output": R}}.'
         ) from None
     if not all(0 <= r < 1 for r in ratios):
-        raise UsageError(f"--random-range-ratio {text}: it must be from 0 to below 1.")
+        raise UsageError(f"--random-range-ratio must be from 0 to below 1, but is {text}.")
     return ratios
 
 

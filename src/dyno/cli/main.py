@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except MemoryError:
-        print("dyno: memory ran out. Free some, raise the limit (`ulimit -v`), or ask for less.", file=sys.stderr)
+        print("dyno: out of memory. Free some, or raise the limit (`ulimit -v`).", file=sys.stderr)
         return 1
     except OSError as e:  # wherever it wasn't foreseen
         if e.errno == errno.ENAMETOOLONG:  # Python asks whether such a file is there, and gets an error for an answer

@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         if match := re.match(r"invalid choice: '(.*?)'(?:, maybe.*)? \(choose from (.*)\)", message, re.S):
             word, known = match[1], [choice.strip("'") for choice in match[2].split(", ")]
             near = get_close_matches(word, known, n=1)
-            if not name.startswith("-"):
+            if not name.startswith("-") and self.commands():
                 hint = f"Did you mean `{self.prog} {near[0]}`?" if near else f"Choose from {', '.join(known)}."
                 return f"`{self.prog}` has no command {word!r}. {hint}"
             hint = f"Did you mean {near[0]}? It" if near else "It"

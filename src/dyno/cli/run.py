@@ -27,7 +27,8 @@ Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.epilog = "The format: studies/README.md. Shipped studies are found by name: dyno run demo."
+    how = "The format: docs/studies.md. Shipped studies are found by name: dyno run demo.\n\n"
+    p.epilog = how + exit_codes.describe(exit_codes.VOID)
     p.add_argument("study", metavar="STUDY.toml", help="a study file, or the name of a shipped study")
     p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
@@ -47,6 +48,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def add_demo(p: argparse.ArgumentParser) -> None:
+    p.epilog = exit_codes.describe(exit_codes.VOID)
     settings.add_runs(p)
     exit_codes.add(p)
     p.set_defaults(command=demo, settings="keys", study="demo", set=[], only=[], limit=None, rig=None, any_rig=False,
@@ -65,7 +67,7 @@ def demo(options: argparse.Namespace) -> int:
         print(f"\nReport page:         {folder.path}/report.html")
     print(f"Results:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)")
     print("Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
-    print("Your own comparison: dyno run STUDY.toml (studies/README.md has the format)")
+    print("Your own comparison: dyno run STUDY.toml (docs/studies.md has the format)")
     return code
 
 

@@ -53,7 +53,7 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
     only = [flag for flag in only if flag != "--engine-version"]
     if kind == "openai" and only:
-        raise UsageError(f"{', '.join(only)}: a running server is attached to, not started. Leave that out.")
+        raise UsageError(f"{', '.join(only)}: --engine openai starts nothing, it measures a running server. Remove it.")
     container = flags.values(o, ContainerSpec)
     container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
     own = flags.values(o, EngineSpec)
@@ -74,7 +74,7 @@ def _devices(words: list[str] | None) -> list[int] | None:
         return None
     numbers = [n for word in words for n in word.split(",") if n]
     if not all(n.isdigit() for n in numbers):
-        raise UsageError(f"--devices {' '.join(words)}: accelerators are given by number, as 0 1 2 or 0,1,2.")
+        raise UsageError(f"--devices takes numbers of accelerators, as 0 1 2 or 0,1,2, but is {' '.join(words)}.")
     return [int(n) for n in numbers]
 
 
@@ -94,18 +94,25 @@ def report_problems(problems: Collection[str], words: Callable[[str], str] = in_
 # ---- prompts ----
 
 
-def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | tuple[None, None] = (None, None)) -> None:
-    """Add lengths. vLLM has several flags for one; each command has its own order of precedence."""
+def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = None) -> None:
+    """Add lengths. vLLM has several flags for one; each command has its own order of precedence.
+
+    `default`: of random prompts. None: it depends on the model.
+    """
+    small = ("", "") if default else ("; with dyno's small model: 128", "; with dyno's small model: 32")
     helps = {
         "--input-len": ("same as --random-input-len (default: none)", None),
         "--output-len": ("tokens to generate, for any dataset (default: the dataset's)", None),
-        "--random-input-len": ("tokens of a random prompt (default: 1024)", default[0]),
-        "--random-output-len": ("tokens to generate for a random prompt (default: 128)", default[1]),
+        "--random-input-len": (f"tokens of a random prompt (default: 1024{small[0]})", default and default[0]),
+        "--random-output-len": (
+            f"tokens to generate for a random prompt (default: 128{small[1]})",
+            default and default[1],
+        ),
     }
     for flag, (help, value) in helps.items():
         flags.number(g, int, Option(flag, "N", help, least=1), value)
     g.add_argument(
-        "--random-range-ratio", default="0.0", metavar="R",
+        "--random-range-ratio", default="0", metavar="R",
         help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
     )  # fmt: skip
 
@@ -130,11 +137,10 @@ def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
             # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
-            raise UsageError("A header's name is one word. Write it with '=': --header 'Authorization=Bearer …'.")
+            raise UsageError("A header's name must be one word. Write --header 'Authorization=Bearer …', with '='.")
         if not re.fullmatch(r"[ -~]*", value):
             raise UsageError(
-                f"The header {name!r} holds characters that HTTP doesn't allow. Check it for line ends and for letters "
-                "beyond ASCII."
+                f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."
             )
 
 
@@ -157,8 +163,7 @@ def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
     if len(proxies) > 1:
         raise UsageError(
-            "The environment names a proxy for some of the servers and none, or another one, for others. Set no_proxy "
-            "so that all are reached in the same way."
+            "The environment sets different proxies for the servers. Set no_proxy so that all are reached the same way."
         )
     (proxy,) = proxies
     if proxy is None:

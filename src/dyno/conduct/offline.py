@@ -147,7 +147,7 @@ class Batches:
         self._fixed: list[Request] | None = None
         if w.dataset != "random":
             named = trial.tokenizer or worker.plan.tokenizer or worker.plan.spec.model
-            watcher.phase(f"Making {w.num_prompts} prompts ({w.dataset})")
+            watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
             self._fixed = workload.make(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
             raise UsageError(f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts.")

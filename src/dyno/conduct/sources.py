@@ -113,7 +113,7 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
             path = find(name, runs)
             if kind_of(path) == "study":
                 return path, part
-        raise UsageError(f"{e} Nor is there a file {word!r}.") from None
+        raise UsageError(f"{e} There is no such file either.") from None
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:

@@ -193,9 +193,12 @@ class EngineKind:
         known = f" (versions {' or '.join(others)} support it)" if others else ""
         shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
-            f"{self.title} {version or '(newest)'} doesn't support {name} = {shown}{known}. Remove it, change "
+            f"{self._named(version)} doesn't support {name} = {shown}{known}. Remove it, change "
             "it, or put the engine's own flag into `args`."
         )
+
+    def _named(self, version: str | None) -> str:
+        return f"{self.title} {version}" if version else self.title
 
     def unsaid_quantization(self, spec: EngineSpec, version: str | None) -> bool:
         """Return whether the setting names one that no flag makes: it must be in the files."""
@@ -213,8 +216,7 @@ class EngineKind:
             since, until, advice = self.own_flags[hits[0]]
             if not within(version, since, until):
                 raise UsageError(
-                    f"{self.title} {version or '(newest)'} has no {hits[0]}; versions {span(since, until)} have it. "
-                    f"{advice}"
+                    f"{self._named(version)} has no {hits[0]}; versions {span(since, until)} have it. {advice}"
                 )
 
 
