@@ -86,7 +86,7 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     one, other = load_of(a[0][0]), load_of(b[0][0])
     absent = "not set" if one.complete and other.complete else "unknown"
     unlike = [
-        f"{name.strip('-').replace('_', ' ')} {absent if x is None else setting(x)} / {absent if y is None else setting(y)}"
+        f"{name.strip('-').replace('_', ' ')} " + " / ".join(absent if v is None else setting(v) for v in (x, y))
         for name, x, y in one.conflicts(other)
     ]
     return f" They differ in {', '.join(unlike)}." if unlike else ""
