@@ -554,7 +554,7 @@ def test_the_doctor_measures_the_processor_once_and_anew_if_asked(dyno: Callable
     assert "unknown: the CPU has not been measured yet" in dyno("doctor", "--quick", XDG_CACHE_HOME=cache).out
     done = dyno("doctor", "--quick", "--measure-peaks", XDG_CACHE_HOME=cache)
     assert done.code == 0
-    for words in ("At most", "bandwidth (GB/s) by what is read again and again: 4 MiB", "fp32", "measured here"):
+    for words in ("Peaks", "bandwidth (GB/s) by working-set size: 4 MiB", "fp32", "measured here"):
         assert words in done.out, words
 
 
