@@ -260,7 +260,7 @@ def _outcome(run: Run) -> "Outcome":
             "engine.json there has the command, engine.log what came of it."
         )
     elif study_of(run.path) is not None:
-        why = "is a study's trial that was cut off: `dyno run` measures it anew, as a whole."
+        why = "is a study's trial that was cut off: `dyno run` measures it again."
     elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
         return reopened(run)
     elif run.spool_path.exists():
