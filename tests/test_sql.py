@@ -251,13 +251,13 @@ def test_the_same_answer_in_four_forms(home: Path, capsys: pytest.CaptureFixture
 
     assert say().splitlines() == [
         "run                    speed  nothing  text",
-        "runs/a [run] it's  1234567.9           a|b",
+        "runs/a [run] it's  1,234,568           a|b",
     ]
     assert list(csv.reader(io.StringIO(say("--csv"))))[1] == ["runs/a [run] it's", "1234567.891", "", "a|b"]
     row = {"run": "runs/a [run] it's", "speed": 1234567.891, "nothing": None, "text": "a|b"}
     assert json.loads(say("--json")) == [row]
     assert say("--markdown").splitlines()[1:] == [
-        "| --- | ---: | --- | --- |", "| runs/a [run] it's | 1234567.9 |  | a\\|b |",
+        "| --- | ---: | --- | --- |", "| runs/a [run] it's | 1,234,568 |  | a\\|b |",
     ]  # fmt: skip
 
 

@@ -23,6 +23,9 @@ class Tty(io.StringIO):
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return 2  # progress asks whether it can be written
+
 
 @pytest.fixture
 def screened(dyno: Dyno, monkeypatch: pytest.MonkeyPatch) -> Screened:
@@ -57,7 +60,8 @@ def test_a_study_and_runs_fit_the_terminal(screened: Screened, width: int) -> No
 
 
 SHOWN = ("runs", "runs show two", "runs show broken", "runs list --all", f"runs show {SERVE}", f"runs show {RATE}",
-         f"runs show {LATENCY}", "sql", "compare two:quick two:slow", "runs show nothing", "sql nonsense")  # fmt: skip
+         f"runs show {LATENCY}", "sql", "compare two:quick two:slow", "runs show nothing", "sql nonsense",
+         "audit imports/qps_comparison.csv", "audit two", "report two --list-charts")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", SHOWN)

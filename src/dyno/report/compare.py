@@ -9,7 +9,7 @@ from dyno.facts.metric import latency, words
 from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
-from dyno.screen import wrapped
+from dyno.screen import styled, verdict_style, wrapped
 
 _HEAD = ["", "A", "B", "change", "95 % interval", "detectable", "B is"]
 _BY = {
@@ -70,7 +70,8 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         yield ""
         yield from _findings(c.findings, as_markdown)
     yield ""
-    yield f"Verdict: {c.verdict}" + (" (compared because of --anyway)" if c.anyway and c.verdict == "void" else "")
+    verdict = c.verdict if as_markdown else styled(c.verdict, verdict_style(c.verdict))
+    yield f"Verdict: {verdict}" + (" (compared because of --anyway)" if c.anyway and c.verdict == "void" else "")
 
 
 # ---- one row a load ----
