@@ -21,7 +21,7 @@ from reference import ROOT
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = {"sh", "python", "sql"}
 _LISTING = re.compile(
-    r"(?:^<!-- (?P<how>.*?) -->\n\n?)?^```(?P<language>\w*)(?P<info>.*)\n(?P<text>(?:(?!^```).*\n)*?)^```$",
+    r"(?:^<!-- (?P<how>(?!end ).*?) -->\n\n?)?^```(?P<language>\w*)(?P<info>.*)\n(?P<text>(?:(?!^```).*\n)*?)^```$",
     re.MULTILINE,
 )
 

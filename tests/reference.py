@@ -260,6 +260,15 @@ def file(path: str) -> str:
     return f'```{language} title="{Path(path).name}"\n{(ROOT / path).read_text().rstrip()}\n```'
 
 
+def golden(what: str) -> str:
+    """The first command of a golden file and the first lines that it prints: `compare/gates.txt 20`."""
+    path, _, count = what.partition(" ")
+    lines = (ROOT / "tests/golden/cli" / path).read_text().splitlines()
+    printed = list(itertools.takewhile(lambda line: not line.startswith("--- "), lines))
+    shown = [line.rstrip() for line in printed[: int(count)]]
+    return "\n".join(["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"])
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "exit-codes": codes,
@@ -272,4 +281,5 @@ PARTS: dict[str, Callable[..., str]] = {
     "setting-names": setting_names,
     "sql": sql_columns,
     "file": file,
+    "golden": golden,
 }

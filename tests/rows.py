@@ -1,7 +1,10 @@
 """Rows for tests: sound ones, to be spoilt in one place."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from dyno.compare.compare import decide, differences
+from dyno.facts.comparison import Difference
 from dyno.facts.imported import Figure, Row, Samples, Setting
 from dyno.facts.metric import definition
 
@@ -57,3 +60,8 @@ def offline(batch: int, tokens_s: float, seconds: float, series: str = "8xH100",
         {}, {"batch_size": batch, "input_len": 2048, "output_len": 2048}, load={}, kind="throughput", form="csv",
         base={"total_token_throughput": tokens_s, "mean_latency_ms": seconds * 1000}, series=series, half=0.0, **more,
     )  # fmt: skip
+
+
+def differ(a: Sequence[Row], b: Sequence[Row], metrics: Sequence[str]) -> list[Difference]:
+    """One pair of groups, compared alone."""
+    return decide([differences(list(a), list(b), metrics)])[0]

@@ -169,7 +169,7 @@ def test_what_a_file_of_dynos_own_says_of_itself_counts(here: Path, capsys: pyte
             "dyno": {"version": "0.1.0", "verdict": "void", "findings": [finding]}}  # fmt: skip
     (here / "own.json").write_text(json.dumps(told))
     assert main(["audit", "own.json"]) == 3
-    assert "void  client.late_loop\n      It was late." in capsys.readouterr().out
+    assert "void  client.late_loop: It was late." in capsys.readouterr().out
 
 
 def test_a_secret_of_a_command_line_reaches_no_file_and_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dyno.checks.comparability import things_changed
 from dyno.compare import gate
-from dyno.compare.compare import compare, differ
+from dyno.compare.compare import compare
 from dyno.errors import UsageError
 from dyno.facts.comparison import Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
@@ -21,6 +21,9 @@ from dyno.facts.rig import Rig
 from dyno.measure import statistics
 from dyno.measure.estimate import ALLOWED, LEAST, estimates
 from dyno.measure.pairs import pair
+from dyno.report.conclusion import conclude
+from dyno.report.entries import entries
+from rows import differ
 
 METRICS = (
     "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms",
@@ -166,7 +169,7 @@ def test_repeats_that_agree_by_luck_are_not_taken_at_their_word() -> None:
     a = [one(str(i), output_throughput=v) for i, v in enumerate((100.0, 100.001, 100.002))]
     b = [one(str(i), output_throughput=v) for i, v in enumerate((100.3, 100.301, 100.302))]
     (found,) = differ(a, b, ["output_throughput"])
-    assert found.word == "no difference seen" and found.a.error == pytest.approx(LEAST / math.sqrt(3))
+    assert found.word == "no difference detected" and found.a.error == pytest.approx(LEAST / math.sqrt(3))
 
 
 # ---- what is found ----
@@ -207,12 +210,40 @@ def test_one_of_many_figures_that_lies_outside_by_chance_is_a_perhaps() -> None:
     assert differ(a, b, METRICS[:1])[0].word == "better", "asked alone, it is no one of many"
 
 
+def test_the_words_are_corrected_for_the_figures_of_all_loads() -> None:
+    def side(shift: float, concurrency: int) -> list[Row]:
+        values = (100.0, 99.0, 101.0)
+        return [one(str(i), concurrency=concurrency, output_throughput=v + shift) for i, v in enumerate(values)]
+
+    def word(loads: Sequence[int]) -> str:
+        a, b = ([row for c in loads for row in side(shift * (c == 1), c)] for shift in (0.0, 3.0))
+        return compare(a, b, ("a", "b")).pairings[0].differences[0].word
+
+    assert (word([1]), word([1, 2, 4, 8, 16, 32])) == ("better", "perhaps better")
+
+
+@pytest.mark.parametrize(
+    ("figures", "word"),
+    [
+        ({"output_throughput": 150.0, "median_ttft_ms": 100.0}, "better"),
+        ({"output_throughput": 100.0, "median_ttft_ms": 150.0}, "worse"),
+        ({"output_throughput": 150.0, "median_ttft_ms": 150.0}, "mixed"),
+        ({"output_throughput": 100.0, "median_ttft_ms": 100.0}, "no difference detected"),
+    ],
+)
+def test_a_load_has_one_word_for_all_its_figures(figures: dict[str, float], word: str) -> None:
+    def side(figures: dict[str, float]) -> list[Row]:
+        return [one(str(i), **{n: v * (1 + i / 1000) for n, v in figures.items()}) for i in range(3)]
+
+    assert pairing(side(dict.fromkeys(figures, 100.0)), side(figures)).word == word
+
+
 def test_more_repeats_are_told_where_they_are_too_few_and_bring_what_they_promise() -> None:
     rng = np.random.default_rng(5)
     promised: list[int] = []
     for _ in range(40):
         (d,) = differ(repeats(rng, 3), repeats(rng, 3, 1.06), ["output_throughput"])
-        if d.word == "can't tell" and d.more_repeats and d.change and 0.05 < d.change < 0.07:
+        if d.word == "inconclusive" and d.more_repeats and d.change and 0.05 < d.change < 0.07:
             promised.append(d.more_repeats)
     more = round(float(np.median(promised)))
     assert 1 <= more <= 12
@@ -235,7 +266,7 @@ def test_of_a_printed_block_the_mean_alone_has_an_interval() -> None:
     mean, p99 = differ([a], [b], ["mean_ttft_ms", "p99_ttft_ms"])
     assert mean.word == "worse" and mean.a.by == "deviation"
     assert mean.a.error == pytest.approx(math.hypot(0.01, ALLOWED))
-    assert p99.word == "not known how sure" and p99.change == pytest.approx(0.0556, abs=1e-3)
+    assert p99.word == "confidence unknown" and p99.change == pytest.approx(0.0556, abs=1e-3)
     assert "repeat" in p99.why
 
 
@@ -250,7 +281,7 @@ def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_r
     median, p90 = differ([a], [b], ["median_ttft_ms", "p90_ttft_ms"])
     assert median.word == p90.word == "worse" and median.a.by == "requests" and median.a.count == 600
     same = differ([run(1)], [run(1.004)], ["p90_ttft_ms"])[0]
-    assert same.word == "can't tell" and same.more_requests is None, "so small a thing isn't worth the requests"
+    assert same.word == "inconclusive" and same.more_requests is None, "so small a thing isn't worth the requests"
 
 
 def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() -> None:
@@ -259,7 +290,7 @@ def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() 
     a[0].figures["stderr"] = Figure(0.0254, 0)
     b[0].figures["stderr"] = Figure(0.0253, 0)
     (d,) = differ(a, b, ["score"])
-    assert d.word == "can't tell" and d.a.by == "stderr"
+    assert d.word == "inconclusive" and d.a.by == "stderr"
 
 
 # ---- pairing ----
@@ -343,8 +374,8 @@ def test_no_rate_is_written_inf_by_some() -> None:
         ({"num_prompts": 500}, "comparability.requests", "doubt", "A has 100 requests, B 500"),
         ({"tokenizer": "y"}, "comparability.tokenizers", "doubt", "x and y"),
         ({"failed": 5.0}, "comparability.failures", "doubt", "0 % of A's requests failed and 4.8 % of B's"),
-        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A has 32.00 output tokens"),
-        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "tokens per request, B 66.00"),
+        ({"total_output_tokens": 4800.0}, "comparability.output_length", "doubt", "A has 32 output tokens"),
+        ({"total_input_tokens": 6600.0}, "comparability.input_length", "doubt", "tokens per request, B 66"),
         ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. Per accelerator: 100.0 and 12.50 tokens/s"),
     ],
 )  # fmt: skip
@@ -424,7 +455,7 @@ def test_what_follows_from_a_change_is_no_second_one(a: Any, b: Any, changed: li
 def judged(text: str, change: float, low: float | None, high: float | None) -> str:
     metric = gate.parse(text).metric
     (d,) = differ([one("a", **{metric: 100.0})], [one("b", **{metric: 100 * (1 + change)})], [metric])
-    whole = Difference(metric, d.a, d.b, "can't tell", change, low, high)
+    whole = Difference(metric, d.a, d.b, "inconclusive", change, low, high)
     found = pairing([one("a", output_throughput=1.0)], [one("b", output_throughput=1.0)])
     of = Pairing("serve", {}, found.a, found.b, "sound", [], differences=[whole])
     return gate.judge(gate.parse(text), of, 0).state
@@ -434,14 +465,14 @@ def judged(text: str, change: float, low: float | None, high: float | None) -> s
     ("text", "change", "low", "high", "state"),
     [
         ("p99_ttft_ms<5%", 0.02, -0.01, 0.04, "held"),
-        ("p99_ttft_ms<5%", 0.02, -0.03, 0.08, "not sure"),
-        ("p99_ttft_ms<5%", 0.08, 0.04, 0.12, "not sure"),
+        ("p99_ttft_ms<5%", 0.02, -0.03, 0.08, "undecided"),
+        ("p99_ttft_ms<5%", 0.08, 0.04, 0.12, "undecided"),
         ("p99_ttft_ms<5%", 0.09, 0.06, 0.12, "broken"),
         ("p99_ttft_ms < 5 %", 0.09, None, None, "broken"),
-        ("p99_ttft_ms<5%", 0.01, None, None, "not sure"),
+        ("p99_ttft_ms<5%", 0.01, None, None, "undecided"),
         ("output_throughput>-5%", -0.08, -0.1, -0.06, "broken"),
         ("output_throughput>=-5%", 0.1, 0.05, 0.15, "held"),
-        ("p99_ttft_ms<200", 0.5, None, None, "not sure"),
+        ("p99_ttft_ms<200", 0.5, None, None, "undecided"),
         ("p99_ttft_ms<120", 0.5, None, None, "broken"),
         ("failed<=0", -1.0, None, None, "held"),
         ("failed<=0", 0.0, None, None, "broken"),
@@ -477,4 +508,35 @@ def test_a_figure_of_zero_has_no_percent() -> None:
     found = estimates([one("a")], ["failed"])["failed"]
     assert found.value == 0 and found.error is None
     (d,) = differ([one("a")], [one("b", failed=3.0)], ["failed"])
-    assert d.change is None and d.word == "not known how sure"
+    assert d.change is None and d.word == "confidence unknown"
+
+
+@pytest.mark.parametrize("loads", [(1, 2, 4, 8), tuple(range(1, 41))])
+def test_a_page_claims_a_lead_where_compare_finds_one_and_nowhere_else(loads: Sequence[int]) -> None:
+    rng = np.random.default_rng(3)
+    words: set[str] = set()
+    for gain in (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1):
+        rows = {
+            engine: [
+                one(f"{engine}-{c}-{repeat}", engine=engine, concurrency=c, seed=repeat,
+                    output_throughput=1000.0 * (1 + c / 100) * factor * (1 + 0.004 * rng.standard_normal()))
+                for c in loads for repeat in range(3)
+            ]
+            for engine, factor in (("a", 1.0), ("b", 1.0 + gain))
+        }  # fmt: skip
+        shown = entries([*rows["a"], *rows["b"]], [], [], lambda m: None)
+        standing = conclude(shown, [], [], {}, lambda m: None).standing
+        assert standing is not None
+        leader, second = ({e.id: e for e in shown}[c.entry] for c in standing.contenders)
+        if leader.load != second.load:
+            continue
+        compared = compare(rows[second.series], rows[leader.series], ("A", "B"))
+        (d,) = (d for p in compared.pairings if p.load["concurrency"] == leader.load.get("concurrency")
+                for d in p.differences if d.metric == "output_throughput")  # fmt: skip
+        word = standing.contenders[1].word
+        words.add(word)
+        if len(loads) < 24:
+            assert (word == "real") is (d.word in FOUND), (gain, word, d.word)
+        else:  # judged by the number of figures alone
+            assert word != "real" or d.word in FOUND
+    assert "real" in words and len(words) > 1

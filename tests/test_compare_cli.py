@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 
 from dyno.cli.main import main
-from dyno.compare.compare import default_metrics, differ
+from dyno.compare.compare import default_metrics
 from dyno.conduct.sources import Source, read
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
+from dyno.report import result_json
 from dyno.store.rows import read_row, row_of
 from dyno.store.run import Run
 from offlines import PERCENTILES, iterations, manifest, micro_iterations, micro_trial, outcome, trial
+from rows import differ
 
 STUDY = """
 repeats = 6
@@ -78,10 +81,10 @@ def test_200_splits_of_a_studys_repeats_show_no_difference_in_nine_of_ten(runs: 
 def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("s:quick", "s:slow") == 0
     out = capsys.readouterr().out
-    assert "A  runs/s:quick" in out and "4 streams, random, 8 in, 5 out" in out
+    assert "A  runs/s:quick" in out and "concurrency 4, 8 in, 5 out" in out
     assert "A: quick, w, c, 240 completed, 0 failed, 6 runs" in out
-    assert "B is slower: " in out and "over repeats." in out
-    assert "What differs is args first_ms=6 gap_ms=1 / first_ms=60 gap_ms=12." in out
+    assert "B is slower in " in out and "over repeats." in out
+    assert "args first_ms=6 gap_ms=1 / first_ms=60 gap_ms=12" in " ".join(out.split())
     assert "Verdict: " in out.splitlines()[-1]
     assert max(map(len, out.splitlines())) <= 100
 
@@ -109,21 +112,48 @@ def test_a_run_against_another_says_that_single_runs_say_little(runs: Path, caps
     assert "| output tokens/s |" in out and "`comparability.single_runs`" in out
     # Beside other processes one of them may not know its p99: then it isn't compared.
     known = all(Run(run).result().served.ttft.percentiles["99"] is not None for run in (one, other))
-    assert ("- Not known how sure: p99 TTFT" in out and "500 would do" in out) is known
+    assert ("- Confidence unknown: p99 TTFT" in out and "500" in out) is known
 
 
 def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("s:quick", "s:slow", "--gate", "failed<=0", "output_throughput>-99%", "median_ttft_ms<1000") == 0
-    assert capsys.readouterr().out.count(": holds. ") == 3
+    assert capsys.readouterr().out.count(": holds: ") == 3
     assert compare("s:quick", "s:slow", "--gate", "median_ttft_ms<5%") == 3
-    assert "gate median_ttft_ms<5%: BROKEN. median TTFT +" in capsys.readouterr().out
+    *_, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Gate broken: median_ttft_ms<5%: \+\d+ % \(95 %: \+\d+ to \+\d+ %\)\. Exit 3\.", last)
     one, other = trials(runs, "quick*")[:2]
     unsure = (str(one), str(other), "--gate", "p99_ttft_ms<200%")
-    assert compare(*unsure) == 0
-    assert "not sure (--strict doesn't let it pass)" in capsys.readouterr().out
+    assert compare(*unsure) == 4
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("Gate undecided: p99_ttft_ms<200%: ") and last.endswith("Exit 4.")
     assert compare(*unsure, "--strict") == 3
-    assert compare("s:quick", "s:slow", "--gate", "acceptance_rate>-1%") == 3
-    assert "NOT JUDGED. acceptance_rate was left out: not told on both sides." in capsys.readouterr().out
+    assert compare("s:quick", "s:slow", "--gate", "acceptance_rate>-1%") == 4
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "Gate undecided: acceptance_rate>-1%: left out (not reported by both sides). Exit 4."
+
+
+def test_a_run_and_its_result_file_are_judged_alike(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(trials(runs, name)[0]) for name in ("quick*", "slow*")]
+    files = [str(tmp_path / f"{name}.json") for name in ("quick", "slow")]
+    for folder, file in zip(folders, files, strict=True):
+        run = Run(Path(folder))
+        result_json.save(Path(file), result_json.build(run.result(), run.manifest(), read_row(run)), append=False)
+    gates = ("output_throughput>-5%", "median_ttft_ms<50%", "median_tpot_ms<10000%", "p99_ttft_ms<900%", "failed<=0")
+
+    def judged(a: str, b: str) -> dict[str, Any]:
+        code = compare(a, b, "--json", "--gate", *gates)
+        told = json.loads(capsys.readouterr().out)
+        (pairing,) = told["pairings"]
+        words = {d["metric"]: (d["word"], d["low"]) for d in pairing["differences"]}
+        findings = sorted(f["code"] for f in pairing["findings"])
+        states = [(g["gate"], g["state"]) for g in told["gates"]]
+        return {"code": code, "words": words, "load": pairing["load"], "findings": findings, "gates": states}
+
+    as_folders = judged(folders[0], folders[1])
+    assert dict(as_folders["gates"])["failed<=0"] == "held" and as_folders["code"] == 3
+    assert judged(files[0], files[1]) == judged(folders[0], files[1]) == as_folders
 
 
 @pytest.mark.parametrize(
@@ -151,8 +181,9 @@ def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys:
     assert compare(str(run.path), other) == 3
     out = capsys.readouterr().out
     assert "Side A is void: engine.quantization." in out and "tokens/s" not in out.replace("tokens/s.", "")
-    assert compare(str(run.path), other, "--anyway") == 0
-    assert "Verdict: void (compared all the same: --anyway)" in capsys.readouterr().out
+    assert compare(str(run.path), other, "--anyway") == 3
+    assert "Verdict: void (compared because of --anyway)" in capsys.readouterr().out
+    assert compare(str(run.path), other, "--anyway", "--allow-void") == 0
 
 
 def test_another_load_is_refused_with_both_loads(
@@ -165,7 +196,7 @@ def test_another_load_is_refused_with_both_loads(
     run.write_manifest(msgspec.structs.replace(m, trial=msgspec.structs.replace(m.trial, load=load)))
     assert compare("s:quick", str(run.path)) == 3
     out = " ".join(capsys.readouterr().out.split())
-    assert "A has serve: 4 streams, random, 8 in, 5 out. B has serve: 9 streams" in out
+    assert "A has serve: concurrency 4, 8 in, 5 out. B has serve: concurrency 9" in out
 
 
 def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +215,7 @@ def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsy
     assert compare(a, b, "--json", "--metric", "output_throughput", "mean_ttft_ms") == 0
     (found,) = json.loads(capsys.readouterr().out)["pairings"]
     throughput, ttft = found["differences"]
-    assert throughput["change"] == pytest.approx(0.1) and throughput["word"] == "not known how sure"
+    assert throughput["change"] == pytest.approx(0.1) and throughput["word"] == "confidence unknown"
     assert ttft["a"]["by"] == "deviation" and ttft["low"] < 0.1 < ttft["high"]
     assert compare(a, b, "--gate", "median_ttft_ms<5%") == 3
     assert compare(a, a) == 2

@@ -86,7 +86,8 @@ def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
 
 def test_where_no_load_is_shared_nobody_leads() -> None:
     words = said([at("vllm", 256, 9000.0), at("tgi", 8, 600.0)])
-    assert words.answer == ["sharegpt: no answer: the usable results share no load."]
+    assert words.answer[0] == "sharegpt: no answer: the usable results share no load."
+    assert not any("highest" in sentence for sentence in words.answer)
 
 
 def test_a_target_leaves_out_what_misses_it() -> None:
@@ -184,6 +185,12 @@ def test_a_workload_without_results_that_count_has_no_answer() -> None:
     rows = [at("vllm", 8, 500.0), at("tgi", 8, 400.0)]
     words = said(rows, {"p99_ttft_ms": 5.0})
     assert words.answer == ["sharegpt: no result meets p99 TTFT ≤ 5 ms."]
+
+
+def test_one_series_that_alone_meets_the_target_is_named() -> None:
+    words = said([at("vllm", 8, 500.0, 100.0), at("tgi", 8, 400.0, 900.0)], {"p99_ttft_ms": 500.0})
+    assert words.answer[0] == "sharegpt: only vllm meets p99 TTFT ≤ 500 ms."
+    assert words.answer[1].startswith("Within p99 TTFT ≤ 500 ms, vllm reaches 500.0 output tokens/s")
 
 
 def test_another_rate_under_one_concurrency_is_another_load() -> None:

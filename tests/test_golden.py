@@ -132,7 +132,7 @@ def test_compare(dyno: Dyno, name: str) -> None:
 def test_compare_gates(dyno: Dyno) -> None:
     gates = ["'p99_ttft_ms<5%'", "'p99_ttft_ms<200' 'failed<=0'", "'output_throughput>-5%' --strict", "'nothing<5%'"]
     commands = [f"compare two:quick two:slow --gate {g}" for g in gates]
-    commands += ["compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms"]
+    commands += ["compare two:quick two:slow --metric p99_itl_ms mean_e2el_ms", "compare two:quick two:slow --details"]
     check("compare/gates.txt", dyno.transcript(commands))
 
 

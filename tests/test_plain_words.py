@@ -29,7 +29,7 @@ _QUOTED = re.compile(
     re.S,
 )
 _ROOMS = {
-    "README.md METHOD.md ARCHITECTURE.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 4,
+    "README.md METHOD.md ARCHITECTURE.md CHANGELOG.md docs/**/*.md studies/*.* published/*.* published/*/*.toml": 4,
     "tests/golden/**/*.txt": 30,
     "src/dyno/*.py": 0,
     "src/dyno/audit/**/*.py": 0,

@@ -115,5 +115,5 @@ def test_a_target_is_told_its_proxy_and_all_its_copies_must_have_the_same(monkey
         here = TargetSpec(base, "openai", "/v1/completions")
         assert proxied(here) == (here, {})
     monkeypatch.setenv("no_proxy", "b")
-    with pytest.raises(UsageError, match="all are reached in the same way"):
+    with pytest.raises(UsageError, match="all are reached the same way"):
         proxied(remote)

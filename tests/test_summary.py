@@ -114,6 +114,11 @@ def test_a_server_that_gives_each_answer_another_name_fills_no_memory() -> None:
 # ---- latencies ----
 
 
+def test_a_very_short_load_has_no_cpu_share() -> None:
+    assert summarize([record()], 1.0).client.cpu_share == pytest.approx(0.1)
+    assert summarize([record()], 0.01).client.cpu_share is None
+
+
 def test_the_latencies_of_one_request() -> None:
     r = record(sent_ms=50, first_ms=100, gaps_ms=[10, 20, 30], due_ms=30)
     assert timing.ttft_ns(r) == (100 * MS, 100 * MS)

@@ -660,12 +660,12 @@ def test_a_large_prompt_over_tls(scripted: Serve) -> None:
     assert [r.error for r in driven.records] == [None, None]
 
 
-def test_https_asked_of_an_http_server_is_an_error_that_speaks_of_ssl(scripted: Serve) -> None:
+def test_https_asked_of_an_http_server_is_an_error_that_names_tls(scripted: Serve) -> None:
     def talk(sock: Any, _: int) -> None:
         sock.recv(4096)
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
 
-    with pytest.raises(TargetError, match="SSL"):
+    with pytest.raises(TargetError, match="TLS"):
         drive(scripted(talk).base_url.replace("http:", "https:"), requests(1), insecure=True)
 
 

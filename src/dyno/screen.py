@@ -31,8 +31,11 @@ _STYLES: dict[str, tuple[str, str]] = {
 }
 _CODES = {_END: "\x1b[0m", **dict(_STYLES.values())}
 _MARKS = re.compile("[\U0010ff00-\U0010ff04]")
-# A verdict or a level of a finding → its style.
-VERDICTS: dict[str, Style] = {"sound": "good", "doubtful": "doubt", "doubt": "doubt", "void": "bad", "failed": "bad"}
+# The first word of a verdict, of a finding's level or of a comparison's result → its style.
+VERDICTS: dict[str, Style] = {
+    "sound": "good", "better": "good", "faster": "good", "doubtful": "doubt", "doubt": "doubt", "void": "bad",
+    "failed": "bad", "worse": "bad", "slower": "bad",
+}  # fmt: skip
 
 
 def styled(text: str, style: Style) -> str:

@@ -216,11 +216,9 @@ def extrapolated(document: Document) -> Iterator[Finding]:
                 if measured is None or factor == "60":
                     continue
                 name, line = measured
-                yield doubt(
-                    "comparability.extrapolated",
-                    f"A measured {words(name)} of {number} is multiplied by {factor}; {factor} together were not run.",
-                    locations=[f"{document.file}:{passage.line}", f"{document.file}:{line}"],
-                )
+                text = f"{number} {words(name)} is multiplied by {factor}, but {factor} copies were never run together."
+                lines = [f"{document.file}:{passage.line}", f"{document.file}:{line}"]
+                yield doubt("comparability.extrapolated", text, locations=lines)
                 break
 
 
@@ -252,8 +250,8 @@ def _extrapolated_cells(document: Document) -> Iterator[Finding]:
     ]
     if cells:
         _, number, factor = cells[0]
-        more = f", in {len(cells)} cells like this" if len(cells) > 1 else ""
-        text = f"A figure of {number} in a table is multiplied by {factor}{more}; {factor} together were not run."
+        more = f" ({len(cells)} cells)" if len(cells) > 1 else ""
+        text = f"{number} in a table is multiplied by {factor}, but {factor} copies were never run together{more}."
         yield doubt("comparability.extrapolated", text, locations=[f"{document.file}:{line}" for line, _, _ in cells])
 
 

@@ -1,13 +1,13 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dyno.audit.audit import Audit
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row
+from dyno.facts.imported import Figure, Row
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
@@ -107,7 +107,7 @@ def _speed(row: Row) -> str:
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
     parts = ["\n".join(_head(audit, rows)), *map(_finding, audit.findings)]
-    for title, table in _tables(rows):
+    for title, table in _tables(audit, rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
         parts.append(f"The first {count(ROWS)} of {many(len(rows), 'result')}; --json has all.")
@@ -121,7 +121,7 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
     for f in audit.findings:
         where = f" ({_located(f.locations, '`')})" if f.locations else ""
         parts.append(f"- **{f.level}** `{f.code}`: {_plain(f.text)}{where} *{_plain(f.advice)}*")
-    for title, table in _tables(rows):
+    for title, table in _tables(audit, rows):
         parts.append("\n".join([f"### {title}", "", *markdown(table)]))
     parts += [_legend(rows), _unread(audit).replace(":\n  ", ":\n\n- ").replace("\n  ", "\n- ")]
     return "\n\n".join(p for p in parts if p)
@@ -208,27 +208,34 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _tables(rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
+def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
     """One per kind and tool: figures of different definitions don't share a column."""
+    read = {row.location: row for d in audit.documents for row in d.rows}
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
         groups.setdefault((row.kind, row.tool), []).append(row)
     for (kind, tool), group in groups.items():
-        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group)
+        yield f"{_KINDS[kind]} ({tool or 'tool unknown'})", _table(group, read)
 
 
-def _table(rows: Sequence[Normal]) -> Table:
+def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:
     """Only columns that aren't empty."""
-    nodes = _parts_of_nodes(rows)
-    lines = [{"line": place, **_cells(r, nodes)} for place, r in zip(_places(rows), rows, strict=True)]
+    nodes, places = _parts_of_nodes(rows), _places(rows)
+    cells = [_cells(row, nodes, read[row.location].figures) for row in rows]
+    lines = [{"line": place, **row} for place, row in zip(places, cells, strict=True)]
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
     right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
     keep = [i for i, title in enumerate(titles) if title in ("line", "name", "load", "completed")]
     return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
 
 
-def _cells(r: Normal, nodes: bool) -> dict[str, str]:
-    """Group rows by column titles, which all rows of a kind share."""
+def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, str]:
+    """By their columns' titles, which all rows of a kind share. Reported figures get no more digits than they have."""
+
+    def reported(name: str, value: float | None) -> str:
+        figure = figures.get(name)
+        return _number(value, figure.half if figure is not None and figure.value == value else 0.0)
+
     estimated = "≈" if r.per_node_estimated and r.per_node is not None else ""
     latencies = [name for name in LATENCIES if name != "median_ttft_ms"]
     return {
@@ -237,14 +244,14 @@ def _cells(r: Normal, nodes: bool) -> dict[str, str]:
         "completed": _done(r),
         "in": _number(r.input_each),
         "out": _number(r.output_each),
-        "req/s": _number(r.requests_per_s),
-        "out tok/s": _number(r.output_per_s),
-        "total tok/s": _number(r.total_per_s),
+        "req/s": reported("request_throughput", r.requests_per_s),
+        "out tok/s": reported("output_throughput", r.output_per_s),
+        "total tok/s": reported("total_token_throughput", r.total_per_s),
         "score" if r.kind == "quality" else "tok/s": r.speed,
         "devices": _number(r.accelerators),
         "tok/s/device": _number(r.per_accelerator),
         "tok/s/8 devices": estimated + _number(r.per_node) if nodes else "",
-        **{words(n).removeprefix("mean "): _number(r.latencies.get(n, (None,))[0]) for n in latencies},
+        **{words(n).removeprefix("mean "): reported(n, r.latencies.get(n, (None,))[0]) for n in latencies},
         "$/M tok": "" if r.cost_per_million is None else money(r.cost_per_million),
     }
 
@@ -268,8 +275,8 @@ def _done(r: Normal) -> str:
     return count(r.completed) + (f"/{count(r.sent)}" if r.sent is not None and r.sent != r.completed else "")
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else trimmed(value)
+def _number(value: float | None, half: float = 0.0) -> str:
+    return "" if value is None else number(value, half) if half else trimmed(value)
 
 
 def _short(words: str, width: int) -> str:

@@ -266,7 +266,8 @@ def _lengths(two: Two, which: str, against: set[str], same_prompts: bool) -> Ite
     if not a or not b or abs(b / a - 1) <= LENGTHS:
         return
     excluded = [m for m in two.metrics if m in against and abs(b / a - 1) > LENGTHS_VOID and not same_prompts]
-    text = f"A has {number(a)} {which} tokens per request, B {number(b)} ({change(b / a - 1)})."
+    each = [count(x) if x == round(x) else number(x) for x in (a, b)]
+    text = f"A has {each[0]} {which} tokens per request, B {each[1]} ({change(b / a - 1)})."
     if excluded:
         text += f" Not comparable: {', '.join(map(words, excluded))}."
     level: Level = "note" if same_prompts else "doubt"
@@ -352,7 +353,7 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
     """Return the settings that differ, without those that follow from another difference."""
-    sure = a.form == b.form == "run"
+    sure = a.complete and b.complete
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.setting(name), b.setting(name)

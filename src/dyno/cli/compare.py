@@ -1,40 +1,39 @@
-"""`dyno compare A B`: is the difference real?"""
+"""`dyno compare A B`: test whether two results really differ."""
 
 import argparse
 import json
 
 import msgspec
 
-from dyno.cli import settings
+from dyno.cli import exit_codes, settings
+from dyno.cli.exit_codes import DONE, UNDECIDED, VOID
 from dyno.facts.comparison import Comparison
-from dyno.report.compare import as_markdown, text
-
-GATE = 3  # exit code: a gate is broken, or what should be compared isn't comparable
+from dyno.report.compare import as_markdown, gate_line, text
 
 _EXAMPLES = """examples:
   dyno compare runs/before runs/after
   dyno compare my-study:vllm my-study:llamacpp                 two parts of a study, by words of their trials' names
   dyno compare main.json branch.json --gate 'p99_ttft_ms<5%' 'output_throughput>-5%' 'failed<=0'
-exit codes: 0 done, 1 it failed, 2 wrong usage, 3 a gate is broken, or the two are not comparable"""
+"""
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.description = (
-        "Pair what two sides measured under the same load, and tell what differs, how sure that is, and "
-        "what would be needed to tell."
-    )
-    p.epilog = _EXAMPLES
-    sources = "a run, a study, a part of one (STUDY:WORDS), a folder of runs, or another tool's result file"
-    p.add_argument("a", metavar="A", help=f"{sources}; the baseline")
-    p.add_argument("b", metavar="B", help="the same, to compare with A")
-    p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help="instead of the usual ones")
+    p.description = "Compare two sides under the same loads: what differs, and how sure that is."
+    p.epilog = _EXAMPLES + exit_codes.describe(VOID, UNDECIDED)
+    sources = "a run, a study, a part of a study (STUDY:WORDS), a folder of runs, or another tool's result file"
+    p.add_argument("a", metavar="A", help=f"{sources}: the baseline")
+    p.add_argument("b", metavar="B", help="the same: what is compared with the baseline")
+    p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME",
+                   help="compare these figures (default: throughput, TTFT, TPOT, ITL and E2EL)")  # fmt: skip
+    p.add_argument("--details", action="store_true", help="show all figures of each load (default: of a single load)")
     p.add_argument(
         "--gate", nargs="+", action="extend", default=[], metavar="GATE",
-        help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value. Broken where the whole "
-        "interval is beyond the limit",
+        help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value. Broken if the whole 95 %% "
+        "interval is beyond the limit, undecided if a part of it is",
     )  # fmt: skip
-    p.add_argument("--strict", action="store_true", help="a gate that isn't surely held is broken too")
-    p.add_argument("--anyway", action="store_true", help="compare what isn't comparable, and mark it")
+    p.add_argument("--strict", action="store_true", help="an undecided gate counts as broken")
+    p.add_argument("--anyway", action="store_true", help="compare results that are not comparable; the verdict is void")
+    exit_codes.add(p)
     settings.add_runs(p)
     how = p.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print JSON")
@@ -44,22 +43,32 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     import dyno
-    from dyno.compare.gate import check_metric, parse, stops
+    from dyno.compare.gate import check_metric, parse
     from dyno.conduct.read import compare_words
 
     gates = [parse(gate) for gate in options.gate]
     for name in options.metric:
         check_metric(name, "--metric")
     comparison = compare_words((options.a, options.b), options.runs, options.metric, gates, options.anyway)
-    code = GATE if _refused(comparison, options) or stops(comparison.gates, options.strict) else 0
+    code, state = _decide(comparison, options)
     if options.json:
+        code = code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")
         print(json.dumps({"dyno": dyno.__version__, **msgspec.to_builtins(comparison), "exit": code}, allow_nan=False))
-    else:
-        print((as_markdown if options.markdown else text)(comparison))
-    return code
+        return code
+    print((as_markdown if options.markdown else text)(comparison, options.details))
+    if state:
+        print(gate_line(comparison, state, code))
+    return code or exit_codes.from_verdicts([comparison.verdict], options, "comparison")
 
 
-def _refused(comparison: Comparison, options: argparse.Namespace) -> bool:
-    """Also a figure that was asked for and is none of both sides. What is compared anyway is marked, and no refusal."""
+def _decide(comparison: Comparison, options: argparse.Namespace) -> tuple[int, str]:
+    """The exit code by gates and by figures that were asked for, and the state of a gate that decides it."""
+    states = {g.state for g in comparison.gates}
+    if "broken" in states:
+        return VOID, "broken"
+    if comparison.verdict == "void" and not options.allow_void:
+        return DONE, ""
+    if "undecided" in states:
+        return VOID if options.strict else UNDECIDED, "undecided"
     asked = {x.metric for p in comparison.pairings for x in p.left_out} & set(options.metric)
-    return not comparison.pairings or any(p.refused for p in comparison.pairings) or bool(asked)
+    return UNDECIDED if asked else DONE, ""

@@ -182,9 +182,10 @@ def printed(outcome: "Outcome") -> str:
 
 def result_file(outcome: "Outcome") -> dict[str, Any]:
     from dyno.report import result_json
+    from dyno.store.rows import read_row
 
-    run = outcome.run
-    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), iterations=outcome.iterations)
+    row = read_row(outcome.run)
+    return result_json.build(outcome.result, outcome.manifest, row, iterations=outcome.iterations)
 
 
 def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:

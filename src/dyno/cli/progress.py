@@ -73,6 +73,11 @@ def bar(share: float, width: int) -> str:
     return f"[{'#' * filled}{'.' * (width - filled)}]"
 
 
+def cut(text: str, width: int) -> str:
+    """Shorten a line to a whole number of words."""
+    return text if len(text) <= width else text[: max(text.rfind(" ", 0, width), 0)] or text[:width]
+
+
 def clock(s: float) -> str:
     hours, minutes = divmod(int(s) // 60, 60)
     return f"{hours}:{minutes:02d}:{int(s) % 60:02d}" if hours else f"{minutes}:{int(s) % 60:02d}"
@@ -167,7 +172,7 @@ class ProgressLine(Watcher):
     def _draw(self, text: str) -> None:
         if writable():
             self._drawn = True
-            draw("\r", text[: shutil.get_terminal_size().columns - 1], "\x1b[K")
+            draw("\r", cut(text, shutil.get_terminal_size().columns - 1), "\x1b[K")
 
     def _wipe(self) -> None:
         if self._drawn:
@@ -302,7 +307,7 @@ class StudyView(StudyWatcher):
         ]
         columns = shutil.get_terminal_size().columns
         up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""  # in one piece with the rest: nothing flickers
-        draw(up, "".join(f"{visible(' '.join(line.splitlines()))[: columns - 1]}\n" for line in lines))
+        draw(up, "".join(f"{cut(visible(' '.join(line.splitlines())), columns - 1)}\n" for line in lines))
         self._drawn = len(lines)
 
     def _wipe(self) -> None:

@@ -16,6 +16,7 @@ from dyno.facts.report import Chart, Report
 from dyno.numbers import many
 from dyno.report.csv_table import csv
 from dyno.report.markdown import markdown
+from dyno.screen import wrapped
 from dyno.store.run import write
 
 _FORMS = (".html", ".md", ".csv", ".png", ".svg")
@@ -95,7 +96,11 @@ def run(options: argparse.Namespace) -> int:
         charts = _charts(report, options, outputs)
     if options.list_charts:
         for chart in charts:
-            print("\n    ".join([f"{chart.name}: {chart.title}", *_choices(chart)]))
+            print(
+                f"{chart.name}: {chart.title}",
+                *(n for c in _choices(chart) for n in wrapped(c, "    ", "      ")),
+                sep="\n",
+            )
         return 0
     for output in outputs:
         with busy(f"writing {output}"):

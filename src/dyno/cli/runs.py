@@ -13,7 +13,7 @@ from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import UNKNOWN, count, human_bytes, number
 from dyno.report.block import block
-from dyno.report.table import Cell, failed_cell, terminal, text_table, verdict_cell
+from dyno.report.table import Cell, failed_cell, terminal, text_table
 from dyno.screen import wrapped
 from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
@@ -208,7 +208,7 @@ def _study_words(s: StudyLine) -> str:
 def _run_lines(lines: list[RunLine]) -> list[str]:
     rows: list[list[str | Cell]] = [
         [line.run, count(line.completed), failed_cell(line.failed), number(line.output_throughput),
-         verdict_cell(_verdict(line)), " ".join(line.tags)]
+         _verdict(line), " ".join(line.tags)]
         for line in lines
     ]  # fmt: skip
     titles = ["run", "completed", "failed", "tok/s", "verdict", "tags"]
@@ -260,7 +260,7 @@ def _outcome(run: Run) -> "Outcome":
             "engine.json there has the command, engine.log what came of it."
         )
     elif study_of(run.path) is not None:
-        why = "is a study's trial that was cut off: `dyno run` measures it anew, as a whole."
+        why = "is a study's trial that was cut off: `dyno run` measures it again."
     elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
         return reopened(run)
     elif run.spool_path.exists():

@@ -184,12 +184,13 @@ def run(options: argparse.Namespace) -> int:
 
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         outcome = serve(trial, runs=options.runs, headers=headers, watcher=watcher, keep_raw=options.keep_raw)
-    file = result_file(outcome, options.save_detailed)
+    saves = options.save_result or options.append_result
+    file = result_file(outcome, options.save_detailed) if options.json or saves else {}
     if options.json:
         print(json.dumps(file))
     else:
         print(block(outcome.result, trial, shown))
-    if options.save_result or options.append_result:
+    if saves:
         print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
         print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
@@ -321,9 +322,10 @@ def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
 
 def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
     from dyno.report import result_json
+    from dyno.store.rows import read_row
 
-    run, records = outcome.run, outcome.run.records() if detailed else None
-    return result_json.build(outcome.result, outcome.manifest, run.path, run.engine(), records=records)
+    records = outcome.run.records() if detailed else None
+    return result_json.build(outcome.result, outcome.manifest, read_row(outcome.run), records=records)
 
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
 from dyno.checks import objections
 from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
-from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Word
+from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import THROUGHPUTS, better
@@ -45,19 +46,19 @@ def compare(
     pairs = matched.pairs
     if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
         pairs = [(groups_a[0], groups_b[0])]
-    pairings = [pairing(x, y, metrics, [g.metric for g in gates], anyway) for x, y in pairs]
+    compared = pairings(pairs, metrics, [g.metric for g in gates], anyway)
     findings = list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
     left = ([], []) if not matched.pairs and pairs else (matched.left_a, matched.left_b)
     return Comparison(
         a=names[0],
         b=names[1],
-        verdict=verdict([*findings, *(f for p in pairings for f in p.findings)]),
-        pairings=pairings,
+        verdict=verdict([*findings, *(f for p in compared for f in p.findings)]),
+        pairings=compared,
         unpaired_a=[_words(g, matched.several) for g in left[0]],
         unpaired_b=[_words(g, matched.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
-        gates=[judge(gate, p, i) for i, p in enumerate(pairings) for gate in gates],
+        gates=[judge(gate, p, i) for i, p in enumerate(compared) for gate in gates],
     )
 
 
@@ -105,8 +106,21 @@ def _words(group: Group, several: Sequence[Group]) -> str:
     return f"{named}{_load_words(row)}{why}"
 
 
-def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (), anyway: bool = False) -> Pairing:
-    """Two groups of repeats, as they are."""
+def pairings(
+    pairs: Sequence[tuple[Group, Group]], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False,
+    among: int = 0,
+) -> list[Pairing]:  # fmt: skip
+    """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here. `among`:
+    how many figures there are in all, where these pairs are some of many."""
+    undecided = [_pairing(a, b, metrics, gated, anyway) for a, b in pairs]
+    each = decide([p.differences for p in undecided], among)
+    return [
+        replace(p, differences=differences, word=_summary(p.refused, {d.word for d in differences}))
+        for p, differences in zip(undecided, each, strict=True)
+    ]
+
+
+def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], anyway: bool) -> Pairing:
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
     objected = objections(Two(a, b, wanted))
     whole = any(o.against is None for o in objected)
@@ -115,11 +129,11 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
     findings = [replace(o.finding, level="void") if anyway and o.against else o.finding for o in objected]
     refused = whole and not anyway
     shown = [] if refused else [m for m in wanted if anyway or m not in against]
-    differences = differ(a, b, shown)
+    known = differences(a, b, shown)
     left = [LeftOut(m, against[m]) for m in wanted if m in against and not anyway and not refused]
-    missing = {*metrics, *gated} - {d.metric for d in differences}
-    left += [LeftOut(m, "not told on both sides") for m in shown if m in missing]
-    if not differences and not refused:
+    missing = {*metrics, *gated} - {d.metric for d in known}
+    left += [LeftOut(m, "not reported by both sides") for m in shown if m in missing]
+    if not known and not refused:
         findings.append(_nothing_left(left))
     findings = worst_first(findings)
     return Pairing(
@@ -129,8 +143,8 @@ def pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str] = (
         b=_side(b),
         verdict=verdict(findings),
         findings=findings,
-        refused=refused or not differences,
-        differences=differences,
+        refused=refused or not known,
+        differences=known,
         left_out=left,
     )
 
@@ -139,7 +153,7 @@ def _nothing_left(left: Sequence[LeftOut]) -> Finding:
     return Finding(
         "comparability.no_metric",
         "void",
-        "No figure is left that both sides tell and mean alike"
+        "No figure is left that both sides report and define alike"
         + (f": {', '.join(f'{x.metric} ({x.why})' for x in left)}." if left else "."),
         "Name others with --metric, or measure both with one tool.",
     )
@@ -173,28 +187,29 @@ def default_metrics(a: Group, b: Group) -> list[str]:
     return out
 
 
-def differ(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
+def differences(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
+    """Not decided yet: `decide` gives them their words."""
     one, other = estimates(a, metrics), estimates(b, metrics)
-    return _sure_together([difference(m, one[m], other[m]) for m in metrics if m in one and m in other])
+    return [difference(m, one[m], other[m]) for m in metrics if m in one and m in other]
 
 
 def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     """Of one metric by itself."""
     if a.value <= 0 or b.value <= 0:
-        word: Word = "no difference seen" if a.value == b.value else "not known how sure"
+        word: Word = "no difference detected" if a.value == b.value else "confidence unknown"
         return Difference(metric, a, b, word, why="a ratio needs both")
     change = b.value / a.value - 1
     a, b, error, df = _together(a, b)
     if error is None:
         why = next(e.why for e in (a, b) if e.why)
-        return Difference(metric, a, b, "not known how sure", change, why=why)
+        return Difference(metric, a, b, "confidence unknown", change, why=why)
     log = math.log(b.value / a.value)
     t = quantile((1 + CONFIDENCE) / 2, df)
     p = two_sided(log / error, df) if error > 0 else float(log == 0)
     low, high = _share(log - t * error), _share(log + t * error)
     requests, repeats = _needed(a, b, log, error, df)
     smallest = _share((t + quantile(POWER, df)) * error)
-    return Difference(metric, a, b, "can't tell", change, low, high, smallest, p, requests, repeats)
+    return Difference(metric, a, b, "inconclusive", change, low, high, smallest, p, requests, repeats)
 
 
 def _share(log: float) -> float:
@@ -240,15 +255,25 @@ def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tu
     )
 
 
-def _sure_together(differences: Sequence[Difference]) -> list[Difference]:
-    """The words, by Holm's rule: of many figures one lies outside its interval by chance alone."""
-    sure: set[int] = set()
-    ranked = sorted((d.p, i) for i, d in enumerate(differences) if d.p is not None)
-    for rank, (p, i) in enumerate(ranked):
-        if p > (1 - CONFIDENCE) / (len(ranked) - rank):
-            break
-        sure.add(i)
-    return [replace(d, word=_word(d, i in sure)) for i, d in enumerate(differences)]
+def decide(each: Sequence[Sequence[Difference]], among: int = 0) -> list[list[Difference]]:
+    """Give each difference its word, by Holm's rule over all of them: of many figures at many loads, some lie outside
+    their interval by chance alone."""
+    known = sorted(d.p for differences in each for d in differences if d.p is not None)
+    limits = ((1 - CONFIDENCE) / (max(len(known), among) - rank) for rank in range(len(known)))
+    sure = [p for p, _ in takewhile(lambda pair: pair[0] <= pair[1], zip(known, limits, strict=True))]
+    last = max(sure, default=-1.0)
+    return [[replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some] for some in each]
+
+
+def _summary(refused: bool, words: set[Word]) -> Summary:
+    """One word for a load: whether B is better in something and worse in nothing."""
+    if refused:
+        return "not comparable"
+    if {"better", "worse"} <= words:
+        return "mixed"
+    order: tuple[Summary, ...] = ("better", "worse", "higher", "lower")
+    settled: tuple[Summary, ...] = ("confidence unknown", "no difference detected")
+    return next((w for w in order if w in words), next((w for w in settled if words == {w}), "inconclusive"))
 
 
 def _word(d: Difference, sure: bool) -> Word:
@@ -261,4 +286,4 @@ def _word(d: Difference, sure: bool) -> Word:
         else:
             word = "better" if rises == (way == "higher") else "worse"
         return word if sure else _PERHAPS[word]
-    return "no difference seen" if d.low >= -MARGIN and d.high <= MARGIN else "can't tell"
+    return "no difference detected" if d.low >= -MARGIN and d.high <= MARGIN else "inconclusive"

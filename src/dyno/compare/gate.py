@@ -10,9 +10,9 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
-from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric, words
+from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
 from dyno.measure.statistics import quantile
-from dyno.numbers import change, change_interval, count, number
+from dyno.numbers import change, change_interval, number
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -64,27 +64,27 @@ def judge(gate: Gate, pairing: Pairing, index: int) -> GateResult:
 
 def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
     if pairing.refused:
-        return "refused", "the two sides are not comparable"
+        return "undecided", "the two sides are not comparable"
     d = next((d for d in pairing.differences if d.metric == gate.metric), None)
     if d is None:
-        why = next((x.why for x in pairing.left_out if x.metric == gate.metric), "not told on both sides")
-        return "refused", f"{gate.metric} was left out: {why}"
+        why = next((x.why for x in pairing.left_out if x.metric == gate.metric), "not reported by both sides")
+        return "undecided", f"left out ({why})"
     if not gate.relative:
         return _judge_value(gate, d.b)
     if d.change is None:
-        return "refused", f"{gate.metric} of A is {count(d.a.value)}: there is no change in % of that"
-    text = f"{words(gate.metric)} {change(d.change)}"
+        return "undecided", f"A is {d.a.value:g}, so there is no change in %"
+    text = change(d.change)
     if d.low is None or d.high is None:
-        return _state(gate, d.change, None), f"{text}; it isn't known how sure that is: {d.why}"
+        return _state(gate, d.change, None), f"{text}, {d.word}: {d.why}"
     return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {change_interval(d.low, d.high)})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
-    text = f"{words(gate.metric)} of B is {number(b.value)}"
+    text = f"B is {number(b.value)}"
     if metric(gate.metric).kind == "count":
         return _state(gate, b.value, (b.value, b.value)), text
     if b.error is None:
-        return _state(gate, b.value, None), f"{text}; {b.why}"
+        return _state(gate, b.value, None), f"{text}, confidence unknown: {b.why}"
     reach = quantile(0.975, b.df) * b.error
     ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
     return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
@@ -94,8 +94,4 @@ def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateSt
     """Broken only where the whole interval is beyond the limit: chance alone must not stop a build. `ends`: None where
     it isn't known how far the value may be off; then it is never surely held."""
     holds = [_HOLDS[gate.sign](v, gate.limit) for v in (value, *(ends or ()))]
-    return "broken" if not any(holds) else "held" if ends is not None and all(holds) else "not sure"
-
-
-def stops(results: list[GateResult], strict: bool) -> bool:
-    return any(r.state in ("broken", "refused") or (strict and r.state == "not sure") for r in results)
+    return "broken" if not any(holds) else "held" if ends is not None and all(holds) else "undecided"

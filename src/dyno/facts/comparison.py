@@ -5,16 +5,21 @@ from typing import Literal
 import msgspec
 
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.imported import Scalar
+from dyno.facts.load import Scalar
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
     "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",
-    "no difference seen", "can't tell", "not known how sure",
+    "no difference detected", "inconclusive", "confidence unknown",
 ]  # fmt: skip
-GateState = Literal["held", "not sure", "broken", "refused"]
+# Of a load: of all figures that are shown for it.
+Summary = Literal[
+    "better", "worse", "mixed", "higher", "lower", "no difference detected", "inconclusive", "confidence unknown",
+    "not comparable",
+]  # fmt: skip
+GateState = Literal["held", "undecided", "broken"]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -64,6 +69,7 @@ class Pairing(msgspec.Struct, frozen=True):
     b: Side
     verdict: Verdict
     findings: list[Finding]
+    word: Summary = "inconclusive"
     refused: bool = False
     differences: list[Difference] = []
     left_out: list[LeftOut] = []  # figures that mean different things on the two sides

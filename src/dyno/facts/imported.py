@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from dyno.facts.comparison import Estimate
 from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar as Scalar
@@ -75,6 +76,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     section: str = ""  # the nearest heading above
     table: int | None = None  # index of its table in the document
     samples: Samples | None = None
+    estimates: dict[str, Estimate] = {}  # by figure, as dyno calculated them from samples that the file lacks
     findings: list[Finding] = []  # of its own run, by the tool that measured it: dyno alone has such
     also: list["Row"] = []  # the same result, reported elsewhere
     failure: str = ""  # the trial has no result, and the row no figures: why
@@ -89,6 +91,11 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     def verdict(self) -> Verdict | None:
         """Return the verdict of the run or of dyno's result file. None: not judged."""
         return next((v for v in get_args(Verdict) if v == self.setting("verdict")), None)
+
+    @property
+    def complete(self) -> bool:
+        """A setting that it lacks was not set: it is a run of dyno's own, or the result file of one."""
+        return self.form == "run" or bool(self.estimates)
 
     def get(self, name: str) -> float | None:
         figure = self.figures.get(name)

@@ -154,6 +154,9 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Load) and self.settings == other.settings
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # msgspec's own would compare all fields
+
     def __hash__(self) -> int:
         return hash(frozenset(self.settings.items()))
 

@@ -71,7 +71,7 @@ def estimates(
         if (parts := latency(m)) is not None:
             wanted.setdefault(parts[1], []).append(parts[0])
     drawn = {stem: _drawn(row, stem, names, effort) for stem, names in wanted.items()}
-    return {m: _of_one(row, m, value, drawn) for m, value in values.items()}
+    return {m: row.estimates.get(m) or _of_one(row, m, value, drawn) for m, value in values.items()}
 
 
 def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:

@@ -122,7 +122,7 @@ def load_of(row: Row) -> Load:
     if values[COUNTED] is None and row.kind in ("serve", "throughput") and not any(values[n] for n in LEVELS):
         values[COUNTED] = plain(requests_of(row))
     known = {name: value for name, value in values.items() if value is not None}
-    own = row.form == "run"
+    own = row.complete
     return Load(
         settings={name: value for name, value in known.items() if own or name not in SELDOM},
         seldom={} if own else {name: value for name, value in known.items() if name in SELDOM},

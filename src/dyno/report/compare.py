@@ -1,4 +1,4 @@
-"""A comparison as people read it: a table for each pairing, then words, then findings."""
+"""A comparison as people read it: one row a load, or each load with its figures, words and findings."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,12 +6,12 @@ from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, S
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
-from dyno.numbers import change, change_interval, count, number, percent
+from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
-from dyno.report.table import markdown, terminal, text_table
+from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.screen import wrapped
 
-_HEAD = ["", "A", "B", "change", "95 % interval", "could show", "B is"]
+_HEAD = ["", "A", "B", "change", "95 % interval", "detectable", "B is"]
 _BY = {
     "repeats": "over repeats",
     "shared": "over one side's repeats",
@@ -21,63 +21,153 @@ _BY = {
     "deviation": "by the printed deviation",
     "stderr": "by the printed standard error",
 }
+# Of each the first that there is: the columns of the overview.
+_MAIN = (
+    ("output_throughput", "total_token_throughput", "request_throughput", "speed", "score"),
+    ("median_ttft_ms", "mean_ttft_ms", "median_latency_ms", "mean_latency_ms", "median_e2el_ms", "mean_e2el_ms"),
+    ("median_tpot_ms", "mean_tpot_ms", "median_itl_ms", "mean_itl_ms"),
+)
+_STATES = {"held": "holds", "broken": "BROKEN", "undecided": "undecided"}
 
 
-def text(c: Comparison) -> str:
-    return "\n".join(_lines(c, as_markdown=False))
+def text(c: Comparison, details: bool = False) -> str:
+    return "\n".join(_lines(c, details, as_markdown=False))
 
 
-def as_markdown(c: Comparison) -> str:
-    return "\n".join(_lines(c, as_markdown=True))
+def as_markdown(c: Comparison, details: bool = False) -> str:
+    return "\n".join(_lines(c, details, as_markdown=True))
 
 
-def _lines(c: Comparison, as_markdown: bool) -> Iterator[str]:
+def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
+    """`details`: of many loads, too."""
     item = "- " if as_markdown else ""
     yield f"{item}A  {c.a}"
     yield f"{item}B  {c.b}"
     several = len(c.pairings) > 1
     everywhere = [f for f in c.pairings[0].findings if all(f in p.findings for p in c.pairings)] if several else []
-    for i, p in enumerate(c.pairings):
+    if several:
         yield ""
-        yield from _pairing(p, as_markdown, everywhere)
-        gates = [g for g in c.gates if g.pairing == i]
-        if gates:
+        yield from _overview(c, details, as_markdown)
+    if not several or details:
+        for p in c.pairings:
             yield ""
-            yield from (line for g in gates for line in _gate(g, as_markdown))
+            yield from _pairing(p, as_markdown, everywhere, _figures(c))
+    if c.gates:
+        yield ""
+        for gate in dict.fromkeys(g.gate for g in c.gates):
+            yield from _gate(c, [g for g in c.gates if g.gate == gate], as_markdown)
     for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
         if left and c.pairings:
             yield ""
             yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
     if everywhere:
         yield ""
-        yield f"Of all {len(c.pairings)} pairings:"
+        yield f"For {_all(c.pairings)} loads:"
         yield from _findings(everywhere, as_markdown)
+    if several and not details:
+        yield from _gathered(c, everywhere, as_markdown)
     if c.findings:
         yield ""
         yield from _findings(c.findings, as_markdown)
     yield ""
-    yield f"Verdict: {c.verdict}" + (" (compared all the same: --anyway)" if c.anyway and c.verdict == "void" else "")
+    yield f"Verdict: {c.verdict}" + (" (compared because of --anyway)" if c.anyway and c.verdict == "void" else "")
 
 
-def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding]) -> Iterator[str]:
-    """`elsewhere`: findings that are told once for all."""
-    title = Load(p.load).words or "unknown load"
-    yield f"### {title}" if as_markdown else title
+# ---- one row a load ----
+
+
+def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
+    loads, common = _loads(c)
+    if common:
+        yield f"All loads: {common}"
+        yield ""
+    shown = [{d.metric: d for d in p.differences} for p in c.pairings]
+    metrics = list(dict.fromkeys(name for by_name in shown for name in by_name))
+    if len(metrics) > len(_MAIN):
+        main = [next((name for name in names if name in metrics), "") for names in _MAIN]
+        metrics = list(filter(None, main)) or metrics[: len(_MAIN)]
+    rows = [
+        [load, *(_change(by_name.get(m)) for m in metrics), _in_words(p.word, p)]
+        for load, by_name, p in zip(loads, shown, c.pairings, strict=True)
+    ]
+    table = text_table(["load", *map(words, metrics), "B is"], rows, right=range(1, len(metrics) + 1))
+    yield from _table(table, as_markdown)
+    yield ""
+    more = "" if details else " --details shows each."
+    corrected = f"The last column is corrected for all {_figures(c)} figures (Holm's rule)."
+    yield from _item(f"Change of B against A, ± its 95 % interval. {corrected}{more}", as_markdown)
+
+
+def _loads(c: Comparison) -> tuple[list[str], str]:
+    """Each load by what distinguishes it from the others, and what all have in common."""
+    loads = [Load(p.load) for p in c.pairings]
+    shared = [n for n, v in loads[0].settings.items() if all(load.get(n) == v for load in loads)]
+    short = [load.without(*shared).words for load in loads]
+    if len(loads) > 1 and all(short):
+        return short, loads[0].only(shared).words
+    return [load.words or "unknown load" for load in loads], ""
+
+
+def _change(d: Difference | None) -> str:
+    if d is None or d.change is None:
+        return UNKNOWN
+    if d.low is None or d.high is None:
+        return change(d.change)
+    reach = percent(max(d.high - d.change, d.change - d.low)).removesuffix(" %")
+    return f"{change(d.change)} ± {reach}"
+
+
+def _all(some: Sequence[object]) -> str:
+    return "both" if len(some) == 2 else f"all {len(some)}"
+
+
+def _figures(c: Comparison) -> int:
+    return sum(len(p.differences) for p in c.pairings)
+
+
+def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
+    """Findings of single loads: of one code the first, with how many loads have it."""
+    own: dict[str, dict[str, Finding]] = {}
+    for load, p in zip(_loads(c)[0], c.pairings, strict=True):
+        for f in p.findings:
+            if f not in elsewhere:
+                own.setdefault(f.code, {}).setdefault(load, f)
+    for by_load in own.values():
+        load, first = next(iter(by_load.items()))
+        rest = f", and at {many(len(by_load) - 1, 'more load')}" if len(by_load) > 1 else ""
+        yield ""
+        yield f"At {load}{rest}:"
+        yield from _findings([first], as_markdown)
+
+
+# ---- a load with all its figures ----
+
+
+def _load(p: Pairing) -> str:
+    return Load(p.load).words or "unknown load"
+
+
+def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figures: int) -> Iterator[str]:
+    """`elsewhere`: findings that are shown once for all loads. `figures`: of all loads."""
+    yield f"### {_load(p)}" if as_markdown else _load(p)
     yield ""
     for name, side in (("A", p.a), ("B", p.b)):
         yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
     if p.differences:
-        table = text_table(_HEAD, map(_row, p.differences), right=range(1, 6))
         yield ""
-        yield from markdown(table) if as_markdown else terminal(table, indent="  ")
+        yield from _table(text_table(_HEAD, map(_row, p.differences), right=range(1, 6)), as_markdown)
         yield ""
-        for line in sentences(p):
+        for line in sentences(p, figures):
             yield from _item(line, as_markdown)
     if p.refused:
         yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
     if own := [f for f in p.findings if f not in elsewhere]:
         yield ""
         yield from _findings(own, as_markdown)
+
+
+def _table(table: Table, as_markdown: bool) -> Iterator[str]:
+    yield from markdown(table) if as_markdown else terminal(table, indent="  ")
 
 
 def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
@@ -88,17 +178,6 @@ def _findings(findings: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
             yield from finding_lines(f)
 
 
-def _gate(g: GateResult, as_markdown: bool) -> list[str]:
-    state = {
-        "held": "holds",
-        "not sure": "not sure (--strict doesn't let it pass)",
-        "broken": "BROKEN",
-        "refused": "NOT JUDGED",
-    }[g.state]
-    line = f"gate {g.gate}: {state}. {g.text}."
-    return _item(line, as_markdown)
-
-
 def _item(line: str, as_markdown: bool) -> list[str]:
     if as_markdown:
         return [f"- {line}"]
@@ -106,67 +185,52 @@ def _item(line: str, as_markdown: bool) -> list[str]:
 
 
 def _side(side: Side) -> str:
-    counted = [
-        f"{count(n)} {word}" for n, word in ((side.completed, "completed"), (side.failed, "failed")) if n is not None
-    ]
-    runs = f"{len(side.rows)} runs" if len(side.rows) > 1 else "1 run"
-    return ", ".join([*([side.label] if side.label else []), *counted, runs])
+    done = ((side.completed, "completed"), (side.failed, "failed"))
+    counted = [f"{count(n)} {word}" for n, word in done if n is not None]
+    return ", ".join([*([side.label] if side.label else []), *counted, many(len(side.rows), "run")])
 
 
 def _row(d: Difference) -> list[str]:
     unit = " ms" if latency(d.metric) else ""
-    return [
-        words(d.metric) + unit,
-        number(d.a.value),
-        number(d.b.value),
-        change(d.change),
-        change_interval(d.low, d.high),
-        percent(d.smallest),
-        d.word,
-    ]
+    values = [number(d.a.value), number(d.b.value)]
+    sizes = [change(d.change), change_interval(d.low, d.high), percent(d.smallest)]
+    return [words(d.metric) + unit, *values, *sizes, d.word]
 
 
-def sentences(p: Pairing) -> Iterator[str]:
-    """Which is better where and by how much, or what it would take to tell."""
+def sentences(p: Pairing, figures: int) -> Iterator[str]:
+    """Which is better where, or what it would take to know. `figures`: how many are compared in all."""
     for word in ("better", "worse", "higher", "lower"):
-        if differences := [d for d in p.differences if d.word == word]:
+        if sure := [d for d in p.differences if d.word == word]:
             # Of single runs it is known that they differ, and not yet that their settings do.
             where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
-            listed = ", ".join(map(_said, differences))
-            yield f"{where} is {_in_words(word, differences)}: {listed}, {_how(differences)}."
-    if perhaps := [f"{_said(d)} {d.word[8:]}" for d in p.differences if d.word.startswith("perhaps ")]:
-        yield f"Perhaps: {', '.join(perhaps)}. Of {len(p.differences)} figures one may lie so by chance alone."
+            which = f"all {len(sure)} figures" if len(sure) == len(p.differences) > 1 else _names(sure)
+            yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
+    if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
+        some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
+        yield f"Perhaps: {some}. With {figures} figures, one such result is expected by chance."
     measured = [d for d in p.differences if d.smallest is not None]
-    same = [f"{words(d.metric)} ({percent(d.smallest)} and more would have been seen)"
-            for d in measured if d.word == "no difference seen"]  # fmt: skip
-    yield from [f"No difference seen: {', '.join(same)}."] if same else []
-    unclear = [f"{words(d.metric)} {change(d.change)} (could have shown {percent(d.smallest)} and more; {_more(d)})"
-               for d in measured if d.word == "can't tell"]  # fmt: skip
-    yield from [f"Can't tell: {', '.join(unclear)}."] if unclear else []
-    yield from _unknown(p)
-
-
-def _in_words(word: str, differences: Sequence[Difference]) -> str:
-    """better → faster, where all of them are speeds."""
-    speeds = all(latency(d.metric) or "throughput" in d.metric or d.metric == "speed" for d in differences)
-    return {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
-
-
-def _unknown(p: Pairing) -> Iterator[str]:
-    unknown: dict[str, list[Difference]] = {}
-    for d in p.differences:
-        if d.word == "not known how sure":
-            unknown.setdefault(d.why, []).append(d)
-    for why, differences in unknown.items():
-        listed = ", ".join(f"{words(d.metric)} {change(d.change)}" for d in differences)
-        yield f"Not known how sure: {listed}: {why}."
+    if same := [d for d in measured if d.word == "no difference detected"]:
+        yield f"No difference detected: {_names(same)}."
+    unclear = [d for d in measured if d.word == "inconclusive"]
+    ways = dict.fromkeys(map(_more, unclear))
+    if listed := [f"{_names([d for d in unclear if _more(d) == way])} ({way})" for way in ways]:
+        yield f"Inconclusive: {', '.join(listed)}."
+    unknown = [d for d in p.differences if d.word == "confidence unknown"]
+    for why in dict.fromkeys(d.why for d in unknown):
+        yield f"Confidence unknown: {_names([d for d in unknown if d.why == why])}: {why}."
     for why in dict.fromkeys(x.why for x in p.left_out):
-        yield f"Left out, {why}: {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
+        yield f"Left out ({why}): {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
 
 
-def _said(d: Difference) -> str:
-    interval = "" if d.low is None else f" (95 %: {change_interval(d.low, d.high)})"
-    return f"{words(d.metric)} {change(d.change)}{interval}"
+def _names(differences: Sequence[Difference]) -> str:
+    return ", ".join(words(d.metric) for d in differences)
+
+
+def _in_words(word: str, p: Pairing) -> str:
+    """better → faster, where all figures that are it are speeds."""
+    names = [d.metric for d in p.differences if d.word == word]
+    speeds = all(latency(name) or "throughput" in name or name == "speed" for name in names)
+    return {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
 
 
 def _how(differences: Sequence[Difference]) -> str:
@@ -175,17 +239,35 @@ def _how(differences: Sequence[Difference]) -> str:
 
 
 def _more(d: Difference) -> str:
-    ways = []
-    if d.more_requests:
-        ways.append(f"about {count(_rounded(d.more_requests))} more requests of each")
-    if d.more_repeats:
-        ways.append(f"{d.more_repeats} more repeat{'s' * (d.more_repeats > 1)} of each")
-    if not ways:
-        return "one of this size isn't worth looking for"
-    return f"{' or '.join(ways)} would show one of this size"
+    ways = [f"about {count(_rounded(d.more_requests))} more requests"] if d.more_requests else []
+    ways += [many(d.more_repeats, "more repeat")] if d.more_repeats else []
+    return f"{' or '.join(ways)} per side would show it" if ways else "too small to be worth more repeats"
 
 
 def _rounded(n: int) -> int:
     """To two digits: more would be pretended."""
     unit = int(10 ** max(len(str(n)) - 2, 0))
     return -(-n // unit) * unit
+
+
+# ---- gates ----
+
+
+def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> Iterator[str]:
+    """One line where a gate holds at all loads, else one for each load at which it doesn't."""
+    failing = [g for g in results if g.state != "held"]
+    if not failing and len(results) > 1:
+        yield from _item(f"gate {results[0].gate}: holds at {_all(results)} loads.", as_markdown)
+        return
+    for g in failing or results:
+        where = f" at {_loads(c)[0][g.pairing]}" if len(c.pairings) > 1 else ""
+        yield from _item(f"gate {g.gate}: {_STATES[g.state]}{where}: {g.text}.", as_markdown)
+
+
+def gate_line(c: Comparison, state: str, code: int) -> str:
+    """The last line: which gate decides the exit code."""
+    failing = [g for g in c.gates if g.state == state]
+    first = failing[0]
+    where = f" at {_loads(c)[0][first.pairing]}" if len(c.pairings) > 1 else ""
+    more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+    return f"Gate {state}: {first.gate}{where}: {first.text}{more}. Exit {code}."

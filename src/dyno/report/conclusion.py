@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dyno.compare.compare import default_metrics, pairing
-from dyno.facts.comparison import Difference
+from dyno.compare.compare import default_metrics, pairings
+from dyno.facts.comparison import Difference, Pairing
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row
@@ -36,11 +36,12 @@ _KINDS = {
 }  # fmt: skip
 _MOST = 4  # sentences of the same kind
 _CONTENDERS = 6  # rows of the answer's table: it fits one screen
+# Loads of two series whose requests are read to judge a difference. With more, the number of figures alone corrects it,
+# which is stricter.
+_EXACT = 24
 # Objections that two loads make by themselves.
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _REAL = ("better", "worse", "higher", "lower")
-_PLAIN = {"no difference seen": "no difference detected", "can't tell": "inconclusive",
-          "not known how sure": "confidence unknown"}  # fmt: skip
 _EQUAL = ("no difference detected", "inconclusive")
 
 
@@ -59,7 +60,7 @@ class Judged(NamedTuple):
         if self.difference is None:
             return ""
         word = self.difference.word
-        return "real" if word in _REAL else "perhaps real" if word.startswith("perhaps") else _PLAIN.get(word, word)
+        return "real" if word in _REAL else "inconclusive" if word.startswith("perhaps") else word
 
     @property
     def leads(self) -> bool:
@@ -73,15 +74,16 @@ def conclude(
     """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     all_contests = [*contests(entries, limits), *small_contests(entries)]
-    judged = [_judge(contest, contest.ranked[1], detail) for contest in all_contests]
+    judge = _Judge(entries, detail)
+    judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(entries, all_contests, limits))
     # Of several, the answer shows the one with most series. Serving comes before single tests.
     main = max(judged, key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)), default=None)
     answer, standing = _alone(entries, limits)
     if main is not None:
-        answer, standing = _answer(main, judged, limits), _standing(main, detail)
+        answer, standing = _answer(main, judged, limits), _standing(main, judge)
     elif unanswered:
-        answer = unanswered[:1]
+        answer = [unanswered[0], *(answer[:1] if standing is not None else [])]
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
@@ -146,26 +148,48 @@ def _machine(e: Entry) -> str:
 # ---- how sure ----
 
 
-def _judge(contest: Contest, other: Entry, detail: Callable[[Row], Detail | None]) -> Judged:
-    leader = contest.ranked[0]
-    a, b = (_sampled(e.rows, detail) for e in (other, leader))
-    # Each at its own best load, they are compared all the same: that is what the answer does.
-    loads_differ = level(other) != level(leader)
-    # With its usual figures beside, as `dyno compare` does: of many, one differs by chance alone.
-    usual = default_metrics(a, b)
-    pair = pairing(a, b, usual if contest.metric in usual else [contest.metric], anyway=loads_differ)
-    serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
-    difference = next((d for d in pair.differences if d.metric == contest.metric), None)
-    if pair.refused and not loads_differ:
-        difference = None
-    sides = f" (A: {other.series}, B: {leader.series})"
-    doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
-    return Judged(contest, leader, other, difference, doubt)
+class _Judge:
+    """Judges differences as `dyno compare` of the two series does: with all figures at all loads that both have, since
+    some of many differ by chance alone."""
 
+    def __init__(self, entries: Sequence[Entry], detail: Callable[[Row], Detail | None]) -> None:
+        self._entries, self._detail = [e for e in entries if e.figures], detail
+        self._shared: dict[tuple[str, str], list[tuple[Entry, Entry]]] = {}  # by series: at the same load
+        self._compared: dict[tuple[str, str], Pairing] = {}  # by ids
 
-def _sampled(rows: Sequence[Row], detail: Callable[[Row], Detail | None]) -> list[Row]:
-    single = detail(rows[0]) if len(rows) == 1 else None
-    return [single.row] if single is not None else list(rows)
+    def __call__(self, contest: Contest, other: Entry) -> Judged:
+        leader = contest.ranked[0]
+        # Each at its own best load, they are compared all the same: that is what the answer does.
+        loads_differ = level(other) != level(leader)
+        pair = self._pairing(other, leader, contest.metric, loads_differ)
+        serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
+        difference = next((d for d in pair.differences if d.metric == contest.metric), None)
+        if pair.refused and not loads_differ:
+            difference = None
+        sides = f" (A: {other.series}, B: {leader.series})"
+        doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
+        return Judged(contest, leader, other, difference, doubt)
+
+    def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> Pairing:
+        rows = self._rows(a), self._rows(b)
+        usual = default_metrics(*rows)
+        if loads_differ or metric not in usual:
+            return pairings([rows], usual if metric in usual else [metric], anyway=loads_differ)[0]
+        both = (a.series, b.series)
+        if both not in self._shared:
+            ones, others = ([e for e in self._entries if e.series == name] for name in both)
+            pairs = [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
+            self._shared[both] = pairs
+            results = pairings([(self._rows(x), self._rows(y)) for x, y in pairs]) if len(pairs) <= _EXACT else []
+            self._compared |= {(x.id, y.id): p for (x, y), p in zip(pairs, results, strict=False)}
+        if (a.id, b.id) in self._compared:
+            return self._compared[a.id, b.id]
+        return pairings([rows], among=sum(len(default_metrics(x.rows, y.rows)) for x, y in self._shared[both]))[0]
+
+    def _rows(self, e: Entry) -> list[Row]:
+        """With the single requests of a single run."""
+        single = self._detail(e.rows[0]) if len(e.rows) == 1 else None
+        return [single.row] if single is not None else list(e.rows)
 
 
 def _confidence(j: Judged) -> str:
@@ -282,21 +306,20 @@ def _sure(judged: Sequence[Judged]) -> str:
         return f"First and second are not comparable{each}."
     if d.low is None or d.high is None:
         return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
-    sure = {"real": "The difference is real", "perhaps real": "The difference is perhaps real"}
-    sure["inconclusive"] = "Inconclusive"
+    sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
     if len(judged) > 1:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
     interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}"
     return f"{sure.get(j.word, 'Difference')}: {interval}."
 
 
-def _standing(main: Judged, detail: Callable[[Row], Detail | None]) -> Standing:
+def _standing(main: Judged, judge: _Judge) -> Standing:
     """All contenders of the main contest, each with the leader's margin over it."""
     contest = main.contest
     first, *others = contest.ranked
     rows = [Contender(first.id)]
     for other in others[: _CONTENDERS - 1]:
-        j = main if other is main.other else _judge(contest, other, detail)
+        j = main if other is main.other else judge(contest, other)
         d = j.difference
         rows.append(Contender(other.id, d.change if d else None, d.low if d else None, d.high if d else None,
                               j.word or "not comparable"))  # fmt: skip
@@ -358,6 +381,10 @@ def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: L
         about = f"{words}: " if words else ""
         if limits and why["slow"] == len(family):
             yield f"{about}no result meets {limit_words(limits)}."
+            continue
+        able = {e.series for e in family if not why_not(e, limits)}
+        if limits and len(able) == 1 and set(why) == {"slow"}:
+            yield f"{about}only {able.pop()} meets {limit_words(limits)}."
             continue
         reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
         counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
@@ -444,7 +471,7 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
         out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
     out += _unsound(verdicts, total)
     serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
-    out += [f"{f.text} ({_places(f, entries)}{f.code})" for f in serious[:_MOST]]
+    out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
     if len(serious) > _MOST:
         out.append(f"{many(len(serious) - _MOST, 'more doubt')} in the findings below.")
     lost = [(e.failed or 0.0) for e in entries]
@@ -455,11 +482,6 @@ def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: 
     if total and all(e.repeats == 1 for e in entries if not e.failure):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
-
-
-def _places(f: Finding, entries: Sequence[Entry]) -> str:
-    n = sum(not set(f.locations).isdisjoint(e.locations) for e in entries)
-    return f"{many(n, 'result')}, " if n > 1 else ""
 
 
 def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:

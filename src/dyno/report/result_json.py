@@ -10,13 +10,16 @@ import msgspec
 
 import dyno
 from dyno.errors import StoreError
-from dyno.facts.engine import EngineFacts
+from dyno.facts.comparison import Estimate
+from dyno.facts.imported import Row
+from dyno.facts.metric import SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import Result, Summary
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
+from dyno.measure.estimate import estimates
 from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest
@@ -24,10 +27,11 @@ from dyno.units import NS_PER_MS, seconds
 
 
 def build(
-    result: Result, manifest: Manifest, run: Path, engine: EngineFacts | None = None, *,
-    records: Iterable[Record] | None = None, iterations: Sequence[Iteration] = (),
+    result: Result, manifest: Manifest, row: Row, *, records: Iterable[Record] | None = None,
+    iterations: Sequence[Iteration] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """`records`: those of a serving benchmark, for its detailed lists. `iterations`: those of an offline one."""
+    """`row`: the run's, with its samples. `records`: those of a serving benchmark, for its detailed lists.
+    `iterations`: those of an offline one."""
     trial = manifest.trial
     if result.offline is not None:
         out, own = _offline(result.offline, iterations)
@@ -44,13 +48,28 @@ def build(
         "roofline": msgspec.to_builtins(result.roofline, str_keys=True),
         "trial": msgspec.to_builtins(trial),
         "target": msgspec.to_builtins(manifest.target),
-        "engine": msgspec.to_builtins(engine),
+        "engine": msgspec.to_builtins(row.engine),
         "rig": msgspec.to_builtins(manifest.rig),
         "workload_sha256": manifest.workload_sha256,
         "started": manifest.started,
-        "run": str(run),
+        "run": row.file,
+        "row": _row(row),
     }
     return out
+
+
+def _known(estimate: Estimate) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(estimate).items() if value not in (None, "")}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    """By this a comparison judges the file as it judges the run: errors of figures need samples, which it may lack."""
+    figures = [name for name in row.figures if name in SPEEDS or ((parts := latency(name)) and parts[0] != "std")]
+    return {
+        "settings": {name: setting.value for name, setting in row.settings.items()},
+        "estimates": {name: _known(estimate) for name, estimate in estimates([row], figures).items()},
+        "rig": msgspec.to_builtins(row.rig),
+    }
 
 
 _Parts = tuple[dict[str, Any], dict[str, Any]]  # vLLM's keys, dyno's own

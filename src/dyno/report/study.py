@@ -13,7 +13,7 @@ from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
-from dyno.report.table import Cell, Column, Line, Table, terminal, verdict_cell
+from dyno.report.table import Cell, Column, Line, Table, terminal
 from dyno.screen import styled, verdict_style, wrapped
 
 _NAMES = ("rig", *PARTS)
@@ -57,7 +57,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
             shown.append(Column(figure.title, kind="figure", keep=figure.keep))
             cells = [[*row, cell] for row, cell in zip(cells, drawn, strict=True)]
     shown.append(Column("verdict", kind="verdict"))
-    lines = [Line([*row, verdict_cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
+    lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
     yield from terminal(Table(shown, lines))
     how = "95 % confidence interval" if kind == "serve" else "standard deviation"
     spread = f" Over n repeats: totals of completed and failed, means of the rest, ± {how}."

@@ -73,13 +73,10 @@ def failed_cell(count_: float | None) -> Cell:
     return Cell(count(count_), count_, style="bad" if count_ else "")
 
 
-def verdict_cell(words: str) -> Cell:
-    return Cell(words, style=verdict_style(words))
-
-
 _GAP = "  "
 _NARROW = 12  # a text is not folded into less
 _NAMED = 8  # hidden columns
+_JUDGED = ("verdict", "level", "B is")  # titles of columns that are coloured by their words
 
 
 def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
@@ -95,7 +92,8 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
     heads = [[title[i] for title in split] for i in range(height)] if any(map(any, split)) else []
     rows = [*heads, *(_visible(cell.text for cell in line.cells) for line in table.lines)]
     styles: list[list[Style]] = [[""] * len(columns) for _ in heads]
-    styles += [[cell.style or ("best" if cell.bold else "") for cell in line.cells] for line in table.lines]
+    judged = [column.kind == "verdict" or column.title in _JUDGED for column in columns]
+    styles += [[_style(cell, j) for cell, j in zip(line.cells, judged, strict=True)] for line in table.lines]
     fit = _Fit(columns, rows)
     below = ""
     if (screen := SCREEN.get()).fits and not fit.into(screen.width - len(indent)):
@@ -115,6 +113,10 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
         words = f"{many(len(hidden), 'column')} hidden: {named}. Widen the terminal or use {more}."
         lines += wrapped(words, indent)
     return lines
+
+
+def _style(cell: Cell, judged: bool) -> Style:
+    return cell.style or ("best" if cell.bold else verdict_style(cell.text) if judged else "")
 
 
 class _Fit:

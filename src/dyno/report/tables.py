@@ -361,11 +361,34 @@ def _affected(f: Finding, entries: Sequence[Entry]) -> list[str]:
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
-    locations = [place for place in f.locations if place not in own]
-    more = f" and {len(locations) - PLACES} more" if len(locations) > PLACES else ""
+    where = _first(_by_file([place for place in f.locations if place not in own]))
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
-    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(", ".join(locations[:PLACES]) + more),
-            Cell(", ".join(trials), float(len(trials)), trials=trials)]  # fmt: skip
+    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(where),
+            Cell(_first(trials), float(len(trials)), trials=trials)]  # fmt: skip
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:PLACES]) + (f" and {len(names) - PLACES} more" if len(names) > PLACES else "")
+
+
+def _by_file(locations: Iterable[str]) -> list[str]:
+    """The lines of each file together: 'a.csv:76-83,90'."""
+    files: dict[str, list[int]] = {}
+    for location in locations:
+        file, _, line = location.rpartition(":")
+        name, number = (file, [int(line)]) if file and line.isdigit() else (location, [])
+        files.setdefault(name, []).extend(number)
+    return [f"{file}:{_ranges(sorted(set(lines)))}" if lines else file for file, lines in files.items()]
+
+
+def _ranges(lines: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for line in lines:
+        if spans and line == spans[-1][1] + 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)
 
 
 # ---- tables of a report's authors ----

@@ -7,9 +7,11 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from dyno.facts.comparison import Estimate
 from dyno.facts.finding import Finding
 from dyno.facts.imported import By, Figure, Row, RowKind, Samples, Scalar, Setting, Unread
 from dyno.facts.metric import definition, stem_named
+from dyno.facts.rig import Rig
 from dyno.results.json_text import Value
 from dyno.results.printed import half
 from dyno.secrets import shown
@@ -36,6 +38,9 @@ class Draft:
         self.samples: Samples | None = None
         self.unread: list[Unread] = []
         self.findings: list[Finding] = []
+        self.estimates: dict[str, Estimate] = {}
+        self.prompts_sha256: str | None = None
+        self.rig: Rig | None = None
         self.label = ""
         self.series = ""
 
@@ -138,6 +143,7 @@ class Draft:
             kind=self.kind, tool=self.tool, form=self.form, file=self.file, line=self.line, end=self.end,
             figures=self.figures, settings=self.settings, label=shown("", self.label)[:_LONGEST],
             series=shown("", self.series)[:_LONGEST], samples=self.samples, findings=self.findings,
+            estimates=self.estimates, prompts_sha256=self.prompts_sha256, rig=self.rig,
         )  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from pathlib import PurePath
 from typing import Final
 
 from dyno.facts import metric
+from dyno.facts.comparison import Estimate
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Samples
+from dyno.facts.rig import Rig
 from dyno.results import columns
 from dyno.results.draft import Draft, errors
 from dyno.results.json_text import Value
@@ -83,6 +85,15 @@ def dyno(value: Value, file: str) -> Iterator[Draft]:
 def _draft(value: Value, file: str, kind: RowKind) -> Draft:
     draft = Draft(kind, "dyno" if is_dyno(value) else "vllm", file, value)
     draft.label = value.text_of("label") or PurePath(file).stem
+    if (row := value.find("dyno.row")) is not None:
+        settings = row.get("settings")
+        for name, field in settings.fields.items() if settings is not None else ():
+            draft.setting(name, field)
+        draft.prompts_sha256 = value.text_of("dyno.workload_sha256") or None
+        if (estimates := row.get("estimates")) is not None:
+            draft.estimates = estimates.decoded(dict[str, Estimate]) or {}
+        if (rig := row.get("rig")) is not None:
+            draft.rig = rig.decoded(Rig)
     draft.read_settings(value.get("dyno"), _DYNO)
     draft.figure("cached_input_tokens", value.find("dyno.cached_input_tokens"))
     if (findings := value.find("dyno.findings")) is not None:
