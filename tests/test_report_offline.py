@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import goldens
 import offlines
+from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding
-from dyno.facts.offline import Speculation
+from dyno.facts.offline import Iteration, Speculation
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import HostTelemetry, TelemetrySummary
+from dyno.facts.trial import TrialSpec
 from dyno.report import result_json
 from dyno.report.block import offline_block as block
+from dyno.store.rows import row_of
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -68,13 +72,19 @@ def test_a_failure_is_shown_and_no_rate_is_printed_where_nothing_was_completed()
     assert "Throughput: " not in text
 
 
+def built(result: Result, trial: TrialSpec, its: list[Iteration], engine: EngineFacts | None = None) -> dict[str, Any]:
+    manifest = offlines.manifest(trial)
+    row = row_of("runs/r", manifest, result, engine, iterations=its)
+    return result_json.build(result, manifest, row, iterations=its)
+
+
 def test_the_latency_file_has_vllms_keys_and_values_in_seconds() -> None:
     theirs = json.loads((CAPTURES / "vllm-0.24-latency-b1.json").read_text())
     took = [round(s * 1e9) for s in theirs["latencies"]]
     its = offlines.iterations(took, warmups_ns=[10**9], requests=1)
     trial = offlines.trial("latency", batch_size=1)
     result = Result(None, [], "sound", offline=offlines.summary("latency", its[1:]))
-    ours = result_json.build(result, offlines.manifest(trial), Path("runs/r"), iterations=its)
+    ours = built(result, trial, its)
     assert list(ours) == ["model_id", *theirs, "dyno"]  # model_id: as newer ones have it
     assert list(ours["percentiles"]) == list(theirs["percentiles"])
     for mine, wanted in (
@@ -94,7 +104,7 @@ def test_the_throughput_file_has_vllms_keys_and_is_of_one_iteration() -> None:
     trial = offlines.trial("throughput")
     result = Result(None, [], "sound", offline=offlines.summary("throughput", its))
     engine = offlines.engine_facts("0.32.0")
-    ours = result_json.build(result, offlines.manifest(trial), Path("runs/r"), engine, iterations=its)
+    ours = built(result, trial, its, engine)
     assert list(ours) == ["model_id", *theirs, "dyno"]
     assert (ours["elapsed_time"], ours["num_requests"], ours["total_num_tokens"]) == (2.0, 10, 1600)
     assert ours["dyno"]["summary"]["latency"]["count"] == 2

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -281,6 +280,11 @@ def test_steady_throughput_is_not_known_where_too_many_chunks_may_lie_on_either_
     assert "steady_output_throughput" in s.bounds
 
 
+def file_of(result: Result, records: list[Record] | None = None) -> dict[str, Any]:
+    facts = manifest(TRIAL, target=TargetFacts("m"))
+    return result_json.build(result, facts, row_of("runs/x", facts, result, records=records or []), records=records)
+
+
 def half_seen() -> tuple[list[Record], Result]:
     """Of four requests two were read late: their first chunks came anywhere in 90 ms."""
     late = {"unseen": [0], "unseen_since_ns": [10 * MS]}
@@ -290,7 +294,7 @@ def half_seen() -> tuple[list[Record], Result]:
 
 def test_what_a_late_client_does_not_know_is_null_in_the_result_file_and_read_back_as_unknown() -> None:
     records, result = half_seen()
-    built = result_json.build(result, manifest(TRIAL, target=TargetFacts("m")), Path("run"), records=records)
+    built = file_of(result, records)
     assert built["mean_ttft_ms"] is None and built["dyno"]["bounds"]["ttft"]["mean"] == (55.0, 100.0)
     assert built["mean_e2el_ms"] == 140.0
     assert built["ttfts"] == [0.1, None, 0.1, None] and built["latencies"] == [0.14] * 4
@@ -527,7 +531,7 @@ def test_what_each_replica_did_is_told_where_there_are_several() -> None:
 
 def json_of(s: Summary, findings: list[Finding] | None = None) -> dict[str, Any]:
     result = Result(s, findings or [], verdict(findings or []))
-    return result_json.build(result, manifest(TRIAL, target=TargetFacts("m")), Path("runs/x"))
+    return file_of(result)
 
 
 def test_no_completed_request_gives_no_zero_that_looks_like_a_measurement() -> None:

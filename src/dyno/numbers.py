@@ -46,7 +46,7 @@ def count(value: float | None) -> str:
 
 
 def trimmed(value: float | None) -> str:
-    """Return four significant digits at most: a value whose source printed nobody knows how many."""
+    """Return four significant digits at most: for a value whose printed digits are unknown."""
     return _trimmed(number(value))
 
 

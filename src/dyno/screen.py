@@ -21,7 +21,7 @@ PLAIN = Screen()
 SCREEN: ContextVar[Screen] = ContextVar("screen", default=PLAIN)
 
 # A style is marked by characters of private use, which cli/terminal.py turns into a terminal's colours: written as
-# those at once, they could not be told from what somebody else's words contain.
+# those at once, they could not be distinguished from those in others' text.
 _END = "\U0010ff00"
 _STYLES: dict[str, tuple[str, str]] = {
     "good": ("\U0010ff01", "\x1b[32m"),
@@ -49,7 +49,7 @@ def verdict_style(words: str) -> Style:
 
 
 def coloured(text: str, colour: bool) -> str:
-    """Turn marks into a terminal's codes, or drop them. A mark in somebody else's words ends with them."""
+    """Turn marks into a terminal's codes, or drop them. A mark in others' text ends with it."""
     marks = _MARKS.findall(text)
     return _MARKS.sub((lambda m: _CODES[m[0]]) if colour else "", text + (_END if marks and marks[-1] != _END else ""))
 

@@ -91,7 +91,7 @@ def clock_set(e: Evidence) -> Iterator[Finding]:
 def late_sends(e: Evidence) -> Iterator[Finding]:
     late = e.summary.client.send_late
     worst = max(late.percentiles.values(), default=late.mean)
-    # In a closed loop a late sending leaves a slot empty for so long: what counts is how much on average. In an open
+    # In a closed loop a late sending leaves a slot empty that long: the average counts. In an open
     # one each request has its time.
     closed = e.trial.load.closed_loop
     judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)

@@ -18,11 +18,11 @@ _EXAMPLES = """examples:
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    p.description = "Compare two sides under the same loads: what differs, and how sure that is."
+    p.description = "Compare two sides under the same loads: differences, and how certain they are."
     p.epilog = _EXAMPLES + exit_codes.describe(VOID, UNDECIDED)
     sources = "a run, a study, a part of a study (STUDY:WORDS), a folder of runs, or another tool's result file"
     p.add_argument("a", metavar="A", help=f"{sources}: the baseline")
-    p.add_argument("b", metavar="B", help="the same: what is compared with the baseline")
+    p.add_argument("b", metavar="B", help="the same, to compare with the baseline")
     p.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME",
                    help="compare these figures (default: throughput, TTFT, TPOT, ITL and E2EL)")  # fmt: skip
     p.add_argument("--details", action="store_true", help="show all figures of each load (default: of a single load)")

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class NextWord(NamedTuple):
-    """What can follow a command: a word, or a value."""
+    """A possible next word of a command: a fixed word, or a value."""
 
     command: str  # 'bench serve'; '': dyno itself
     word: str  # a command or a flag; '': an argument

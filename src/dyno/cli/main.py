@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from dyno.cli.vocabulary import WORDS
 
             text = WORDS[settings](text)
-        # Further lines stand back: a server's words can't look like dyno's own.
+        # Indent further lines: a server's text can't look like dyno's.
         print("dyno: " + text.replace("\n", "\n  "), file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:

@@ -219,7 +219,7 @@ def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace,
 
 
 def _loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
-    """Yield the flags of each load, and which of their values tell it from the others."""
+    """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
     for level, rate in itertools.product(levels, rates):
         varying = {"load.max_concurrency": level} if len(levels) > 1 else {}

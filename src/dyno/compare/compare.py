@@ -11,7 +11,7 @@ from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
 from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import Row, RowKind, Scalar
+from dyno.facts.imported import Row, RowKind
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.pairs import Group, groups, pair
@@ -74,19 +74,21 @@ def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[G
     yield Finding(
         "comparability.nothing_paired",
         "void",
-        f"No workload and load is on both sides. A has {_loads(a)}. B has {_loads(b)}.{_unlike(a, b)}",
-        "Measure one under the other's load. --anyway compares two single settings, and marks the result.",
+        f"The two sides share no load. A has {_loads(a)}. B has {_loads(b)}.{_unlike(a, b)}",
+        "Measure both under one load. --anyway compares two single settings; the verdict is void.",
     )
 
 
 def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
     """Of a single one on each side, in what they differ."""
-
-    def text(value: Scalar | None) -> str:
-        return "unknown" if value is None else setting(value)
-
-    pairs = load_of(a[0][0]).conflicts(load_of(b[0][0])) if len(a) == len(b) == 1 else ()
-    unlike = [f"{name.replace('_', ' ')} {text(x)} / {text(y)}" for name, x, y in pairs]
+    if len(a) != 1 or len(b) != 1:
+        return ""
+    one, other = load_of(a[0][0]), load_of(b[0][0])
+    absent = "not set" if one.complete and other.complete else "unknown"
+    unlike = [
+        f"{name.strip('-').replace('_', ' ')} " + " / ".join(absent if v is None else setting(v) for v in (x, y))
+        for name, x, y in one.conflicts(other)
+    ]
     return f" They differ in {', '.join(unlike)}." if unlike else ""
 
 

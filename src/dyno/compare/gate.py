@@ -75,7 +75,7 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
         return "undecided", f"A is {d.a.value:g}, so there is no change in %"
     text = change(d.change)
     if d.low is None or d.high is None:
-        return _state(gate, d.change, None), f"{text}, {d.word}: {d.why}"
+        return _state(gate, d.change, None), f"{text}, {d.word}"
     return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {change_interval(d.low, d.high)})"
 
 
@@ -84,7 +84,7 @@ def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
     if metric(gate.metric).kind == "count":
         return _state(gate, b.value, (b.value, b.value)), text
     if b.error is None:
-        return _state(gate, b.value, None), f"{text}, confidence unknown: {b.why}"
+        return _state(gate, b.value, None), f"{text}, confidence unknown"
     reach = quantile(0.975, b.df) * b.error
     ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
     return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"

@@ -35,8 +35,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     per_thousand_requests: float | None = None
     energy_per_million_output: float | None = None  # electricity alone, besides
     source: str = ""  # where the price is from, in words
-    # The price is one of whole machines, of which a part was used, or of accelerators: then the rest of the machine is
-    # somebody else's.
+    # The price covers whole machines, also where only a part was used, or accelerators: then others pay for the rest.
     basis: str = "accelerators"  # or machine
 
 

@@ -68,7 +68,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
 
     kernel_stamps: bool
     cpu_share: float | None  # of one core; None: the load was too short to say
-    send_late: Distribution  # sent minus due where nothing but the client stood between
+    send_late: Distribution  # sent minus due, where only the client caused the delay
     read_late_mean_ms: float
     read_late_max_ms: float
     unseen_share: float  # of chunks, without the last of each answer: known only to have arrived between two times

@@ -94,9 +94,15 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     table = text_table(["load", *map(words, metrics), "B is"], rows, right=range(1, len(metrics) + 1))
     yield from _table(table, as_markdown)
     yield ""
-    more = "" if details else " --details shows each."
-    corrected = f"The last column is corrected for all {_figures(c)} figures (Holm's rule)."
-    yield from _item(f"Change of B against A, ± its 95 % interval. {corrected}{more}", as_markdown)
+    more = "" if details else " --details shows every figure."
+    differences = [d for p in c.pairings for d in p.differences]
+    if all(d.low is None for d in differences):
+        unknown = "; ".join(dict.fromkeys(d.why for d in differences if d.why))
+        about = f"Change of B against A. Confidence unknown: {unknown}."
+    else:
+        corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
+        about = f"Change of B against A, ± its 95 % interval. {corrected}"
+    yield from _item(f"{about}{more}", as_markdown)
 
 
 def _loads(c: Comparison) -> tuple[list[str], str]:

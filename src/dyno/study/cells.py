@@ -60,7 +60,7 @@ CELLS: dict[str, Hints] = {
 
 
 def choices(hint: Any, value: Any) -> list[Any] | None:
-    """The values of a list that stands for several trials; None where it is one value."""
+    """Return the values of a list that spans several trials; None where it is one value."""
     hint, _ = declared(hint)
     if not isinstance(value, list):
         return None

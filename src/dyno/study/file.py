@@ -1,4 +1,4 @@
-"""From a study's text to its trials. All its mistakes are reported at once, before anything runs."""
+"""Read a study's text into trials. All mistakes are reported together, before anything runs."""
 
 import functools
 import hashlib
@@ -45,7 +45,7 @@ def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | Non
 class Parts(NamedTuple):
     """The tables of the file, checked key by key."""
 
-    engines: dict[str, dict[str, Section]]  # name → its sections: engine, and what it says of workload, load, trial
+    engines: dict[str, dict[str, Section]]  # name → its sections: engine, and its workload, load and trial settings
     workloads: dict[str, Section]
     loads: dict[str, Section]
     trial: Section
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
     @property
     def tables(self) -> dict[str, Mapping[str, Any]]:
-        """By the part of a trial, in the order of `PARTS`."""
+        """Return sections by part of a trial, in the order of `PARTS`."""
         return {"engine": self.engines, "workload": self.workloads, "load": self.loads}
 
 
@@ -230,7 +230,7 @@ class _Reader:
                 known = ", ".join(variables) or "none"
                 raise UsageError(f"--set {name}=…: {self.doc.name} has no such variable. Known: {known}.")
             value = _value(text)
-            # What is text in the file stays text: version=0.10 is no number.
+            # What is text in the file stays text: version=0.10 is not a number.
             is_text = isinstance(variables[name], str) and not isinstance(value, list)
             variables = {**variables, name: text if is_text else value}
         out = dict(variables)

@@ -1,4 +1,4 @@
-"""From tables with lists in them to the cells of single trials.
+"""Expand tables with lists into the cells of single trials.
 
 A list is an axis: the grid is the product of all axes. Keys that are zipped walk together, and so do all the places
 that use one variable whose value is a list.
@@ -14,7 +14,7 @@ from dyno.study.cells import CELLS, choices
 from dyno.study.document import Path, TomlDocument
 
 _MANY = 100_000  # trials: more is a slip of the pen
-_FILLED_MOST = 64 << 20  # characters that variables stand for, in all trials together
+_FILLED_MOST = 64 << 20  # characters of expanded variables, in all trials together
 _VARIABLE = re.compile(r"\$\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 
@@ -32,12 +32,12 @@ class GridCell(NamedTuple):
     """All sections of one trial, each key with its single value."""
 
     sections: dict[str, dict[str, Any]]
-    varying: dict[str, Any]  # 'engine.tensor_parallel' → 4: what tells it from its neighbours
+    varying: dict[str, Any]  # 'engine.tensor_parallel' → 4: what distinguishes it from its neighbours
 
 
 class Room:
-    """How large a study may grow. A line of lists spans millions of trials, and a few names may stand for gigabytes,
-    each for others that stand for others: so both are counted before they are made."""
+    """How large a study may grow. A line of lists spans millions of trials, and a few names may expand to gigabytes
+    through other names: so both are counted before they are expanded."""
 
     def __init__(self, document: TomlDocument, repeats: int) -> None:
         self._doc, self._repeats, self._trials, self._filled = document, repeats, 0, 0
@@ -113,7 +113,7 @@ def expand(
                 picked_by = on_axis.get((section.part, key))
                 plain = _plain(value, variables)
                 cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
-                # How many are sent goes with how they are sent: it tells no trial from another.
+                # The number of requests follows from the load: it distinguishes no trials.
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
                 by_variable = any(axes.get(f"${{{name}}}", 1) > 1 for name in used(value))
                 if by_variable or (picked_by and axes[picked_by] > 1 and not counts):

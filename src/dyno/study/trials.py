@@ -1,4 +1,4 @@
-"""From the cells of one point of the grid to a trial: defaults filled in, parts held against each other."""
+"""From the cells of one point of the grid to a trial: defaults filled in, parts checked against each other."""
 
 import math
 from collections.abc import Callable, Mapping
