@@ -13,8 +13,11 @@ from dyno.cli.micro import OUTPUTS, numbers
 from dyno.cli.settings import DATASETS
 from dyno.conduct import offline
 from dyno.errors import EngineError
+from dyno.facts.imported import Row
 from dyno.facts.trial import TrialSpec
 from dyno.report.micro import FORMATS, KNOBS
+from dyno.store import rows
+from dyno.store.run import Run
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 Asked = Callable[..., list[TrialSpec]]
@@ -182,16 +185,25 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each iteration takes half a second, or a microsecond in a micro benchmark, by a clock of paper."""
     monkeypatch.chdir(tmp_path)
 
+    outcomes: dict[Path, Any] = {}
+
     def conduct(trials: Sequence[TrialSpec], *, runs: Path, **_: Any) -> Iterator[Any]:
         for i, trial in enumerate(trials):
+            path = runs / str(i)
             if trial.kind == "micro":
-                yield offlines.micro_outcome(runs / str(i), trial, [1000, 1000])
+                outcomes[path] = offlines.micro_outcome(path, trial, [1000, 1000])
             else:
                 warmups = [10**9] * (how(trial).warmup_iterations or 0)
                 its = offlines.iterations([5 * 10**8] * how(trial).iterations, warmups, trial.workload.num_prompts)
-                yield offlines.outcome(runs / str(i), trial, its)
+                outcomes[path] = offlines.outcome(path, trial, its)
+            yield outcomes[path]
+
+    def read_row(run: Run) -> Row:
+        outcome = outcomes[run.path]
+        return rows.row_of(str(run.path), outcome.manifest, outcome.result, iterations=outcome.iterations)
 
     monkeypatch.setattr(offline, "conduct", conduct)
+    monkeypatch.setattr(rows, "read_row", read_row)
 
 
 @pytest.mark.usefixtures("measured")

@@ -193,7 +193,9 @@ def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def _same_result(first: Row, row: Row) -> bool:
-    """Reported again, and not as something else."""
+    """Reported again, and not as something else. Two run folders are two runs."""
+    if first.form == row.form == "run":
+        return False
     for name in ("concurrency", "rate", "num_prompts"):
         a, b = first.setting(name), row.setting(name)
         if a is not None and b is not None and a != b:
