@@ -1,4 +1,5 @@
-// Search from a file: browsers refuse a Worker there, so this one runs in an iframe. Else the real one is used.
+// Search from a file: browsers refuse a Worker there, so this one runs in an iframe.
+// Messages are cloned, as between threads: the page and the search must not share objects.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
@@ -8,7 +9,7 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.appendChild(this.frame);
       const inner = this.frame.contentWindow;
-      inner.postMessage = data => setTimeout(() => this.answer(data));
+      inner.postMessage = data => setTimeout(() => this.answer(structuredClone(data)));
       inner.importScripts = (...urls) => {
         const load = src => new Promise((done, failed) => {
           const script = inner.document.createElement("script");
@@ -27,10 +28,8 @@ if (location.protocol === "file:") {
       this.dispatchEvent(event);
     }
     postMessage(data) {
-      this.ready = this.ready.then(() => {
-        const event = new MessageEvent("message", { data });
-        this.frame.contentWindow.dispatchEvent(event);
-      });
+      const event = new MessageEvent("message", { data: structuredClone(data) });
+      this.ready = this.ready.then(() => setTimeout(() => this.frame.contentWindow.dispatchEvent(event)));
     }
     terminate() {
       this.frame.remove();
