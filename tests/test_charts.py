@@ -256,7 +256,7 @@ def test_a_machine_of_which_a_part_was_measured_is_dashed_and_called_an_estimate
         assert "per machine" in text
         assert "stroke-dasharray" in drawn(chart, per="machine")
         assert "stroke-dasharray" not in drawn(chart)
-    assert "for each dollar an hour" in " ".join(words(all_charts["throughput-concurrency"], per="dollar"))
+    assert "per dollar per hour" in " ".join(words(all_charts["throughput-concurrency"], per="dollar"))
 
 
 def test_only_what_the_data_has_can_be_switched_to() -> None:

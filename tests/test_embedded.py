@@ -237,7 +237,7 @@ def test_a_missing_wheel_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match=r"llama.cpp isn't here.*dyno engines install llamacpp"):
+    with pytest.raises(UsageError, match=r"llama.cpp is not installed.*dyno engines install llamacpp"):
         EnginePlan(small(model.build("Q4_0")), Rig("test", "0", "any", "cpu", 2))
 
 

@@ -73,7 +73,7 @@ def test_bench_serve_sends_at_once_from_few_frames(sends: list[list[str]], fake:
     bench(url, tmp_path, "--request-rate", "200")
     assert sends and all(stack == way for stack in sends)
     page = (ROOT.parent.parent / "ARCHITECTURE.md").read_text()
-    assert re.findall(r"From `main` to `send\(\)` there are (\d+) frames", page) == [str(deepest)]
+    assert re.findall(r"Between `main` and `send\(\)` there are (\d+) frames", page) == [str(deepest)]
 
 
 def test_a_connection_opened_for_a_request_sends_from_no_more(

@@ -115,10 +115,10 @@ def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Pat
     found = rig.look(root=root, environ={"CUDA_VISIBLE_DEVICES": "0,1"}, vendors=[Nvidia(Nvml()), AMD])
     text = "\n".join(lines(found, list(host.STATE)))
     for words in (
-        "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5.0 GiB of 80.0 GiB",
+        "Ubuntu 22.04.5 LTS", "1 usable, 2 sockets, 2 NUMA nodes", "NVIDIA H100 80GB HBM3", "5 GiB of 80 GiB",
         "450 W of 700 W", "1980/2619", "PCIe 5 x8 of x16", "MIG 2×3g.40gb", "8060S Graphics (integrated)",
-        "on 0: train.py (pid 77, 4.0 GiB), ? (pid 78)", "numa balancing          on", "unknown or absent: rocm",
-        "CUDA_VISIBLE_DEVICES=0,1", "2.0 GiB used of 8.0 GiB",
+        "on 0: train.py (pid 77, 4 GiB), ? (pid 78)", "numa balancing          on", "unknown or absent: rocm",
+        "CUDA_VISIBLE_DEVICES=0,1", "2 GiB used of 8 GiB",
     ):  # fmt: skip
         assert words in text, words
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -147,7 +147,7 @@ def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Pat
     source = Told(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
     found = rig.look(root=tmp_path, environ={}, vendors=[source]).accelerators
     assert [a.engine for a in found] == [True, False, False]
-    assert [a.processes for a in found] == [["python3 (pid 800, 1.0 GiB)"], ["python3 (pid 800, 1.0 GiB)"], []]
+    assert [a.processes for a in found] == [["python3 (pid 800, 1 GiB)"], ["python3 (pid 800, 1 GiB)"], []]
 
 
 def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(tmp_path: Path) -> None:

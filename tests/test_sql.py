@@ -27,6 +27,7 @@ from dyno.facts.summary import Summary
 from dyno.measure import timing
 from dyno.report.result_json import build
 from dyno.store import sql
+from dyno.store.rows import read_row
 from dyno.store.run import Run
 from dyno.store.sql import TABLES, RunTables
 from dyno.store.study import Failure, StudyFolder, write_failure
@@ -106,7 +107,7 @@ def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, ho
     assert row["run"] == "runs/a [run] it's"
     run = Run(Path(row["run"]))
     m = run.manifest()
-    told = build(run.result(), m, run.path)
+    told = build(run.result(), m, read_row(run))
     shared = {name: value for name, value in told.items() if name in row}
     assert {"completed", "failed", "output_throughput", "mean_ttft_ms", "p99_tpot_ms", "p99.9_itl_ms"} <= set(shared)
     assert {name: row[name] for name in shared} == shared

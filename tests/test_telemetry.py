@@ -38,6 +38,7 @@ from dyno.probe.telemetry.loop import HostMeter
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import result_json
 from dyno.report.machine import telemetry_pairs
+from dyno.store.rows import read_row
 from dyno.units import NS_PER_S
 from machines import GiB, Nvml, lay, mi300x_in_cpx, strix_halo, xeon
 
@@ -691,7 +692,7 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     assert {s.source for s in watcher.latest} >= {"host", "engine"}
 
     m = outcome.manifest
-    told = result_json.build(outcome.result, m, outcome.run.path)
+    told = result_json.build(outcome.result, m, read_row(outcome.run))
     assert json.loads(msgspec.json.encode(told))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
     labels = [label for label, _ in telemetry_pairs(t)]
     assert "Engine: KV cache used, peak:" in labels and "Accelerators:" not in labels

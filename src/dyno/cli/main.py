@@ -121,7 +121,7 @@ def _dashed(argv: Sequence[str]) -> list[str]:
     """Read --num_prompts as --num-prompts: vLLM takes both. A dot begins a key of the engine's own."""
     out = []
     for word in argv:
-        name = re.match(r"--[^=.]*", word)
+        name = re.match(r"--[\w-]+(?=[=.]|$)", word)
         out.append(name[0].replace("_", "-") + word[name.end() :] if name else word)
     return out
 

@@ -115,9 +115,10 @@ def conduct(
         headers(planned)  # a missing key is an error before anything starts
     settings.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
+        anyway = "--any-rig continues anyway, " if options.settings == "keys" else ""  # a study file's flag
         raise UsageError(
             f"{folder.path} was started on another machine, or this machine has changed: {' '.join(changes)} "
-            "The trials would not be comparable. --any-rig continues anyway, --runs DIR starts elsewhere."
+            f"The trials would not be comparable. {anyway}--runs DIR starts elsewhere."
         )
     folder.write(*study_plan.public(study, text))
     if before and left:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dyno.numbers import human_bytes
 from dyno.probe import sysfs
 
 ROOT = Path("/")
@@ -196,8 +195,8 @@ def _gtt(root: Path) -> str | None:
     if size is None:
         return None
     pages = sysfs.number(root / "sys/module/ttm/parameters/pages_limit")
-    limit = "" if pages is None else f", ttm.pages_limit {human_bytes(pages * 4096)}"
-    return f"gttsize {'by the driver' if size < 0 else human_bytes(size << 20)}{limit}"
+    limit = "" if pages is None else f", ttm.pages_limit {_size(pages * 4096)}"
+    return f"gttsize {'by the driver' if size < 0 else _size(size << 20)}{limit}"
 
 
 def _transparent_huge_pages(root: Path) -> str | None:
@@ -210,7 +209,7 @@ def _huge_pages(root: Path) -> str | None:
     count, size = lines.get("HugePages_Total"), _kibibytes(lines.get("Hugepagesize"))
     if count is None or size is None:
         return None
-    return "none" if count == "0" else f"{count} of {human_bytes(size)}"
+    return "none" if count == "0" else f"{count} of {_size(size)}"
 
 
 def _power_limits(root: Path) -> str | None:
@@ -252,7 +251,7 @@ def _memory_limit(root: Path) -> str | None:
     limits = [sysfs.number(g / "memory.max") for g in _cgroups(root)]
     limits.append(sysfs.number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 1; huge: none
     limit = min((n for n in limits if n is not None and n < 1 << 60), default=None)
-    return "none" if limit is None else human_bytes(limit)
+    return "none" if limit is None else _size(limit)
 
 
 def _mitigations(root: Path) -> str | None:
@@ -298,3 +297,12 @@ STATE: dict[str, Callable[[Path], str | None]] = {
 def state(root: Path = ROOT) -> dict[str, str]:
     """Unknown values are left out."""
     return {name: value for name, look in STATE.items() if (value := look(root)) is not None}
+
+
+def _size(n_bytes: float) -> str:
+    """Return a size as it is stored, in the form of all earlier runs: another one would read as another machine."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n_bytes) < 1024:
+            return f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
