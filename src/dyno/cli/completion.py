@@ -118,7 +118,7 @@ _dyno() {
   esac
   return 0
 }
-complete -F _dyno dyno"""
+complete -F _dyno dyno llm-dyno"""
 
 _ZSH = r"""
 _dyno() {
@@ -143,7 +143,7 @@ _dyno() {
   [[ ${values[(r)@runs]} ]] && values+=(runs/*(N:t))
   compadd -- ${values:#(@*|)}
 }
-if [[ $funcstack[1] == _dyno ]]; then _dyno "$@"; else compdef _dyno dyno; fi"""
+if [[ $funcstack[1] == _dyno ]]; then _dyno "$@"; else compdef _dyno dyno llm-dyno; fi"""
 
 _FISH = """function __dyno_command
     set -l command
@@ -157,7 +157,8 @@ end
 function __dyno_at
     test (__dyno_command) = "$argv"
 end
-complete -c dyno -f"""
+complete -c dyno -f
+complete -c llm-dyno -w dyno"""
 
 
 def _fish(completions: list[NextWord]) -> str:
@@ -189,6 +190,6 @@ def _quoted(text: str) -> str:
 
 SCRIPTS = {
     "bash": lambda completions: "# bash completion for dyno\n" + _tables(completions) + _BASH,
-    "zsh": lambda completions: "#compdef dyno\n" + _tables(completions) + _ZSH,
+    "zsh": lambda completions: "#compdef dyno llm-dyno\n" + _tables(completions) + _ZSH,
     "fish": lambda completions: "# fish completion for dyno\n" + _fish(completions),
 }

@@ -158,7 +158,7 @@ def _conclude(
     for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
         print(f"skipped {p.place.label}: {skipped[p.place.id]}", file=file)
     print(f"Study: {folder.path}", file=sys.stderr)
-    if done and not options.no_report and (ran or not (folder.path / "report.html").exists()):
+    if done and not options.no_report and (ran or _stale(folder.path)):
         from dyno.cli.report import study_page
 
         if (page := study_page(folder.path, options.runs)) is not None:
@@ -305,3 +305,10 @@ def _asked(planned: PlannedTrial) -> str:
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
     return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"
+
+
+def _stale(folder: Path) -> bool:
+    """Whether the page lacks a trial: one was measured after it, or there is no page."""
+    page = folder / "report.html"
+    written = page.stat().st_mtime if page.exists() else 0.0
+    return any(summary.stat().st_mtime > written for summary in folder.glob("trials/*/summary.json"))

@@ -72,7 +72,7 @@ def add(p: argparse.ArgumentParser) -> None:
     v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a directory of runs")
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "print a result again; decode it first if dyno was killed", show)
-    v.add_argument("run", metavar="RUN", help="a run or a study, or another tool's result file")
+    v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies, or other tools' result files")
     v.add_argument("--json", action="store_true", help=_JSON)
     several = "runs or studies, each by its path, its name or an end of its name"
     v = verb("tag", "add tags to runs, or remove them", tag)
@@ -222,11 +222,19 @@ def _verdict(line: RunLine) -> str:
 
 
 def show(options: argparse.Namespace) -> int:
-    if (file := _result_path(options.run, options.runs)) is not None:
-        return audit.show(str(file), options.runs, options.json)
-    path = find(options.run, options.runs)
+    for word in options.run:
+        _show(word, options)
+    return 0
+
+
+def _show(word: str, options: argparse.Namespace) -> None:
+    if (file := _result_path(word, options.runs)) is not None:
+        audit.show(str(file), options.runs, options.json)
+        return
+    path = find(word, options.runs)
     if kind_of(path) == "study":
-        return _show_study(path, options.json)
+        _show_study(path, options.json)
+        return
     outcome = _outcome(Run(path))
     trial = outcome.manifest.trial
     if trial.kind == "micro":
@@ -239,7 +247,6 @@ def show(options: argparse.Namespace) -> int:
         print(offline.printed(outcome))
     else:
         print(block(outcome.result, trial, list(METRICS[:4])))
-    return 0
 
 
 def _outcome(run: Run) -> "Outcome":
@@ -286,7 +293,7 @@ def _file(outcome: Any) -> dict[str, Any]:
     return micro.result_row(outcome) if trial.kind == "micro" else offline.result_file(outcome)
 
 
-def _show_study(path: Path, as_json: bool) -> int:
+def _show_study(path: Path, as_json: bool) -> None:
     from dyno.report.study import lines
 
     study = look_at_study(path)
@@ -297,14 +304,13 @@ def _show_study(path: Path, as_json: bool) -> int:
     runs = {p.place.id: run for p in planned if (run := folder.run(p.place)).whole}
     if as_json:
         print(json.dumps({"study": study.name, "trials": [_file(_outcome(run)) for run in runs.values()]}))
-        return 0
+        return
     print(*wrapped(f"{study.name}: {_study_words(study)}"), sep="\n")
     rigs = {p.place.rig for p in planned if p.place.id in runs}
     print("\n".join(lines([p for p in planned if p.place.rig in rigs], {id: run.result() for id, run in runs.items()})))
     rest = [line for line in study.trials if line.state not in ("done", "not begun")]
     for line in rest:
         print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
-    return 0
 
 
 def tag(options: argparse.Namespace) -> int:

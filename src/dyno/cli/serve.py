@@ -196,7 +196,9 @@ def run(options: argparse.Namespace) -> int:
         print("dyno: the received bytes are not kept, because they contain a key.", file=sys.stderr)
     print(f"Run: {outcome.run.path}", file=sys.stderr)
     code = exit_code(outcome, options)
-    if outcome.result.verdict != "void" and code != exit_codes.INTERRUPTED:
+    if code == exit_codes.INTERRUPTED:
+        print("dyno: interrupted. The requests until then are measured and kept.", file=sys.stderr)
+    elif outcome.result.verdict != "void":
         again = flags.command(options, "--repeats", "5")
         print(f"Repeat it to measure run-to-run variation:\n  {again}", file=sys.stderr)
     return code

@@ -161,7 +161,7 @@ def _check_apart(a: Source, b: Source) -> None:
 def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[str]]:
     """A report, and warnings. `reading`: without what is named twice."""
     if not reading.sources:
-        raise StoreError("Nothing could be read.")
+        raise StoreError(f"No results found in {', '.join(request.words) or 'any file'}.")
     folder, warnings = _about(request.words)
     sources, documents = reading.sources, reading.documents
     rows = [row for s in sources for row in (*s.document.rows, *s.missing)]

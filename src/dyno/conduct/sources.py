@@ -113,6 +113,8 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
             path = find(name, runs)
             if kind_of(path) == "study":
                 return path, part
+        if Path(word).is_dir():
+            raise UsageError(f"The folder {word} contains no runs and no results.") from None
         raise UsageError(f"{e} There is no such file either.") from None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _LOOPBACK = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
 _LISTENS = "0A"  # Linux's TCP_LISTEN
-ADVICE = "stop it, or remove the port from the setting: dyno then picks a free one."
+ADVICE = "stop it, or choose another port. A study's setting without a port gets a free one."
 
 
 def free_port() -> int:

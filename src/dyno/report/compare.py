@@ -1,6 +1,6 @@
 """A comparison as people read it: one row a load, or each load with its figures, words and findings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
@@ -91,7 +91,9 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         [load, *(_change(by_name.get(m)) for m in metrics), _in_words(p.word, p)]
         for load, by_name, p in zip(loads, shown, c.pairings, strict=True)
     ]
-    table = text_table(["load", *map(words, metrics), "B is"], rows, right=range(1, len(metrics) + 1))
+    table = text_table(
+        ["load", *map(words, metrics), "B is"], rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,)
+    )
     yield from _table(table, as_markdown)
     yield ""
     more = "" if details else " --details shows every figure."
@@ -111,8 +113,15 @@ def _loads(c: Comparison) -> tuple[list[str], str]:
     shared = [n for n, v in loads[0].settings.items() if all(load.get(n) == v for load in loads)]
     short = [load.without(*shared).words for load in loads]
     if len(loads) > 1 and all(short):
-        return short, loads[0].only(shared).words
-    return [load.words or "unknown load" for load in loads], ""
+        return _distinct(short, c.pairings), loads[0].only(shared).words
+    return _distinct([load.words or "unknown load" for load in loads], c.pairings), ""
+
+
+def _distinct(names: list[str], pairings: Sequence[Pairing]) -> list[str]:
+    """Name the settings too, where several pairs have one load."""
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}, {p.a.label} / {p.b.label}" for name, p in zip(names, pairings, strict=True)]
 
 
 def _change(d: Difference | None) -> str:
@@ -124,7 +133,7 @@ def _change(d: Difference | None) -> str:
     return f"{change(d.change)} ± {reach}"
 
 
-def _all(some: Sequence[object]) -> str:
+def _all(some: Collection[object]) -> str:
     return "both" if len(some) == 2 else f"all {len(some)}"
 
 
@@ -143,7 +152,7 @@ def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) ->
         load, first = next(iter(by_load.items()))
         rest = f", and at {many(len(by_load) - 1, 'more load')}" if len(by_load) > 1 else ""
         yield ""
-        yield f"At {load}{rest}:"
+        yield f"For {_all(by_load)} loads:" if 1 < len(by_load) == len(c.pairings) else f"At {load}{rest}:"
         yield from _findings([first], as_markdown)
 
 
@@ -162,7 +171,7 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figure
         yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
     if p.differences:
         yield ""
-        yield from _table(text_table(_HEAD, map(_row, p.differences), right=range(1, 6)), as_markdown)
+        yield from _table(text_table(_HEAD, map(_row, p.differences), range(1, 6), keep=(3, 4, 6)), as_markdown)
         yield ""
         for line in sentences(p, figures):
             yield from _item(line, as_markdown)
@@ -277,4 +286,5 @@ def gate_line(c: Comparison, state: str, code: int) -> str:
     first = failing[0]
     where = f" at {_loads(c)[0][first.pairing]}" if len(c.pairings) > 1 else ""
     more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
-    return f"Gate {state}: {first.gate}{where}: {first.text}{more}. Exit {code}."
+    strict = " (--strict)" if state == "undecided" and code == 3 else ""
+    return f"Gate {state}: {first.gate}{where}: {first.text}{more}. Exit {code}{strict}."

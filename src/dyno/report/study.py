@@ -58,7 +58,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
             cells = [[*row, cell] for row, cell in zip(cells, drawn, strict=True)]
     shown.append(Column("verdict", kind="verdict"))
     lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
-    yield from terminal(Table(shown, lines))
+    yield from terminal(Table(shown, lines), more="`dyno runs show STUDY --json`")
     how = "95 % confidence interval" if kind == "serve" else "standard deviation"
     spread = f" Over n repeats: totals of completed and failed, means of the rest, ± {how}."
     yield from wrapped(about + (spread if repeats else ""))

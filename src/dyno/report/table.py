@@ -110,7 +110,7 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
         lines += [(below or indent) + line for line in _row(sides)]
     if hidden := [column.title.replace("\n", " ") for i, column in enumerate(columns) if i in fit.hidden]:
         named = ", ".join(hidden[:_NAMED]) + (", …" if len(hidden) > _NAMED else "")
-        words = f"{many(len(hidden), 'column')} hidden: {named}. Widen the terminal or use {more}."
+        words = f"{many(len(hidden), 'column')} hidden: {named}. Widen the terminal{more and f' or use {more}'}."
         lines += wrapped(words, indent)
     return lines
 

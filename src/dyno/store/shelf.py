@@ -245,6 +245,9 @@ def kind_of(path: Path) -> Kind | None:
     return None
 
 
+_ENOUGH = 3  # letters of a name: one or two match by chance
+
+
 def find(word: str, runs: Path) -> Path:
     """A run or study by its path, else by its name under `runs`: whole, or as much of either end as is enough."""
     path = Path(word)
@@ -252,8 +255,9 @@ def find(word: str, runs: Path) -> Path:
         return path
     all_ = list(_all(runs)) if word else []
     hits = [p for p in all_ if word in (p.name, str(p.relative_to(runs)))]
-    hits = hits or [p for p in all_ if p.name.startswith(word) or p.name.endswith(word)]
-    hits = hits or [p for p in all_ if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
+    if len(word) >= _ENOUGH and not path.exists():
+        hits = hits or [p for p in all_ if p.name.startswith(word) or p.name.endswith(word)]
+        hits = hits or [p for p in all_ if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
     if len(hits) > 1:
         some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
         raise UsageError(f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path.")

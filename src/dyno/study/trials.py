@@ -234,7 +234,7 @@ class Trials:
                 self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))
             elif key in cells and cells[key] < 1 and not micro:
                 self.doc.mistake(
-                    section.paths[key], "must be at least 1, but is 0 (allowed in a micro benchmark only)."
+                    section.paths[key], f"must be at least 1, but is {cells[key]} (0 is for a micro benchmark only)."
                 )
         if micro and cells.get("prefix_len"):
             self.doc.mistake(section.paths["prefix_len"], "is not for a micro test: give the load a depth.")
