@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast test-engines test-hostile test-pages check format bench bench-engines bench-peers docs \
+.PHONY: demo gallery test test-fast test-engines test-hostile test-pages test-docs check format bench bench-engines bench-peers docs \
         docs-reference clean
 
 demo: $(VENV)/.installed
@@ -34,6 +34,10 @@ test-hostile: $(VENV)/.dev
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -m pages -rs tests/pages
+
+# Every command in docs/, run in order against the fake engine or llama.cpp.
+test-docs: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist worksteal -m docs
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench

@@ -26,7 +26,8 @@ def _pages() -> Iterator[object]:
     for path in DOCS:
         how = [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
         if any(h != "slow" for h in how):
-            yield pytest.param(path, False, id=name(path))
+            marks = [] if path.name == "README.md" else [pytest.mark.docs]
+            yield pytest.param(path, False, id=name(path), marks=marks)
         if "slow" in how:
             yield pytest.param(path, True, id=f"{name(path)}, slow ones too", marks=pytest.mark.engines)
 
@@ -99,6 +100,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str], where: str, how:
     )
 
 
+@pytest.mark.docs
 def test_the_github_workflow_stops_a_slower_change(tmp_path: Path) -> None:
     """Its steps, with a head that needs 20 times as long for a token."""
     workflow = (ROOT / "docs/ci/dyno.yml").read_text()
