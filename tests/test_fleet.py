@@ -614,7 +614,7 @@ def killed(tmp_path: Path) -> Iterator[Callable[[list[str], str, signal.Signals]
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize("stage", ["Starting", "Making", "Measuring"])
+@pytest.mark.parametrize("stage", ["Starting", "Generating", "Measuring"])
 def test_an_engine_dies_with_a_dyno_that_is_killed(
     stage: str, tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:

@@ -256,8 +256,8 @@ def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
         *("--save-result", "--save-detailed", "--result-dir", "results", "--metadata", f"api_key={NESTED}"),
     ]
     done = dyno(*bench(base, *words))
-    assert done.code == 0, done.text
-    assert "raw bytes are not kept" in done.text
+    assert done.code in (0, 3), done.text  # some answers fail
+    assert "received bytes are not kept" in done.text
     assert f"X-Api-Key: {KEY}" in echo.heads[-1]  # it was sent
     [run] = (tmp_path / "runs").iterdir()
     assert not (run / "exchanges.spool").exists()
@@ -326,6 +326,9 @@ def test_each_way_alone_is_found_in_raw_bytes_that_would_be_kept(
             "--keep-raw",
             "--runs",
             f"runs/{i}",
+            "--ready-check-timeout-sec",
+            "0",
+            "--allow-void",
         ]
         assert main(bench(scripted(echo).base_url, *words)) == 0
         assert echo.told == 2
@@ -364,7 +367,7 @@ def test_a_studys_keys_reach_nothing(dyno: Dyno, scripted: Callable[..., Scripte
     )
     (tmp_path / "s.toml").write_text(study)
     (tmp_path / "wrong.toml").write_text(study.replace('note = "x"', f'note = [{{ api_key = "{NESTED}" }}]'))
-    assert "should be a table, and is" in dyno("run", "wrong.toml").text
+    assert "must be a table, but is" in dyno("run", "wrong.toml").text
     (tmp_path / "wrong.toml").unlink()
     dyno("run", "s.toml", "--dry-run", THEIR_WORD=KEY)
     dyno("run", "s.toml", "--keep-raw", THEIR_WORD=KEY)
@@ -401,7 +404,15 @@ def test_what_a_killed_dyno_leaves_is_not_sent_and_shown_without_words(
             if echo.told > 6:
                 time.sleep(60)
 
-    words = bench(scripted(slowly).base_url, "--num-prompts", "50", "--header", f"X-Api-Key={KEY}")
+    words = bench(
+        scripted(slowly).base_url,
+        "--num-prompts",
+        "50",
+        "--header",
+        f"X-Api-Key={KEY}",
+        "--ready-check-timeout-sec",
+        "0",
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "dyno", *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

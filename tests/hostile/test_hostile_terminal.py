@@ -114,6 +114,7 @@ def speaking(status: int = 200, body: bytes = b"", model: str = BAD) -> Callable
 
 
 SERVE = ["bench", "serve", "--num-prompts", "4", "--max-concurrency", "2", "--input-len", "4", "--output-len", "4"]
+SERVE += ["--allow-void"]
 
 
 # ---- servers ----

@@ -436,8 +436,12 @@ class Wire:
             self._spool.note(SENT, exchange, now, TIMES.pack(unsent_due, 0), replica.mark)
         self._spool.note(END, exchange, now, payload=reason.encode()[:1000])
         self.progress.ended += 1
-        self._slot_free(replica, now, refused=reason.startswith("refused"), pause=reason.startswith("client"))
-        self._count_failure()
+        own = reason.startswith("client")  # a limit of this machine: the server may still answer the others
+        self._slot_free(replica, now, refused=reason.startswith("refused"), pause=own)
+        if own:
+            self.progress.failed += 1
+        else:
+            self._count_failure()
 
     def _count_failure(self) -> None:
         """Count it, and end the load if all requests so far have failed and none is being answered."""
