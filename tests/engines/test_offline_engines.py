@@ -169,7 +169,7 @@ def test_what_vllm_drafts_from_n_grams_is_counted(model: Path, tmp_path: Path) -
 def test_a_flag_that_vllm_does_not_know_is_told_by_its_own_line_alone(model: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as told:
         measured([trial(vllm(model, args=["--frobnicate"]), "latency", 8, 4)], tmp_path)
-    assert 'loaded: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know' in str(told.value)
+    assert 'loading: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know' in str(told.value)
 
 
 def test_transformers_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: Path) -> None:
