@@ -52,4 +52,4 @@ def test_a_twin_runs_to_its_end(
         assert result.offline.completed == result.offline.iterations * trial.workload.num_prompts
         assert result.offline.output_tokens == result.offline.wanted_output_tokens
         assert (result.offline.speculation is not None) is bool(trial.engine and trial.engine.draft_model)
-        assert {"throughput": "total", "latency": "batch", "micro": "tg of"}[trial.kind] in table
+        assert {"throughput": "total", "latency": "batch", "micro": "tg BW"}[trial.kind] in table
