@@ -26,8 +26,7 @@ def _pages() -> Iterator[object]:
     for path in DOCS:
         how = [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
         if any(h != "slow" for h in how):
-            marks = [] if path.name == "README.md" else [pytest.mark.docs]
-            yield pytest.param(path, False, id=name(path), marks=marks)
+            yield pytest.param(path, False, id=name(path), marks=pytest.mark.docs)
         if "slow" in how:
             yield pytest.param(path, True, id=f"{name(path)}, slow ones too", marks=pytest.mark.engines)
 
