@@ -187,13 +187,13 @@ def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path
     one, two = measured(tmp_path, alone, pair)
     assert one.manifest.workload_sha256 == two.manifest.workload_sha256, "the same prompts, shared out"
     for it in two.iterations:
-        assert [part.requests for part in it.replicas] == [4, 3] and len(it.answers) == 7
-        assert it.start_ns == min(part.start_ns for part in it.replicas)
-        assert it.end_ns == max(part.end_ns for part in it.replicas)
+        assert [part.requests for part in it.parts] == [4, 3] and len(it.answers) == 7
+        assert it.start_ns == min(part.start_ns for part in it.parts)
+        assert it.end_ns == max(part.end_ns for part in it.parts)
         # Each began before the other ended, and a request's times are those of its own copy.
-        assert max(part.start_ns for part in it.replicas) < min(part.end_ns for part in it.replicas)
+        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
         for i, a in enumerate(it.answers):
-            part = it.replicas[i >= 4]
+            part = it.parts[i >= 4]
             assert a.start_ns is not None and a.end_ns is not None
             assert part.start_ns <= it.start_ns + a.start_ns <= it.start_ns + a.end_ns <= part.end_ns
     o = two.result.offline
@@ -205,13 +205,13 @@ def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path
     assert sorted(p.name for p in two.run.path.glob("engine*.log")) == ["engine-2.log", "engine.log"]
     assert "load.replicas_share_cpu" in {f.code for f in two.result.findings}
     assert reopened(two.run).result == two.result and workers(tmp_path) == []
-    assert one.result.offline is not None and one.result.offline.replicas == one.iterations[0].replicas == []
+    assert one.result.offline is not None and one.result.offline.replicas == one.iterations[0].parts == []
 
 
 def test_each_replica_has_a_batch_of_its_own_where_latency_is_measured(tmp_path: Path) -> None:
     (outcome,) = measured(tmp_path, trial("latency", 16, 4, 3, PAIR, iterations=2, warmup_iterations=0))
     assert outcome.manifest.target.slots == 3
-    assert [[part.requests for part in it.replicas] for it in outcome.iterations] == [[3, 3]] * 2
+    assert [[part.requests for part in it.parts] for it in outcome.iterations] == [[3, 3]] * 2
     assert outcome.result.offline is not None and outcome.result.offline.completed == 12
     assert "load.slots" not in {f.code for f in outcome.result.findings}
 

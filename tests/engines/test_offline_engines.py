@@ -156,8 +156,8 @@ def test_two_replicas_share_the_prompts(kind: str, model: Path, tmp_path: Path) 
     spec = {"vllm": vllm, "transformers": transformers}[kind](model, replicas=2)
     (outcome,) = measured([trial(spec, "throughput", 32, 8, 5)], tmp_path)
     for it in outcome.iterations:
-        assert [part.requests for part in it.replicas] == [3, 2]
-        assert max(part.start_ns for part in it.replicas) < min(part.end_ns for part in it.replicas)
+        assert [part.requests for part in it.parts] == [3, 2]
+        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
         assert all(a.error is None and in_order(a, it) for a in it.answers)
     o = summary(outcome)
     assert (o.completed, o.failed, o.output_tokens) == (10, 0, 80)

@@ -28,7 +28,7 @@ from dyno.numbers import change, count, number
 FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 # Offline, replicas do the same work: beyond their noise, if that is known, a tenth isn't luck.
 UNLIKE, MUCH_UNLIKE = 0.1, 0.25
-APART, FAR_APART = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
+LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # vLLM's default before its V1 engine
@@ -151,12 +151,12 @@ def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:
         )
         yield Finding("load.replicas_uneven", "doubt" if most - least > MUCH_UNLIKE * most else "note", text)
     late = max(several, key=lambda r: r.late_ms)
-    if late.late_ms > APART * took_ms:
+    if late.late_ms > LATE * took_ms:
         text = (
             f"Copy {late.index + 1} began up to {number(late.late_ms)} ms after the first one; an iteration takes "
             f"{number(took_ms)} ms."
         )
-        yield Finding("load.replicas_apart", "doubt" if late.late_ms > FAR_APART * took_ms else "note", text)
+        yield Finding("load.replicas_apart", "doubt" if late.late_ms > VERY_LATE * took_ms else "note", text)
 
 
 def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:

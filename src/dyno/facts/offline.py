@@ -85,7 +85,7 @@ class Iteration(msgspec.Struct):
     reported: Annotated[dict[str, Any], "llama-bench's report about itself and the test"] = msgspec.field(
         default_factory=dict, name="told"
     )
-    replicas: Annotated[list[ReplicaPart], "begin, end and requests of each, where there are several"] = []
+    parts: Annotated[list[ReplicaPart], "begin, end and requests of each replica, where there are several"] = []
 
 
 class Speculation(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         speculation=_speculation(iterations),
         decoded_tokens=decoding,
         speed=speed.mean if speed else None,
-        replicas=[_replica(iterations, i) for i in range(len(iterations[0].replicas))],
+        replicas=[_replica(iterations, i) for i in range(len(iterations[0].parts))],
     )
 
 
@@ -90,7 +90,7 @@ def joined(parts: Sequence[Iteration]) -> Iteration:
         start_ns=start,
         end_ns=end,
         answers=answers,
-        replicas=[ReplicaPart(p.start_ns, p.end_ns, len(p.answers)) for p in parts],
+        parts=[ReplicaPart(p.start_ns, p.end_ns, len(p.answers)) for p in parts],
         **{name: total(name) for name in ("drafts", "drafted_tokens", "accepted_tokens")},
     )
 
@@ -103,8 +103,8 @@ def _later(a: Answer, ns: int) -> Answer:
 def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
     own = []  # its part of each iteration, with its answers
     for it in iterations:
-        first = sum(part.requests for part in it.replicas[:index])
-        own.append((part := it.replicas[index], it.answers[first : first + part.requests]))
+        first = sum(part.requests for part in it.parts[:index])
+        own.append((part := it.parts[index], it.answers[first : first + part.requests]))
     completed = [a for _, answers in own for a in answers if a.error is None]
 
     def rate(count: Callable[[Answer], int]) -> Spread:
@@ -121,7 +121,7 @@ def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
         duration_s=sum(part.end_ns - part.start_ns for part, _ in own) / NS_PER_S,
         output_throughput=rate(lambda a: a.output_tokens),
         total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
-        late_ms=max(it.replicas[index].start_ns - it.start_ns for it in iterations) / NS_PER_MS,
+        late_ms=max(it.parts[index].start_ns - it.start_ns for it in iterations) / NS_PER_MS,
     )
 
 
