@@ -69,8 +69,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     replicas: Annotated[
         int,
-        Option("--replicas", "N", "copies of the engine, each on its own accelerators; requests go to the least busy",
-               least=1),
+        Option("--replicas", "N", "copies of the engine, each on its own accelerators; they share the requests "
+               "(latency: a batch each)", least=1),
     ] = 1  # fmt: skip
     max_model_len: Annotated[
         int | None,
