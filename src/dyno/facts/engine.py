@@ -165,6 +165,20 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+# What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
+# default.
+About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
+                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A line of an engine's log from which a finding is made."""
+
+    about: About
+    line: str  # without its time and secrets
+    count: int = 1  # times that it was logged
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """How an engine that dyno started came up."""
 
