@@ -130,6 +130,10 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option("--engine-environment", "NAME", "environment, as `dyno engines list` names it (default: the newest)"),
     ] = None
     container: Annotated[ContainerSpec | None, Option(help="run it in a container: image, mounts, …")] = None
+    host: Annotated[
+        Literal["127.0.0.1", "0.0.0.0"],
+        Option(help="address to listen on; 0.0.0.0: other machines can reach it, too"),
+    ] = "127.0.0.1"
     # Of the first replica, the next ones for the others; None: free ones.
     port: Annotated[
         int | None,
