@@ -12,7 +12,7 @@ from dyno.audit.document import read_bytes as imported
 from dyno.checks import CHECKS, client, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
-from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Remark
+from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
@@ -613,6 +613,10 @@ def copies(*each: tuple[int, float | None]) -> list[ReplicaSummary]:
     return [ReplicaSummary(i, done, done, 0, 10 * done, 100.0, tpot) for i, (done, tpot) in enumerate(each)]
 
 
+def slip(why: Any) -> EngineFacts:
+    return EngineFacts("vllm", "0.24.0", [], misspelt=[Misspelt("VLLM_X", None, why)])
+
+
 def launched(*devices: list[int] | None) -> EngineFacts:
     return EngineFacts("vllm", "0.24.0", [Launch([], {}, 0, share) for share in devices])
 
@@ -837,6 +841,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.replicas_on_cpu, evidence(), None, None),
     (load.replicas_on_cpu, evidence(engine=launched([0, 1], [2, 3])), None, None),
     (load.replicas_on_cpu, evidence(engine=launched(None, None)), "load.replicas_share_cpu", "note"),
+    (engine.misspelt, evidence(engine=UP), None, None),
+    (engine.misspelt, evidence(engine=slip("unlike")), "engine.misspelt_variable", "doubt"),
+    (engine.misspelt, evidence(engine=slip("unlisted")), "engine.misspelt_variable", "note"),
     (engine.remarks, evidence(), None, None),
     (engine.remarks, evidence(remarks=[Remark("fallback", "x")]), "engine.fallback", "doubt"),
     (load.replicas, evidence(), None, None),  # one server

@@ -522,6 +522,12 @@ CHECKS = (
             "The next trial has that much less. `dyno doctor` shows which process holds it."),
     }, run=engine.memory_held),
     Check({
+        "engine.misspelt_variable": ("doubt; note for an unlisted name that is like no other",
+            "A variable in `env`, or an exported one, is nearly a well-known one, has a name that no shell can set, or "
+            "is not in the installed vLLM's list.",
+            "The engine probably doesn't read it, so the run had the default. Correct the name, or remove it."),
+    }, run=engine.misspelt),
+    Check({
         "engine.generic_build": ("note",
             "llama.cpp on the CPU was built without instructions that this processor has, like the embedded one.",
             "A build for this machine is several times faster, most of all with quantized weights. Give one with "

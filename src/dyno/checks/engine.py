@@ -96,6 +96,12 @@ def second_attempt(e: Circumstances) -> Iterator[Finding]:
         yield note("engine.second_attempt", f"This is the second attempt; the first failed: {e.first_failure}")
 
 
+def misspelt(e: Circumstances) -> Iterator[Finding]:
+    for variable in e.engine.misspelt if e.engine is not None else []:
+        level: Level = "note" if variable.why == "unlisted" else "doubt"
+        yield Finding("engine.misspelt_variable", level, variable.describe())
+
+
 def generic_build(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.unused_instructions:
         unused = ", ".join(e.engine.unused_instructions)
