@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dyno.facts.engine import EngineFacts
+from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.rig import Rig, Roofline
 from dyno.facts.summary import Summary
@@ -23,6 +23,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     first_failure: str | None = None  # why the first attempt has no result
     telemetry: TelemetrySummary | None = None
     roofline: Roofline | None = None
+    remarks: list[Remark] = []  # in the engine's log
 
     @property
     def completed(self) -> int:

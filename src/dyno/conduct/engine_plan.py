@@ -12,6 +12,7 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
+from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
@@ -56,6 +57,7 @@ class EnginePlan:
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
         if spec.container:
@@ -219,6 +221,7 @@ class EnginePlan:
             yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):
             yield f"# quantization {self.spec.quantization}: no flag sets it; the model files must have it"
+        yield from (f"# {variable.describe()}" for variable in self.misspelt)
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)

@@ -61,6 +61,7 @@ class Life:
             memory_before_bytes=_memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
+            misspelt=plan.misspelt,
         )
 
     def note(self, **fields: object) -> None:
@@ -126,6 +127,8 @@ def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
         last.callback(scrub_all, folder)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         _commands(plan, plan.spec.before, log, "before", say)
+        for variable in plan.misspelt:
+            say(variable.describe())
         image = None
         if plan.spec.container and plan.tool:
             image = container.pull_or_build(plan.spec.container, plan.tool, say, log)

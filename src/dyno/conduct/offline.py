@@ -18,7 +18,7 @@ from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
-from dyno.conduct.trial import Outcome, summarize_samples
+from dyno.conduct.trial import Outcome, log_remarks, summarize_samples
 from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
@@ -290,6 +290,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             first_failure=run.first_failure(),
             telemetry=sampled,
             roofline=roof,
+            remarks=log_remarks(run),
             offline=summary,
             latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
