@@ -20,6 +20,7 @@ from conftest import Scripted, answer
 from dyno.cli.main import main
 from dyno.cli.serve import BACKENDS
 from dyno.cli.settings import DATASETS
+from dyno.conduct import session
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.load.protocols import PROTOCOLS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
@@ -38,9 +39,7 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def dyno(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Done]:
+def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """A command in this process, which has loaded everything; `start` begins one in a process of its own."""
 
     def call(*words: str, **env: str) -> Done:
@@ -329,7 +328,7 @@ def test_a_run_that_is_still_running_is_not_decoded(dyno: Callable[..., Done], f
 
 
 def test_a_server_that_dies_in_the_middle_ends_the_run_with_what_there_was(
-    dyno: Callable[..., Done], tmp_path: Path
+    dyno: Callable[..., Done], soon_gone: None, tmp_path: Path
 ) -> None:
     with Fake.start(FakeSpec(first_ms=5, gap_ms=1, faults={"die": 40}), tmp_path / "log") as mortal:
         done = dyno(*bench(mortal, "--duration", "60", "--save-result", "--result-filename", "r.json"))
@@ -422,8 +421,16 @@ def test_nothing_completed_is_a_failure_with_the_servers_own_words(dyno: Callabl
     ],
 )
 def test_a_test_request_that_fails_ends_it_at_once_in_the_servers_words(
-    dyno: Callable[..., Done], scripted: Callable[..., Scripted], tmp_path: Path, status: str, said: str, advice: str
+    dyno: Callable[..., Done],
+    scripted: Callable[..., Scripted],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    said: str,
+    advice: str,
 ) -> None:
+    monkeypatch.setattr(session, "_PAUSES_S", (0.0, 0.05, 0.1))
+
     def complain(sock: socket.socket, _: int) -> None:
         while asked := sock.recv(65536):
             models = asked.startswith(b"GET /v1/models")
