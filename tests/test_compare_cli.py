@@ -159,7 +159,7 @@ def test_a_run_and_its_result_file_are_judged_alike(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nope", "s"), "No run or study named 'nope'"),
+        (("nope", "s"), "nope: no such file, and no run or study with this name in"),
         (("s", "s"), "s: A and B are the same."),
         (("s", "s:slow"), "is on both sides. Name two without a run in common"),
         (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),
