@@ -38,9 +38,7 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def dyno(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Done]:
+def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """A command in this process, which has loaded everything; `start` begins one in a process of its own."""
 
     def call(*words: str, **env: str) -> Done:

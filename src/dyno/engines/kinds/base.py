@@ -239,16 +239,15 @@ class EngineKind:
         return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
+        lost = []
         for arg in args:
             name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
-            if len(hits) != 1:
-                continue
-            since, until, advice = self.own_flags[hits[0]]
-            if not within(version, since, until):
-                raise UsageError(
-                    f"{self._named(version)} has no {hits[0]}; versions {span(since, until)} have it. {advice}"
-                )
+            if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
+                since, until, advice = self.own_flags[hits[0]]
+                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}")
+        if lost:
+            raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
 
 def word(value: str) -> str:
