@@ -275,7 +275,7 @@ def fact(name: str, match: re.Match[str]) -> Any:
     text = groups[0]
     if text in ("None", "none"):
         return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
-    if name == "prefix_caching":
+    if name in ("prefix_caching", "chunked_prefill"):
         return text.lower() in ("true", "1")
     if len(groups) > 1:
         return int(math.prod(_BYTES.get(group) or float(group) for group in groups))
