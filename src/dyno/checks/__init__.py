@@ -8,7 +8,19 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from dyno.checks import client, comparability, consistency, engine, load, machine, physics, requests, statistics, tokens
+from dyno.checks import (
+    client,
+    comparability,
+    consistency,
+    engine,
+    host,
+    load,
+    machine,
+    physics,
+    requests,
+    statistics,
+    tokens,
+)
 from dyno.checks.comparability import Objection, Two
 from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, worst_first
@@ -16,11 +28,12 @@ from dyno.facts.rig import Rig
 from dyno.http import Url
 
 # server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
+# host: a run on it, of a study that wants settings of the machine.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
-Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roofline", "duplicates", "repeats", "pair",
-               "documents"]  # fmt: skip
+Need = Literal["server", "offline", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates", "repeats",
+               "pair", "documents"]  # fmt: skip
 
 
 class FindingGuide(NamedTuple):
@@ -582,6 +595,10 @@ CHECKS = (
             "That can slow transfers between them. AMD recommends iommu=pt on the kernel's command line."),
     }, rig=machine.iommu),
     Check({
+        "rig.not_as_wanted": ("doubt", "A setting of the machine is not the one that the study wants (`host`).",
+            "`dyno doctor --for STUDY` prints the commands that set it. Set it and measure again."),
+    }, host=host.not_as_wanted),
+    Check({
         "rig.memory_short": ("note; doubt above 10 % memory pressure",
             "Over 1 GiB and 1 % of memory is swapped out, or processes waited for memory.",
             "Swapped memory is slow. Stop other processes, or use a smaller model or cache."),
@@ -677,7 +694,7 @@ def examine(e: Circumstances) -> list[Finding]:
     evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address
-        evidence["rig"] = e.rig
+        evidence |= {"rig": e.rig, "host": e}
     return worst_first(run(CHECKS, **evidence))
 
 

@@ -97,7 +97,7 @@ class EnginePlan:
 
     def command(self, text: str) -> str:
         """Return a command before or after the engine as it may be shown."""
-        return self.clean(secrets.without_in_command(text))
+        return secrets.public_command(text)
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""

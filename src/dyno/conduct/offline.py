@@ -285,6 +285,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             trial=manifest.trial,
             target=manifest.target,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             engine=engine,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),

@@ -249,6 +249,7 @@ def _finish(
             engine=engine,
             summary=summary,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
