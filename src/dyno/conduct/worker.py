@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
+from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
+from dyno.conduct.start_watch import StartWatch
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.facts.target import TargetFacts, known
 from dyno.numbers import duration
 
-_WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
 
 
@@ -75,33 +75,21 @@ class Worker(Life):
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Iterator[Worker]:
+def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent) -> Iterator[Worker]:
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
-    with around(worker, folder, say):
+    with around(worker, folder, say, below):
         say(f"Loading {describe(plan)}")
         worker.engines.append(start(plan, folder / "engine.log"))
-        worker.ready = _loaded(worker.engine, plan, say)
+        worker.ready = _loaded(worker.engine, plan, below)
         target = verify(plan, worker.engine, _target(plan, worker.ready))
         worker.came_up(target, worker.engine.process.age_s, worker.ready.version)
         say(worker.describe())
         yield worker
 
 
-def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
-    word_due_s = _WORD_EVERY_S
-    limit = plan.spec.ready_timeout_s
-
-    def waiting() -> None:
-        nonlocal word_due_s
-        age_s = engine.process.age_s
-        if age_s > limit:
-            raise engine.failed(f"wasn't loaded within {limit:g} s")
-        if age_s > word_due_s:
-            word_due_s += _WORD_EVERY_S
-            say(f"Still loading after {age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
-
-    message = _next_message(engine, waiting, loading=True)
+def _loaded(engine: Engine, plan: EnginePlan, below: Below) -> Ready:
+    message = _next_message(engine, StartWatch(plan, [engine], below, "loading").look, loading=True)
     if message.ready is None:
         raise engine.failed("sent an unexpected message instead of being ready")
     engine.ready = True
