@@ -75,7 +75,7 @@ def running(
         if plan.spec.container and headers:
             say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
         for i in range(len(plan.launches)):
-            engines.append(start(plan, folder / (f"engine-{i + 1}.log" if i else "engine.log"), i))
+            engines.append(start(plan, folder, i))
         watch = StartWatch(plan, engines, below)
         ready_s = max(_wait_ready(engine, fleet, headers, watch) for engine in engines)
         fleet.check_ports()
@@ -104,7 +104,7 @@ def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], watch: St
         for other in copies:  # a copy that died is reported at once, not when it is its turn
             if (code := other.process.exit_code) is not None:
                 raise other.failed(f"exited with code {code} after {duration(other.process.age_s)}")
-        watch.look()
+        watch.look(engine)
 
     while True:
         waiting()

@@ -48,22 +48,23 @@ class StartWatch:
         self._log_bytes = [0 for _ in engines]
         self._memory = memory_used(plan)
 
-    def look(self) -> None:
-        """Raise EngineError for a start that hangs, or takes longer than the setting allows."""
+    def look(self, engine: Engine) -> None:
+        """Raise EngineError for a start that hangs, or takes longer than the setting allows. `engine`: the copy that is
+        waited for; others may be ready, or make progress."""
         now, spec = time.monotonic(), self._plan.spec
         if now < self._seen + self._every_s:
             return
         self._see(now)
-        self._report(now - self._began)
+        self._report(engine, now - self._began)
         if spec.ready_timeout_s is not None and now - self._began > spec.ready_timeout_s:
-            raise self._slowest().failed(
+            raise engine.failed(
                 f"wasn't ready within {spec.ready_timeout_s:g} s, though it made progress",
                 "Raise or remove ready_timeout_s (--engine-ready-timeout-sec).",
             )
         if now - max(self._moved, self._computed) > spec.ready_stall_s:
-            raise self._stalled(now - self._moved, "")
+            raise self._stalled(engine, now - self._moved, "")
         if now - self._moved > _COMPUTES * spec.ready_stall_s:
-            raise self._stalled(now - self._moved, "it only computes: ")
+            raise self._stalled(engine, now - self._moved, "it only computes: ")
 
     def _see(self, now: float) -> None:
         span_s, self._seen = now - self._seen, now
@@ -104,17 +105,14 @@ class StartWatch:
             new |= any(line.strip() and not _WAITS.search(line) for line in lines)
         return new
 
-    def _slowest(self) -> Engine:
-        return next((engine for engine in self._engines if not engine.ready), self._engines[0])
-
-    def _report(self, age_s: float) -> None:
-        line = self._plan.clean(self._slowest().process.last_line())[:100]
+    def _report(self, engine: Engine, age_s: float) -> None:
+        line = self._plan.clean(engine.process.last_line())[:100]
         self._below(line)
         if age_s > self._word_s:
             self._word_s = age_s * 2
             self._below(f"Still {self._doing} after {_words(age_s)}: {line or 'no log line yet'}", stays=True)
 
-    def _stalled(self, still_s: float, first: str) -> EngineError:
+    def _stalled(self, engine: Engine, still_s: float, first: str) -> EngineError:
         limit_s = self._plan.spec.ready_stall_s
         seen = [
             f"no new log line since {time.strftime('%H:%M:%S', time.localtime(self._line_at))}",
@@ -123,7 +121,7 @@ class StartWatch:
             "accelerator memory unchanged" if self._memory else "",
             self.answer,
         ]
-        return self._slowest().failed(
+        return engine.failed(
             f"made no progress for {_words(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
             f"The limit is {limit_s:g} s without progress{f', {_COMPUTES} times that while it computes' * bool(first)}."
             " Raise ready_stall_s (--engine-ready-stall-sec) if it needs more time.",
