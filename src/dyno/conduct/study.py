@@ -122,7 +122,9 @@ class Conductor:
                 self._offline(queue, start, machine)
                 return
             plan = EnginePlan(spec, machine)
-            with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
+            with running(
+                plan, start, headers, self.watcher.phase, Run(start).write_engine, self.watcher.below
+            ) as fleet:
                 self._check_version(first, fleet.facts.version)
                 self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
@@ -146,7 +148,7 @@ class Conductor:
         others = [p for p in queue if p not in sharing]
         queue.clear()
         queue.extend([*sharing, *others])
-        with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
+        with working(plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below) as worker:
             self._check_version(first, worker.facts.version)
             self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)
 
