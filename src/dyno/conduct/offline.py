@@ -242,6 +242,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
             own_s = sum(answer.pop("cpu_s", 0.0) for answer in answers)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
+            if answers:
+                worker.is_build(answers[0].get("told", {}).get("build_number"))
             for n, answer in enumerate(answers):
                 fields = {**answer, "index": i + n, "warmup": i < warmups, "others_cpu": others}
                 append(msgspec.convert(fields, Iteration))
@@ -276,6 +278,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
+            reported=next((it.reported for it in chosen if it.reported), {}),
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)

@@ -206,6 +206,11 @@ class EngineKind:
             return False
         return not self._option("quantization", spec.quantization, version)
 
+    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
+        """Return its own arguments as this version reads them; raise for one that it is known not to have."""
+        self.check_args(args, program.version)
+        return list(args)
+
     def check_args(self, args: Sequence[str], version: str | None) -> None:
         """Raise for a flag in `args` that this version is known not to have."""
         for arg in args:
