@@ -138,8 +138,9 @@ def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
             engine.stop()
 
 
-def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
-    """Start one copy."""
+def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
+    """Start one copy, with a log in that folder."""
+    log = folder / (f"engine-{index + 1}.log" if index else "engine.log")
     launch: Launch = plan.launches[index]
     title = plan.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     share = room(plan)
