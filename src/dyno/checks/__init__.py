@@ -127,9 +127,9 @@ CHECKS = (
         "engine.unverified": ("doubt", "A running server doesn't report a setting that `--engine openai` states.",
             "Check the command that started it, or let dyno start it."),
         "engine.not_as_said": ("void", "A running server's version, quantization, context, slots or cache type "
-            "differs from the stated setting (`--engine openai`).",
+            "differs from the stated setting (`--engine openai`). llama-bench reports another setting than its flags.",
             "The figures belong to another setting. Start the right server, or correct the setting."),
-    }, server=engine.as_said),
+    }, server=engine.as_said, offline=engine.as_asked),
     Check({
         "engine.quantization": ("void", "The model's name states one quantization and the server another.",
             "Probably the server of an earlier test is still running. Stop it and start the right one."),

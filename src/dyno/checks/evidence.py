@@ -1,5 +1,7 @@
 """The evidence from which the checks of dyno's own runs judge."""
 
+from typing import Any
+
 import msgspec
 
 from dyno.facts.engine import EngineFacts, Remark
@@ -44,6 +46,7 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     latencies_ms: list[float]  # of the measured iterations, in order
     wanted_iterations: int
     others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
+    reported: dict[str, Any] = {}  # llama-bench's report about itself and the test
 
     @property
     def completed(self) -> int:

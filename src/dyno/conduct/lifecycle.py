@@ -226,7 +226,8 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
-    if wrong := list(differences(plan.spec, facts, plan.model)):
+    command = plan.launches[0].argv if plan.kind.name == "llamacpp" else []
+    if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(
             f"{engine.title}{where} is not what was asked for: {'; '.join(wrong)}. Nothing was measured. Read "

@@ -260,6 +260,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
             own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
+            if each and each[0]:
+                worker.is_build(each[0][0].get("told", {}).get("build_number"))
             for n, parts in enumerate(zip(*each, strict=True)):
                 fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
                 append(measured.joined([msgspec.convert({**part, **fields}, Iteration) for part in parts]))
@@ -296,6 +298,7 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
+            reported=next((it.reported for it in chosen if it.reported), {}),
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)
