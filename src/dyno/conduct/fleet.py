@@ -65,6 +65,7 @@ def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, c
     fleet = Fleet(plan, changed)
     engines = fleet.engines
     with around(fleet, folder, say):
+        plan = fleet.plan  # perhaps another, by the version of an image that was pulled
         say(f"Starting {describe(plan)}")
         for launch in plan.launches:
             if by := port.in_use(launch.port):

@@ -16,7 +16,7 @@ import msgspec
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.signals import interrupt, lent
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.engines.engine import Engine
 from dyno.engines.kinds.base import LogFacts
 from dyno.engines.launch import public
@@ -27,7 +27,7 @@ from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
-from dyno.numbers import count
+from dyno.numbers import count, duration
 from dyno.probe import accelerators, server, software
 from dyno.store.run import UNSCRUBBED
 
@@ -35,6 +35,7 @@ _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a d
 _MEMORY_BACK_S = 30.0
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_S = 600.0
+_WORD_EVERY_S = 20.0  # while an image is pulled or built
 ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
 CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
 
@@ -58,6 +59,7 @@ class Life:
             version=plan.program.version,
             launches=[public(launch) for launch in plan.launches],
             program=plan.program.where,
+            withheld=plan.withheld,
             memory_before_bytes=_memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
@@ -75,7 +77,7 @@ class Life:
             version=version or target.version or plan.program.version,
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
-            software=software.versions(plan.program.python) if plan.program.python else {},
+            software=_software(plan),
             unused_instructions=software.unused_instructions(engines[0].process.text())
             if plan.kind.name == "llamacpp"
             else [],
@@ -126,16 +128,46 @@ def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
         last.callback(scrub_all, folder)
         last.callback(_commands, plan, plan.spec.after, log, "after", say)
         _commands(plan, plan.spec.before, log, "before", say)
-        image = None
-        if plan.spec.container and plan.tool:
-            image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
-        engine.note(image=image)  # what was tried is known also where it fails
+        _provide_image(engine, log, say)
         try:
             yield
         finally:
             if engine.up and plan.batch is None:
                 say(f"Stopping {plan.kind.title}")
             engine.stop()
+
+
+def _provide_image(engine: Life, log: Path, say: Say) -> None:
+    """Pull or build a container's image, and plan again where it wasn't here to be asked for its version."""
+    plan, box = engine.plan, engine.plan.spec.container
+    if not box or not plan.tool:
+        engine.note()  # what was tried is known also where it fails
+        return
+    if line := plan.not_passed():
+        say(line)
+    absent = image.digest(plan.tool, plan.image or box.image) is None
+    digest = image.pull_or_build(box, plan.tool, say, log, rarely(say, "Pulling"), plan.image)
+    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
+    if absent or box.build:
+        plan = engine.plan = plan.again()
+    engine.note(
+        image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],
+        program=plan.program.where,
+    )  # fmt: skip
+
+
+def rarely(say: Say, what: str) -> Say:
+    """Say how far it is now and then, as a sign of life."""
+    began = last = time.monotonic()
+
+    def below(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _WORD_EVERY_S:
+            last = now
+            say(f"{what} for {duration(now - began)}: {text[:100]}")
+
+    return below
 
 
 def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
@@ -233,6 +265,13 @@ def stop(engines: Sequence[Engine]) -> None:
             stopping.callback(_stop, engine)
         for engine in engines:
             engine.process.terminate()  # all at once, then wait for each
+
+
+def _software(plan: EnginePlan) -> dict[str, str]:
+    """Versions beside the engine, read where it runs."""
+    if plan.containers and plan.tool:
+        return software.versions(*container.python(plan.tool, plan.containers[0]))
+    return software.versions(plan.program.python) if plan.program.python else {}
 
 
 def _stop(engine: Engine) -> None:

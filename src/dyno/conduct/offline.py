@@ -51,9 +51,11 @@ def batch_of(trial: TrialSpec) -> Batch:
     return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
 
 
-def engine_plan(trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def engine_plan(
+    trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None, image: str | None = None
+) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial))
+    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image)
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
@@ -132,8 +134,9 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
         launch = p.launches[0]
-        port = str(launch.port)  # another one each time
-        return [word for word in launch.argv if word != port], launch.env, launch.devices, p.spec.before, p.spec.after
+        own = {str(launch.port), *p.containers}  # others each time
+        argv = [word for word in launch.argv if word not in own]
+        return argv, launch.env, launch.devices, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
 
@@ -220,7 +223,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=rig.look(),
+            rig=worker.plan.seen(rig.look()),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,

@@ -79,6 +79,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Itera
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
     with around(worker, folder, say):
+        plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")
         worker.engines.append(start(plan, folder / "engine.log"))
         worker.ready = _loaded(worker.engine, plan, say)
